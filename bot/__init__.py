@@ -1,40 +1,40 @@
 """Troupe: characters and assistants in Discord servers, Telegram chats and the terminal.
 
-The path of a message, file by file (docs/architecture.md has its steps), for one on Discord that
-one character answers. Each file is listed where the message first reaches it; from the worker on,
-tests/turn/test_message_path.py checks the order:
+These files handle a message on Discord that one character answers, in the order in which it first
+reaches them. docs/architecture.md explains the steps. tests/turn/test_message_path.py checks the
+order from the worker on.
 
-    platforms/discord/gateway.py     an event of the gateway connection
-    platforms/discord/receiver.py    events in order; after an outage the missed ones first
-    platforms/discord/incoming.py    to_incoming
-    intake.py                        store, then wake; which history of the channel it belongs to
-    routing/presets.py               the presets, and the active ones of the channel
-    storage/inbox.py                 inbox row and cursor
-    runtime/keyed_worker_pool.py     one task for each conversation that is ready
-    turn/worker.py                   claim, process
-    storage/conversations.py         claims, history, the transaction of finish
-    turn/claims.py                   keeps the claim while the message is processed
-    routing/decide.py                may its author use the bot? later: decide
-    turn/message_groups.py           further parts of the message; what else the answer covers
-    replying/live_reply.py           what the channel supports; later the growing messages
-    turn/finishing.py                answer, again if more is said before it is ready; finish
-    chat/command.py                  is it a command? then commands/handlers.py handles it
-    routing/speakers.py              who answers, and why
-    turn/answer.py                   one answer
-    turn/prompt_inputs.py            load
-    commands/personas.py             how people describe themselves
-    turn/model_requests.py           the preset's model, within its budgets
-    prompting/compose/compose.py     compose, for what the backend reads
-    memory/summaries.py              the summary of dropped turns
-    prompting/fit.py                 fit: whole messages are dropped, the oldest first
-    replying/generate.py             generate: filter, time, and stop where somebody asks for it
-    backends/*/backend.py            the provider's stream -> Delta, ... Finish
-    replying/split.py                parts that are legal on the platform
-    delivery/sender.py               deliver
-    delivery/pacing.py               wait where the platform demands it
-    platforms/discord/surface.py     one idempotent request for each part
+    platforms/discord/gateway.py     receive an event from the gateway connection
+    platforms/discord/receiver.py    store events in order; after an outage, missed ones first
+    platforms/discord/incoming.py    convert the event to an `IncomingMessage`
+    intake.py                        choose one of the channel's histories, store, wake a worker
+    routing/presets.py               find the presets, and which of them are active here
+    storage/inbox.py                 store the inbox row, and how far events were read
+    runtime/keyed_worker_pool.py     run one task for each conversation that is ready
+    turn/worker.py                   claim the conversation, and process its messages
+    storage/conversations.py         claims, histories, and the transaction of `finish`
+    turn/claims.py                   keep the claim while the message is processed
+    routing/decide.py                check access; later, decide whether to answer
+    turn/message_groups.py           find other messages that the same answer covers
+    replying/live_reply.py           ask what the channel supports; later, show the answer grow
+    turn/finishing.py                answer, again if more was said meanwhile, and finish
+    chat/command.py                  parse a command, which commands/handlers.py would run
+    routing/speakers.py              choose who answers, and log why
+    turn/answer.py                   write one answer
+    turn/prompt_inputs.py            load everything that the prompt needs
+    commands/personas.py             read how people describe themselves
+    turn/model_requests.py           use the preset's model, within its budgets
+    prompting/compose/compose.py     compose the prompt, as the backend can read it
+    memory/summaries.py              add the summary of dropped turns
+    prompting/fit.py                 drop whole messages, the oldest first, until it fits
+    replying/generate.py             filter the answer, measure its time, stop on request
+    backends/*/backend.py            turn the provider's stream into `Delta`s and a `Finish`
+    replying/split.py                split the answer into parts that the platform accepts
+    delivery/sender.py               deliver the parts
+    delivery/pacing.py               wait for the platform's rate limits
+    platforms/discord/surface.py     send one idempotent request for each part
 
-In a new process on SQLite, it also enters these after the inbox, in this order:
+In a new process on SQLite, the message also enters these after the inbox, in this order:
 
     storage/database.py storage/sqlite.py runtime/tasks.py chat/incoming.py chat/session.py
     storage/chat_settings.py storage/rows.py turn/signals.py runtime/in_process.py

@@ -42,7 +42,7 @@ def is_missing(package: str) -> bool:
 
 
 def import_extra(module: str, needed_by: str) -> Any:
-    """Import a module; raise `SettingsError` with a command if its package is not installed."""
+    """Import an optional module, or raise `SettingsError` with the command to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

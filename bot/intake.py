@@ -17,17 +17,17 @@ from bot.chat.command import FORM_ACTIONS, parse_button, parse_command
 from bot.chat.incoming import (
     PERSON_HISTORY_PREFIX,
     Address,
-    Deleted,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    Joined,
     MediaItem,
+    MessageEdited,
+    MessagesDeleted,
     Person,
-    Pressed,
     Quote,
-    Reacted,
+    ReactionChanged,
     SayRequested,
     ThreadTitle,
     parse_address,
@@ -45,15 +45,16 @@ _MAX_MESSAGES = 10_000
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
-T = TypeVar("T", IncomingMessage, Pressed, Deleted)
-InThread = TypeVar("InThread", bound=IncomingMessage | Pressed | Reacted)
+T = TypeVar("T", IncomingMessage, ButtonPressed, MessagesDeleted)
+InThread = TypeVar("InThread", bound=IncomingMessage | ButtonPressed | ReactionChanged)
 
 
 class HistoryRouter:
-    """Assigns each event to a history of its channel; a channel with one history needs no lookup.
+    """Assigns each event to a history of its channel.
 
-    `scope_of` returns a channel's history scope, or None if nobody chose one. Its arguments are the
-    event's setting scopes, and the author's id if the bot should answer the event.
+    `scope_of` returns a channel's history scope, or None if nobody chose one, so that the channel
+    has a single history. Its arguments are the event's setting scopes, and the author's id if the
+    bot should answer the event.
     """
 
     def __init__(
@@ -70,11 +71,8 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Assign histories to events; yield the events, copied for each history they belong to.
-
-        The block must store the events, because the next events are routed after it.
-        """
-        if any(isinstance(event, Reacted) for event in events):
+        """Yield events once per history; the block must store them before later ones are routed."""
+        if any(isinstance(event, ReactionChanged) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
         scopes = [
@@ -94,14 +92,14 @@ class HistoryRouter:
                 )
             yield routed
 
-    async def route_press(self, pressed: Pressed) -> Pressed:
+    async def route_press(self, pressed: ButtonPressed) -> ButtonPressed:
         """Return a button press, assigned to the history of the message with the button."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Return a command, assigned to its history; it does not have to be stored yet."""
+        """Return a command with its history, even if the command is not stored yet."""
         scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -143,7 +141,7 @@ class HistoryRouter:
 
     async def _locate_reaction(self, event: Incoming) -> Incoming | None:
         """Return a reaction with its message's history, or None if the message is unknown."""
-        if not isinstance(event, Reacted):
+        if not isinstance(event, ReactionChanged):
             return event
         places = await self._index.find_places(event.address, [event.message_id])
         if not places:
@@ -161,13 +159,13 @@ class HistoryRouter:
                 if event.message_id is not None:
                     self._received[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
-            case Edited(said=message):
+            case MessageEdited(said=message):
                 return await self._route_edit(event, message, scope)
-            case Deleted():
+            case MessagesDeleted():
                 return await self._route_deletion(event)
-            case Pressed():
+            case ButtonPressed():
                 return [await self._route_press(event)]
-            case Reacted() | Joined() | ForgetRequested() | SayRequested():
+            case ReactionChanged() | ChatJoined() | ForgetRequested() | SayRequested():
                 return [event]
 
     async def _find_history(
@@ -229,12 +227,9 @@ class HistoryRouter:
         return own
 
     async def _route_edit(
-        self, edited: Edited, message: IncomingMessage, scope: HistoryScope
-    ) -> Sequence[Edited]:
-        """Return the edit once for each history that contains the message.
-
-        Only the first copy can lead to a new answer; those in branches are marked late.
-        """
+        self, edited: MessageEdited, message: IncomingMessage, scope: HistoryScope
+    ) -> Sequence[MessageEdited]:
+        """Return an edit once per history; all but the first are `is_late` and cause no answer."""
         histories: Sequence[str] = ()
         if message.message_id is not None:
             places = await self._index.find_places(message.address, [message.message_id])
@@ -257,7 +252,7 @@ class HistoryRouter:
             ),
         ]
 
-    async def _route_deletion(self, deleted: Deleted) -> Sequence[Deleted]:
+    async def _route_deletion(self, deleted: MessagesDeleted) -> Sequence[MessagesDeleted]:
         ids, channel = deleted.message_ids, deleted.address.channel
         places = await self._index.find_places(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
@@ -270,7 +265,7 @@ class HistoryRouter:
             ),
         ]
 
-    async def _route_press(self, pressed: Pressed) -> Pressed:
+    async def _route_press(self, pressed: ButtonPressed) -> ButtonPressed:
         address, data = pressed.address, parse_button(pressed)
         if data is not None:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
@@ -318,8 +313,8 @@ def _is_command(message: IncomingMessage) -> bool:
 class InboxIntake(Intake):
     """Stores received events, then wakes the workers of their conversations.
 
-    First, the words of people who opted out are removed. Then `keep` returns what to
-    store of each event, or None.
+    Before, the words of people who opted out are removed. `keep` returns what may be stored of an
+    event, or None to drop it.
     """
 
     inbox: SqlInbox
@@ -345,7 +340,7 @@ class InboxIntake(Intake):
             await self.inbox.receive(storable, cursors)
         else:
             async with self.router.route_events(storable) as routed:
-                storable = [_beside_answers(one) for one in routed]
+                storable = [_move_recap_command(one) for one in routed]
                 await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -375,7 +370,7 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
             await settings.set(channel, TITLE_KEY, title, "")
 
 
-def _beside_answers(event: Incoming) -> Incoming:
+def _move_recap_command(event: Incoming) -> Incoming:
     """Move a `/recap`, which is slow, to a queue of its own; return other events unchanged."""
     if (
         not isinstance(event, IncomingMessage)
@@ -385,37 +380,37 @@ def _beside_answers(event: Incoming) -> Incoming:
         return event
     command = parse_command(event.text)
     is_recap = command is not None and command.name == "recap"
-    return replace(event, address=event.address.recap_address) if is_recap else event
+    return replace(event, address=event.address.recap_queue_address) if is_recap else event
 
 
 _COMMANDS_AFTER_OPT_OUT = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
-"""Commands about their own data that people can still use after they have opted out."""
+"""CommandRunner about their own data that people can still use after they have opted out."""
 
 
 def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:
     """Remove the words of people who opted out from an event; return None if nothing is left."""
     if not opted_out:
         return event
-    if isinstance(event, Pressed | Reacted):
+    if isinstance(event, ButtonPressed | ReactionChanged):
         event = _remove_title_by(event, opted_out)
     match event:
         case IncomingMessage():
             return redact_message(event, opted_out)
-        case Edited(said=message) if message.author.id in opted_out:
+        case MessageEdited(said=message) if message.author.id in opted_out:
             return None
-        case Edited(said=message):
+        case MessageEdited(said=message):
             return replace(event, said=_remove_words_by(message, opted_out))
-        case Pressed(author=Person(id=person)) if person in opted_out:
+        case ButtonPressed(author=Person(id=person)) if person in opted_out:
             button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
             values = () if is_form else event.values
             return replace(event, author=replace(event.author, name=""), values=values)
-        case Joined(author=Person(id=person)) if person in opted_out:
+        case ChatJoined(author=Person(id=person)) if person in opted_out:
             return replace(event, author=None)
-        case Reacted(author=Person(id=person)) if person in opted_out:
+        case ReactionChanged(author=Person(id=person)) if person in opted_out:
             return None
         case _:
             return event
@@ -433,7 +428,7 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
-    command = _find_own_command(message)
+    command = _find_allowed_command(message)
     return replace(
         message,
         author=replace(author, name=""),
@@ -468,8 +463,8 @@ def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
     return replace(event, thread_title=None) if is_theirs else event
 
 
-def _find_own_command(message: IncomingMessage) -> str:
-    """Return a message's command, without other words, if `_COMMANDS_AFTER_OPT_OUT` has it."""
+def _find_allowed_command(message: IncomingMessage) -> str:
+    """Return the command in a message, or "" if it is not allowed after an opt-out."""
     command = (
         parse_command(message.text) if message.wake is not None and not message.is_forward else None
     )
@@ -489,13 +484,13 @@ def _find_own_command(message: IncomingMessage) -> str:
 
 
 def to_storable_event(incoming: Incoming) -> Incoming:
-    """Return an event without characters that databases cannot store, and with tokens masked."""
+    """Return an event fit for databases, with pasted secrets masked."""
     match incoming:
         case IncomingMessage():
             return to_storable_message(incoming)
-        case Edited():
+        case MessageEdited():
             return replace(incoming, said=to_storable_message(incoming.said))
-        case Pressed():
+        case ButtonPressed():
             values = tuple(to_storable_text(value) for value in incoming.values)
             masked = tuple(map(mask_pasted_tokens, values))
             return replace(
@@ -507,14 +502,14 @@ def to_storable_event(incoming: Incoming) -> Incoming:
                 has_masked_token=incoming.has_masked_token or masked != values,
                 thread_title=_to_storable_title(incoming.thread_title),
             )
-        case Reacted():
+        case ReactionChanged():
             author, title = incoming.author, _to_storable_title(incoming.thread_title)
             return replace(incoming, author=_to_storable_person(author), thread_title=title)
-        case Joined(author=Person() as author):
+        case ChatJoined(author=Person() as author):
             return replace(incoming, author=_to_storable_person(author))
         case SayRequested(text=text):
             return replace(incoming, text=mask_pasted_tokens(to_storable_text(text)))
-        case Joined() | Deleted() | ForgetRequested():
+        case ChatJoined() | MessagesDeleted() | ForgetRequested():
             return incoming
 
 

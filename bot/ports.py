@@ -17,7 +17,7 @@ from bot.chat.prompt import (
     TemplateChoice,
     ToolSpec,
 )
-from bot.chat.rate import CallScope, Rate, Waiter
+from bot.chat.rate import Rate, RateLimitScope, WaitingProcess
 from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BackendUnavailable, Refused
@@ -75,13 +75,13 @@ class DraftingSurface(Protocol):
 class BucketSurface(Protocol):
     """A surface where several chats can share one of the platform's rate-limit buckets.
 
-    Each method returns the key of the bucket that a call counts against: the chat's lane, or a key
-    shared by several chats. The methods may query the platform and raise any `PlatformError`.
+    Each method returns the key of the bucket that a call counts against, which belongs to one chat
+    or is shared by several. The methods may query the platform and raise any `PlatformError`.
     """
 
-    async def send_bucket(self, message: OutgoingMessage) -> str: ...
+    async def select_send_bucket(self, message: OutgoingMessage) -> str: ...
 
-    async def edit_bucket(
+    async def select_edit_bucket(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> str: ...
 
@@ -230,7 +230,7 @@ class Backend(Protocol):
         """
 
     async def count_tokens(self, prompt: Prompt) -> int:
-        """Return at least the number of tokens in a prompt; raises `BackendUnavailable`."""
+        """Return a prompt's number of tokens, or an upper bound; raises `BackendUnavailable`."""
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
         """Return a fast token estimator for this prompt's texts; raises `BackendUnavailable`."""
@@ -379,10 +379,10 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Start delivering a row, or a lane's due rows if None; urgent rows skip the queue."""
+        """Start to send an outbox row, or all due rows of a lane (bot's chat) if `row` is None."""
 
     async def wait_until_sent(self, row_id: int) -> str:
-        """Wait until any process has sent a row, and return the message id; raises `Refused`."""
+        """Wait until an outbox row is sent; return the message's id, or raise `Refused`."""
 
 
 class ChatSettings(Protocol):
@@ -395,7 +395,7 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the setting from the first of these scopes that has a value, or None."""
-        return ChatSetting.first(await self.get_scopes(scopes), scopes, key)
+        return ChatSetting.find_first(await self.get_scopes(scopes), scopes, key)
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return a setting's values by scope; scopes without a value are omitted."""
@@ -412,14 +412,14 @@ class Stories(Protocol):
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return those without a vector of this model, each once."""
+        """Replace a character's stories; return distinct texts without a vector of this model."""
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
         """Store vectors of a character's stories; skip stories that no longer exist."""
 
-    async def nearest(
+    async def find_nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
         """Return up to `limit` stories nearest to a query vector, best first, in stable order."""
@@ -455,15 +455,20 @@ class Signals(Protocol):
 
 
 class RateLimits(Protocol):
-    """Token buckets, slots and sliding windows shared by all processes; counts may be lost."""
+    """Rate limits shared by all processes; counts can be lost when the store restarts."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Return seconds until all rates allow a call; reserve it if within `max_wait_seconds`."""
+        """Return the seconds until a call may start; reserve it if within `max_wait_seconds`."""
 
     async def acquire_slot(
-        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: WaitingProcess | None = None,
     ) -> int:
-        """Take one of `limit` slots until `release` is called or the lease ends.
+        """Take one of `limit` slots until `release_slot` is called or the lease ends.
 
         Return the number of slots in use by all processes, including this one, or 0 if none was
         free. A `waiter` takes turns with other recent waiters; without a `waiter`, the call takes
@@ -473,16 +478,17 @@ class RateLimits(Protocol):
     async def release_slot(self, key: str, holder: str) -> None:
         """Release the holder's slot; does nothing if the holder has none."""
 
-    async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        """Count a call in all windows and return 0; if one is full, return the seconds to wait."""
+    async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
+        """Count a call and return 0 or, if any window is full, only return the seconds to wait."""
 
-    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+    async def seconds_until_call(self, scopes: Sequence[RateLimitScope]) -> float:
         """Return the seconds until a call is allowed, like `take_call`, but count nothing."""
 
     async def block_calls(self, scope: str, seconds: float) -> None:
         """Block calls in a scope for some seconds, because the platform refused a call.
 
-        Where pacing is learned, the scope's approximate windows also apply for the next hour.
+        If the service learns rate limits from refusals, the scope's approximate limits also apply
+        for the next hour.
         """
 
     async def blocked_calls(self) -> Sequence[RefusedCalls]:

@@ -56,7 +56,7 @@ _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of an API token
 _MIN_SIMILARITY = 0.9  # of a misspelled variable to the suggested one
 
 
-def is_api_token(given: str) -> bool:
+def has_api_token_length(given: str) -> bool:
     """Return whether an API token has a valid length."""
     return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
 
@@ -186,7 +186,9 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         True, description="Serve the console and its API; false: only health and metrics."
     )
     url: HttpAddress | None = Field(
-        None, description="The URL of the console in browsers, such as the proxy's."
+        None,
+        description="The URL at which browsers open the console, such as the URL of a proxy in"
+        " front of it.",
     )
     token: SecretStr | None = Field(
         None,
@@ -226,7 +228,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
     @model_validator(mode="after")
     def _check_token_and_safety(self) -> Self:
         self.token = resolve_secret(self.token, self.token_file, "token")
-        if self.token is not None and not is_api_token(self.token.get_secret_value()):
+        if self.token is not None and not has_api_token_length(self.token.get_secret_value()):
             problem = "should contain exactly one token of 20 to 200 characters"
             raise ValueError(f"{self.token_file} {problem}")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -253,7 +255,7 @@ def _with_kind(provider: str, given: object) -> object:
     return {**given, "kind": spec.kind if fits else DEFAULT_KIND}
 
 
-def _provider_settings(given: object) -> ProviderSettings:
+def _validate_provider_settings(given: object) -> ProviderSettings:
     """Return a provider's settings, validated with the settings model of its kind.
 
     Settings that belong to other kinds are ignored, so one variable is enough to switch the kind.
@@ -280,7 +282,7 @@ def _provider_settings(given: object) -> ProviderSettings:
 
 
 AnyProviderSettings: TypeAlias = Annotated[
-    SerializeAsAny[ProviderSettings], PlainValidator(_provider_settings)
+    SerializeAsAny[ProviderSettings], PlainValidator(_validate_provider_settings)
 ]
 
 
@@ -295,14 +297,20 @@ class AccessSettings(BaseModel, extra="forbid"):
         description="The only people who may use the bot, separated by commas: discord:<id>,"
         " telegram:<id>, `role discord:<id>`, `channel telegram:<id>`; by default everybody.",
     )
-    block: str = Field("", description="People who may not use the bot, in the same form.")
+    block: str = Field(
+        "", description="People who may not use the bot, written as in TROUPE_ACCESS__ALLOW."
+    )
     dm: Literal["open", "closed", "pairing"] | None = Field(
         None,
         description="Who may message the bot in private: everybody (`open`), only TROUPE_ADMINS"
         " and allowed people (`closed`), or also people whose code an operator approves"
         " (`pairing`). By default `/access dm` decides; initially, everybody may.",
     )
-    tell: bool = Field(True, description="Tell people who are refused so, once and in private.")
+    tell: bool = Field(
+        True,
+        description="Tell people whom the bot refuses that they may not use it, once and in"
+        " private.",
+    )
 
     @field_validator("allow", "block")
     @classmethod
@@ -341,7 +349,9 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    data_dir: Path = Field(Path("data"), description="For the database, models and caches.")
+    data_dir: Path = Field(
+        Path("data"), description="The folder for the database, models and caches."
+    )
     presets_dir: Path | None = Field(
         None, description="The folder of presets; by default ./presets, or Troupe's own presets."
     )
@@ -367,7 +377,9 @@ class Settings(BaseSettings):
         " in the database, separated by commas, newest first; `troupe keys new` creates one.",
     )
     encryption_keys_file: Path | None = Field(
-        None, description="A file with these keys, one per line; it may be replaced while running."
+        None,
+        description="A file with the keys of TROUPE_ENCRYPTION_KEYS, one per line; it may be"
+        " replaced while Troupe runs.",
     )
     encrypt_texts: bool = Field(
         False,
@@ -497,7 +509,7 @@ class Settings(BaseSettings):
     @field_validator("providers", mode="after")
     @classmethod
     def _complete_providers(cls, given: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
-        return {name: provider.completed(name) for name, provider in given.items()}
+        return {name: provider.with_defaults(name) for name, provider in given.items()}
 
     @classmethod
     @override
@@ -547,7 +559,7 @@ class Settings(BaseSettings):
 
     @property
     def kept_receipt_days(self) -> float:
-        """The number of days to keep prompts; at most as long as the messages they contain."""
+        """How many days to keep receipts, at most as long as the messages that they contain."""
         if self.history_days is None:
             return self.receipt_days
         return min(self.receipt_days, self.history_days)
@@ -575,7 +587,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 
 def read_settings(**given: object) -> Settings:
-    """Return the settings; `given` overrides. Raises `SettingsError` with a line per problem."""
+    """Read settings, overridden by `given`; raises `SettingsError` with a line per problem."""
     names = _split(str(given.get("plugins", _early_setting("plugins") or "")))
     plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
@@ -635,7 +647,7 @@ def _error_line(problem: ErrorDetails) -> str:
         case "dict_type" | "model_type" | "model_attributes_type":
             return f"{name}: this is a group of settings; set each part as {name}__..."
         case "string_type" if isinstance(problem["input"], dict):
-            return f"{name}: this setting has no parts; end the name here"
+            return f"{name}: this setting has no parts; remove the rest of the name after {name}"
         case _:
             return f"{name}: {describe_validation_error(problem)}"
 
@@ -687,7 +699,7 @@ def has_settings() -> bool:
     return is_any_set or Path("troupe.toml").is_file()
 
 
-def set_in_environment(names: Iterable[str]) -> list[str]:
+def find_environment_overrides(names: Iterable[str]) -> list[str]:
     """Return which of the variables are set in the environment, and so override .env."""
     given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
     return [name for name in names if name in given]

@@ -28,7 +28,7 @@ from bot.platforms.spec import AccountSetup, BotAccount, CodeInstructions, Platf
 from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.validation_errors import describe_validation_error
-from bot.settings import Settings, set_in_environment
+from bot.settings import Settings, find_environment_overrides
 from bot.telemetry.secret_masker import register_secrets
 from bot.templates.renderer import Renderer
 from bot.texts.text import Text, error_text, translatable
@@ -92,7 +92,7 @@ _TRY_SECONDS = 60.0
 
 @value_class
 class ModelChoice:
-    """The chosen model: a service's, a local file or, if all fields are None, the included one."""
+    """The chosen model: one of a service, a local file or, if all fields are None, the default."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -196,7 +196,7 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     fields = {key: value for key, value in given.items() if value is not None}
     try:
         read = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
-        settings = read.completed(name)
+        settings = read.with_defaults(name)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = "".join(str(part) for part in problem["loc"]).upper()
@@ -224,13 +224,13 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open the bot account of a token, at the configured API address; raise `SettingsError`."""
+    """Open the bot account of a token; raises `SettingsError` if the platform uses no tokens."""
     given, account = settings.platform(spec), None
     if given is not None:
         given = given.model_copy(update={"token": SecretStr(token)})
         account = create_account_setup(spec, given)
     if account is None:
-        raise SettingsError(f"bots on {spec.kind} have no token")
+        raise SettingsError(f"the platform {spec.kind} does not use bot tokens")
     try:
         yield account
     finally:
@@ -382,7 +382,7 @@ class SetupSteps:
         self._written_admins += self._admins()
         await self.close()
         self.model = None
-        return set_in_environment(variables)
+        return find_environment_overrides(variables)
 
     async def close(self) -> None:
         """Stop waiting for codes, and drop the tokens."""

@@ -94,7 +94,7 @@ _MAX_CALLS_A_ROUND = 4
 
 
 class Toolbox:
-    """The tools for one answer, and the calls so far; each round of calls takes another request."""
+    """The tools for an answer and the calls so far; each round of calls leads to a new request."""
 
     def __init__(
         self, tools: Iterable[Tool], clock: Clock, has_ended: Callable[[], object] = lambda: False
@@ -113,12 +113,12 @@ class Toolbox:
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next request, with all earlier calls, and with tools if rounds are left."""
+        """Return the next prompt, with earlier calls and results, and tools if rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
     async def run_round(self, text: str, finish: Finish) -> None:
-        """Run the calls in a response, up to the limit; `text` is the response's text."""
+        """Run the tool calls in a response, up to the limit. `text` is the rest of the response."""
         kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
         results = [await self.run(call) for call in kept]
         self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))

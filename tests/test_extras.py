@@ -82,7 +82,7 @@ def test_module_of_no_extra_is_a_mistake_of_ours() -> None:
 )
 def test_estimate_is_near_the_count(text: str) -> None:
     [counted] = EncodingCounter("cl100k_base")([text])
-    [estimated] = EncodingCounter("cl100k_base", tokens._Estimate)([text])
+    [estimated] = EncodingCounter("cl100k_base", tokens._TokenEstimator)([text])
 
     assert 0.7 < estimated / counted < 1.8
 

@@ -74,7 +74,7 @@ async def test_member_does_what_admins_may_without_the_check_of_admins(
         return None
 
     monkeypatch.setattr(AdminCheck, "require", require_nothing)
-    monkeypatch.setattr(AdminCheck, "require_prompts", require_nothing)
+    monkeypatch.setattr(AdminCheck, "require_prompt_access", require_nothing)
     with pytest.raises(AssertionError):
         await authority.test_command_is_refused_to_who_may_not_use_it(database, use)
 

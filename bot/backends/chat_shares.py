@@ -16,7 +16,7 @@ MIN_SHARED_SLOTS = 4
 
 @dataclass(slots=True)
 class ChatShares:
-    """Records, for each chat, how many slots other chats held when it got a slot."""
+    """Decides how many slots a chat may hold, by the slots that other chats recently held."""
 
     clock: Clock
     limit: int
@@ -39,16 +39,16 @@ class ChatShares:
         least = max(self.limit // 4, min(fair, self.limit // 2))
         return max(least, self.limit - max(kept, self.limit // 4))
 
-    def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take a slot; a busy chat leaves the last two to others."""
-        return free > _LAST_SLOTS or not self._took_many(chat)
+    def may_take_slot(self, chat: str, free: int) -> bool:
+        """Return whether a chat may take a slot. A busy chat leaves the last two to other chats."""
+        return free > _LAST_SLOTS or not self._took_many_slots(chat)
 
-    def _took_many(self, chat: str) -> bool:
-        self._forget_taken()
+    def _took_many_slots(self, chat: str) -> bool:
+        self._forget_old_slots()
         own = self._counts[chat]
         return own > 1 and own * len(self._counts) > _AHEAD * len(self._taken)
 
-    def _forget_taken(self) -> None:
+    def _forget_old_slots(self) -> None:
         moment = self.clock.monotonic() - _RECENT_SECONDS
         while self._taken and self._taken[0][0] < moment:
             _, chat = self._taken.popleft()
@@ -58,7 +58,7 @@ class ChatShares:
 
     def record_slot(self, chat: str, held_by_others: int) -> None:
         now = self.clock.monotonic()
-        self._forget_taken()
+        self._forget_old_slots()
         self._taken.append((now, chat))
         self._counts[chat] += 1
         seen = self._seen.setdefault(chat, deque())

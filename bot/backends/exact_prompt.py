@@ -15,7 +15,7 @@ from bot.templates.renderer import Renderer
 
 
 class ExactPromptWriter:
-    """Describes complete prompts, including the preset's instructions, with secrets masked."""
+    """Writes complete prompts as text, with the preset's instructions but with secrets masked."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ExactPromptWriter:
         self.mask = mask
 
     async def write(self, number: int, receipt: Receipt) -> str:
-        """Return a text: a few lines about the prompt, a blank line, and the prompt itself."""
+        """Return a few lines about the prompt, a blank line, and the prompt itself."""
         description = await self._describe_unmasked(receipt)
         version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""

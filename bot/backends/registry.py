@@ -1,6 +1,6 @@
 """The registry of backend kinds, whose code is imported only when used.
 
-To add a kind, add a package, and a spec here that refers to its functions (docs/architecture.md).
+To add a kind, add a package, and register a spec here that names the package's functions.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def backend_spec(kind: str) -> BackendSpec:
 
 
 def default_spec(provider: str) -> BackendSpec:
-    """Return the spec of the kind that a provider's id implies."""
+    """Return the spec of the kind of backend that is usual for a provider's id."""
     return next(
         (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
     )

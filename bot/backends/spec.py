@@ -39,13 +39,13 @@ FREE = ModelPrice(input=0, output=0)
 
 
 class ProviderSettings(BaseModel):
-    """Settings of a service or engine; each kind of backend derives a model from it."""
+    """Settings of a service or engine. Each kind of backend has a subclass."""
 
     model_config = ConfigDict(extra="forbid")
 
     kind: str = Field(description="The kind of backend.")
     model: str | None = Field(
-        None, description='The model that a preset means by "default", by its name.'
+        None, description='The name of the model that presets call "default".'
     )
     prices: dict[str, ModelPrice] = Field(
         {},
@@ -62,15 +62,17 @@ class ProviderSettings(BaseModel):
     first_token_seconds: float = Field(
         30,
         gt=0,
-        description="How long the first token of an answer may take; by default 300 for servers on"
-        " this machine or in its network, which may have to load the model first.",
+        description="How many seconds the first token of an answer may take; by default 300 for"
+        " servers on this machine or in its network, which may have to load the model first.",
     )
-    idle_seconds: float = Field(15, gt=0, description="How long each further token may take.")
+    idle_seconds: float = Field(
+        15, gt=0, description="How many seconds each further token may take."
+    )
     total_seconds: float = Field(
         180,
         gt=0,
-        description="How long a whole answer may take; by default 600 for servers on this machine"
-        " or in its network.",
+        description="How many seconds a whole answer may take; by default 600 for servers on this"
+        " machine or in its network.",
     )
 
     @field_validator("prices", mode="before")
@@ -86,8 +88,8 @@ class ProviderSettings(BaseModel):
     def find_price(self, model: str) -> ModelPrice | None:
         return self.prices.get(model) or self.prices.get("*")
 
-    def completed(self, provider: str) -> Self:
-        """Return a copy with the defaults for a provider's id; raise ValueError if incomplete."""
+    def with_defaults(self, provider: str) -> Self:
+        """Return a copy with the provider's defaults; raises ValueError if a setting is missing."""
         del provider
         return self
 
@@ -122,7 +124,7 @@ class BackendSpec:
 
 
 class ModelFileSettings(ProviderSettings):
-    """Settings of a provider for model files, with the context size of each conversation."""
+    """Settings of a provider that runs model files on this machine."""
 
     model_path: Path | None = Field(
         None, description='The GGUF file that a preset means by the model "default".'

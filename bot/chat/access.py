@@ -8,8 +8,8 @@ COMMAND_LINE = "command line"
 """The author of changes made with the command `troupe`."""
 
 
-class Scope(StrEnum):
-    """The scopes of API tokens; a logged-in person has all of them."""
+class TokenScope(StrEnum):
+    """What an API token allows. A logged-in person may do all of it."""
 
     READ = "read"
     """Read answers, prompts, settings, usage."""
@@ -26,7 +26,7 @@ class ApiToken:
     """An API token's description, without the token itself."""
 
     name: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[TokenScope, ...]
     """Sorted."""
     created_at: float
     """In Unix seconds."""

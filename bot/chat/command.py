@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 
-from bot.chat.incoming import Pressed, to_storable_text
+from bot.chat.incoming import ButtonPressed, to_storable_text
 from bot.value_class import value_class
 
 
@@ -42,14 +42,14 @@ class CommandSpec:
     """The subcommand that runs if none is given; only for a group."""
 
     @property
-    def form(self) -> tuple[CommandOption, ...]:
-        """The fields of its form, on platforms with forms."""
+    def form_options(self) -> tuple[CommandOption, ...]:
+        """The options that the command's form asks for, on platforms with forms."""
         return tuple(one for one in self.options if one.form_chars)
 
 
 @value_class
 class MessageCommandSpec:
-    """A command in a message's context menu; works like a command that replies to the message."""
+    """A context menu command, which works like a command typed as a reply to the message."""
 
     name: str
     """The label in English; translated on platforms that support translations."""
@@ -128,7 +128,7 @@ _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):
 
 @value_class
 class ButtonData:
-    """The data of a button, which the platform returns when it is pressed."""
+    """What a button does. The platform returns this data when the button is pressed."""
 
     action: ButtonAction
     part: str
@@ -138,12 +138,12 @@ class ButtonData:
 
 
 def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
-    """Encode a button's data, without the bot's name, which each press contains anyway."""
+    """Encode a button's data, without the platform and bot, which every press contains."""
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
-def parse_button(pressed: Pressed) -> ButtonData | None:
-    """Parse the pressed button's data; return None if the button does not belong to an answer."""
+def parse_button(pressed: ButtonPressed) -> ButtonData | None:
+    """Parse the data of a pressed button. Return None if the button is not under an answer."""
     found = _DATA.fullmatch(to_storable_text(pressed.data))
     if found is None:
         return None

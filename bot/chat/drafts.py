@@ -18,14 +18,14 @@ class Scene:
     """The preset that really answered, which the tested preset replaces; empty: unknown."""
 
 
-def recorded_scene(
+def find_newest_scene(
     conversation: str,
     session: int,
     turns: Sequence[Turn],
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest message that addressed the bot and its context; None if there is none."""
+    """Return the newest message addressed to the bot, if any, with the turns around it."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None

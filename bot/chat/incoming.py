@@ -22,7 +22,7 @@ class Person:
 
 @value_class
 class Address:
-    """A chat, thread or topic on a platform, and which of its histories a message belongs to."""
+    """A chat, thread, or topic on a platform, and one of the message histories kept for it."""
 
     platform: str
     chat: str
@@ -55,13 +55,13 @@ class Address:
         return self.history.startswith(PERSON_HISTORY_PREFIX)
 
     @property
-    def recap_address(self) -> "Address":
-        """The address that queues `/recap` commands apart from messages, to run beside answers."""
+    def recap_queue_address(self) -> "Address":
+        """The address of a separate queue for `/recap`, so that it can run during an answer."""
         return replace(self, history=f"{_RECAPS_PREFIX}{self.history}")
 
     @property
-    def recapped(self) -> "Address":
-        """The conversation that `/recap` commands queued at this address summarize."""
+    def summarized_address(self) -> "Address":
+        """The address of the conversation that `/recap` commands at this address summarize."""
         return replace(self, history=self.history.removeprefix(_RECAPS_PREFIX))
 
     @property
@@ -78,7 +78,7 @@ _RECAPS_PREFIX = "recap="
 
 
 def parse_address(key: str) -> Address:
-    """Parse the key of a conversation or lane, and return its address."""
+    """Return the address with this key, which is the key of a conversation or of a chat."""
     channel, _, history = key.partition(HISTORY_SEPARATOR)
     source, chat, *thread = channel.split(":", 2)
     platform, _, bot_id = source.partition("@")
@@ -90,8 +90,8 @@ def source_name(platform: str, bot_id: str) -> str:
     return f"{platform}@{bot_id}" if bot_id else platform
 
 
-def source_of(key: str) -> str:
-    """Return the part of a lane or conversation key that names the platform and bot."""
+def source_in_key(key: str) -> str:
+    """Return the platform and bot in the key of a conversation or chat, such as "telegram@77"."""
     return key.partition(":")[0]
 
 
@@ -227,7 +227,7 @@ class IncomingMessage:
 
     @property
     def charged_people(self) -> tuple[str, ...]:
-        """The ids of everybody whose question is answered, newest first. One of them pays."""
+        """The ids of everybody whose question is answered, newest first; only one of them pays."""
         others = () if self.asked_again_by else self.asked_with
         return tuple(dict.fromkeys((self.charged_person, *others)))
 
@@ -243,7 +243,7 @@ class IncomingMessage:
 
 
 @value_class
-class Edited:
+class MessageEdited:
     """An author edited a message."""
 
     external_key: str
@@ -271,7 +271,7 @@ class Edited:
 
 
 @value_class
-class Deleted:
+class MessagesDeleted:
     """Somebody deleted messages of one channel on the platform."""
 
     address: Address
@@ -285,7 +285,7 @@ class Deleted:
 
 
 @value_class
-class Pressed:
+class ButtonPressed:
     """A person pressed a button or chose from a menu under one of the bot's messages."""
 
     address: Address
@@ -342,7 +342,7 @@ def parse_reaction(emoji: str) -> Reaction | None:
 
 
 @value_class
-class Reacted:
+class ReactionChanged:
     """A person added a reaction to a message, or removed theirs."""
 
     address: Address
@@ -365,7 +365,7 @@ class Reacted:
 
 
 @value_class
-class Joined:
+class ChatJoined:
     """The bot was added to a group or server, or somebody opened a chat with it."""
 
     address: Address
@@ -419,9 +419,10 @@ class SayRequested:
 def create_forget_requests(
     keys: Iterable[str], name: str, person_id: str | None, at: datetime, changed: Sequence[str] = ()
 ) -> list[ForgetRequested]:
-    """Return one request per conversation, with an external key that starts with `name`.
+    """Return a request for each conversation key, to delete messages of a person or of everybody.
 
-    `changed` lists further scopes whose settings were deleted.
+    The external keys of the requests start with `name`. `changed` lists scopes whose settings were
+    deleted as well.
     """
     return [
         ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
@@ -430,14 +431,21 @@ def create_forget_requests(
 
 
 Incoming: TypeAlias = (
-    IncomingMessage | Edited | Deleted | Pressed | Reacted | Joined | ForgetRequested | SayRequested
+    IncomingMessage
+    | MessageEdited
+    | MessagesDeleted
+    | ButtonPressed
+    | ReactionChanged
+    | ChatJoined
+    | ForgetRequested
+    | SayRequested
 )
 
 
 def person_ids_in(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event contains, the author first."""
     match event:
-        case Edited(said=message) | (IncomingMessage() as message):
+        case MessageEdited(said=message) | (IncomingMessage() as message):
             found = [message.author.id, message.forwarded_from]
             if message.quote is not None:
                 quoted = message.quote.author
@@ -445,16 +453,17 @@ def person_ids_in(event: Incoming) -> tuple[str, ...]:
             found += [message.thread_title.person] if message.thread_title else []
             return tuple(one for one in found if one)
         case (
-            Pressed(author=author, thread_title=title) | Reacted(author=author, thread_title=title)
+            ButtonPressed(author=author, thread_title=title)
+            | ReactionChanged(author=author, thread_title=title)
         ):
             return (author.id,) if title is None else (author.id, title.person)
-        case Joined(author=Person(id=person)):
+        case ChatJoined(author=Person(id=person)):
             return (person,)
         case _:
             return ()
 
 
-Request: TypeAlias = IncomingMessage | Pressed
+Request: TypeAlias = IncomingMessage | ButtonPressed
 """A message or button press; its author may lack the permission for what it requests."""
 
 
@@ -462,7 +471,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_storable_text(text: str) -> str:
-    """Replace NUL and lone surrogates, which databases reject, by U+FFFD; join surrogate pairs."""
+    """Make a text acceptable to databases: NUL and lone surrogates become U+FFFD."""
     if "\0" not in text and text.isascii():
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -72,13 +72,13 @@ class Audience:
     of an event's scopes); empty for everywhere."""
 
     @property
-    def stored(self) -> str:
+    def database_value(self) -> str:
         """The audience as one database value, such as "channel discord:123" or "everywhere"."""
         return f"{self.reach} {self.key}".rstrip()
 
     @classmethod
-    def read(cls, stored: str) -> "Audience":
-        """Parse `stored`; raises `ValueError`."""
+    def from_database(cls, stored: str) -> "Audience":
+        """Parse a database value. Raises `ValueError` if it is invalid."""
         reach, _, key = stored.partition(" ")
         return cls(Reach(reach), key)
 
@@ -94,35 +94,37 @@ class MemoryPlace:
     is_private: bool
 
     @classmethod
-    def at(cls, address: Address, scopes: tuple[str, ...], *, is_private: bool) -> "MemoryPlace":
-        """Create the place of an event from the event's address and scopes."""
+    def from_event(
+        cls, address: Address, scopes: tuple[str, ...], *, is_private: bool
+    ) -> "MemoryPlace":
+        """Return the place of an event with this address and these scopes."""
         # A private chat is one place with all its topics.
         channel = address.lane if is_private else address.channel
         return cls(channel, address.lane if is_private else scopes[-1], is_private)
 
     @property
-    def own_audience(self) -> Audience:
+    def narrowest_audience(self) -> Audience:
         """The narrowest audience for memories made here: this channel or private chat."""
         return Audience(Reach.PRIVATE if self.is_private else Reach.CHANNEL, self.channel)
 
-    def audience(self, reach: Reach) -> Audience:
-        """Return this place's audience for a reach; a private chat has no server-wide audience."""
+    def audience_with_reach(self, reach: Reach) -> Audience:
+        """Return the audience of memories made here; in a private chat, `SERVER` means the chat."""
         match reach:
             case Reach.PRIVATE | Reach.CHANNEL:
-                return self.own_audience
+                return self.narrowest_audience
             case Reach.SERVER:
                 # Nothing that is said in private has a server.
                 wider = Audience(Reach.SERVER, self.server)
-                return self.own_audience if self.is_private else wider
+                return self.narrowest_audience if self.is_private else wider
             case Reach.EVERYWHERE:
                 return Audience(Reach.EVERYWHERE)
 
-    def audience_for(self, *consents: Consent) -> Audience:
-        """Return the widest audience to which every person concerned consents."""
+    def widest_allowed_audience(self, *consents: Consent) -> Audience:
+        """Return the widest audience that all of these consents allow."""
         if self.is_private or Consent.HERE in consents or Consent.OFF in consents:
-            return self.own_audience
+            return self.narrowest_audience
         is_for_server = Consent.SERVER in consents
-        return self.audience(Reach.SERVER if is_for_server else Reach.EVERYWHERE)
+        return self.audience_with_reach(Reach.SERVER if is_for_server else Reach.EVERYWHERE)
 
 
 @value_class
@@ -160,7 +162,7 @@ class Memory:
     is_derived: bool = True
     """Whether it is derived from turns; else it was made by hand."""
     audience: Audience | None = None
-    """Who may recall it; None for a new memory: decided by people's consent (`audience_for`)."""
+    """Who may recall it; None for a new memory: as far as people consented."""
     is_widened: bool = False
     """Whether its author chose the audience; otherwise, the consent of its people decides."""
     state: MemoryState = MemoryState.KEPT
@@ -213,7 +215,7 @@ class MemoryListener:
 
 @value_class
 class RecalledMemories:
-    """The unranked memories that a listener may recall, and the ids of those kept private."""
+    """Unranked memories that a character may use here; those of other private chats as ids."""
 
     memories: tuple[Memory, ...] = ()
     private: tuple[int, ...] = ()

@@ -47,8 +47,8 @@ class KnownSession:
 
 
 @value_class
-class MadeSetting:
-    """A setting made in a chat."""
+class StoredChatSetting:
+    """A setting that somebody chose for a chat, and who chose it when."""
 
     scope: str
     """The server, channel or thread where it applies."""
@@ -197,7 +197,7 @@ class BackgroundWork:
 
 @value_class
 class HeldJob:
-    """An exclusive role, and how long a process has held it."""
+    """A role that only one process may have at a time, and the process that has it, if any."""
 
     role: str
     owner: str
@@ -211,8 +211,8 @@ EVERYWHERE = "all"
 
 
 @value_class
-class Pause:
-    """A pause: messages in its scope are not answered from `at` on."""
+class AnswerPause:
+    """A pause, during which messages in its scope are not answered."""
 
     scope: str
     """`EVERYWHERE`, or the key of a platform, bot, chat or topic as `Address` spells it."""
@@ -228,7 +228,7 @@ class Pause:
 
 @value_class
 class DeadLetter:
-    """A received message or a part of an answer that was set aside after repeated failures."""
+    """A received message, or a part of an answer, that was given up after repeated failures."""
 
     name: str
     """"in-12" for a received message, "out-7" for one that was not delivered."""
@@ -242,8 +242,8 @@ class DeadLetter:
 
 
 @value_class
-class Restore:
-    """The restore of the database from a backup."""
+class DatabaseRestore:
+    """A restore of the database from a backup, and what had been answered and forgotten by then."""
 
     answered_until: float
     """When the lost database was last used to answer people, in Unix seconds."""

@@ -13,7 +13,7 @@ from bot.value_class import value_class
 
 @value_class
 class Limits:
-    """What a channel supports. Code asks for these values instead of `if platform == ...`."""
+    """What a channel supports, so that code need not ask which platform it is."""
 
     max_units: int
     """The maximum length of a message, counted in `unit`."""
@@ -82,8 +82,8 @@ class Limits:
             return len(text)
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
-    def limits_below_name(self, face: "Face | None") -> "Limits":
-        """Return these limits, reduced by the length of the character's name line if it is sent."""
+    def without_name_line(self, face: "Face | None") -> "Limits":
+        """Return the limits for text below the line with the character's name, if that is sent."""
         line = face.name_line if face is not None and self.shows_faces else ""
         units = len(line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - units) if units else self
@@ -199,7 +199,7 @@ class Attachment:
 
 @value_class
 class MessageThread:
-    """A thread of a message, which is opened if it does not exist."""
+    """A thread that starts at a message. It is opened if it does not exist."""
 
     message_id: str
     title: str
@@ -207,9 +207,10 @@ class MessageThread:
 
 @value_class
 class PrivateDelivery:
-    """Delivers a message to one person alone: as a response only they see, or in a private chat.
+    """Sends a message so that only one person can read it.
 
-    If both fail, a line in the group tells them how to open a private chat, unless `is_quiet`.
+    It is a response that only this person sees or, if that fails, a message in a private chat. If
+    both fail, a line in the group tells how to open a private chat, unless `is_quiet`.
     """
 
     person: str
@@ -224,7 +225,7 @@ class PrivateDelivery:
 
 @value_class
 class OutgoingMessage:
-    """A message to send; every attempt to send it uses the same value."""
+    """A message to send. When sending is attempted again, exactly this value is used again."""
 
     address: Address
     content: MessageContent
@@ -244,7 +245,7 @@ class OutgoingMessage:
 
 @value_class
 class MessageSearch:
-    """How to find out whether a message with unknown outcome was sent."""
+    """How to find out whether a message was sent, after a request whose outcome is unknown."""
 
     after: str | None
     """The id of a message; only newer messages are considered."""
@@ -267,10 +268,10 @@ class AnswerThread:
 
 @value_class
 class OutgoingPart:
-    """The final text of one part of an answer; the parts of a turn are numbered from 0.
+    """The final text of one part of an answer. Parts are numbered from 0.
 
-    A part with a file is never sent before it is complete, and its text is one short line,
-    because some platforms limit the text sent with a file.
+    A part with a file is sent only when it is complete. Its text is one short line, because some
+    platforms limit the text that is sent with a file.
     """
 
     part: int
@@ -304,7 +305,7 @@ NOTICE_PARTS = 1_000_000
 
 @value_class
 class OutboxRow:
-    """An outbox row as a sender sees it."""
+    """A row of the outbox: a message to send, edit or delete, and how far that is."""
 
     id: int
     turn: str

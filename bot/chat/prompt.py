@@ -62,8 +62,8 @@ class ToolRecord:
 
 
 @value_class
-class Capabilities:
-    """The message orders that a chat template renders without losing text."""
+class TemplateCapabilities:
+    """Which orders of roles a chat template renders without losing text."""
 
     accepts_system: bool
     """Whether it renders a system message at the beginning."""
@@ -75,7 +75,7 @@ class Capabilities:
     """Whether it renders content given as a string, not only as a list of parts."""
 
 
-ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
+ALL_CAPABILITIES: Final = TemplateCapabilities(True, True, True, True)
 
 
 Role = Literal["system", "user", "assistant"]
@@ -88,7 +88,7 @@ OUTPUT_LIMIT_PARAMETERS = (
 def lowest_output_limit(
     max_output_tokens: int | None, parameters: Mapping[str, object]
 ) -> int | None:
-    """Return the lowest of all output token limits, or None; values below 1 mean no limit."""
+    """Return the lowest output token limit above 0, or None if there is no limit."""
     limits = (max_output_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
     return min([each for each in limits if isinstance(each, int) and each > 0], default=None)
 
@@ -185,7 +185,7 @@ class Prompt:
 
     @property
     def output_limit(self) -> int | None:
-        """The lowest output token limit, under any name."""
+        """The lowest of the output token limits that the preset sets, whatever they are called."""
         return lowest_output_limit(self.max_output_tokens, self.parameters)
 
 
@@ -205,7 +205,7 @@ class ReasoningDelta:
 
 @value_class
 class Retraction:
-    """Reports that all text so far was reasoning: an end tag came without a start tag."""
+    """Reports that all text so far was reasoning: its end tag came without a start tag."""
 
 
 @value_class

@@ -7,7 +7,7 @@ from bot.value_class import value_class
 
 @value_class
 class Rate:
-    """Token bucket: burst size and refill time."""
+    """How often something may happen, as a token bucket: its size, and the time to refill it."""
 
     key: str
     """What is limited, such as "person:telegram:5"; events with the same key share the rate."""
@@ -22,13 +22,13 @@ class Rate:
 
     @property
     def tolerance(self) -> float:
-        """How many seconds a burst may be ahead of the average rate."""
+        """How many seconds a burst may run ahead of the average rate."""
         return self.interval * (self.count - 1)
 
 
 @value_class
-class Waiter:
-    """A process that waits for a slot. The most urgent goes first; equal ones take turns."""
+class WaitingProcess:
+    """A process that waits for a slot; the most urgent goes first, equally urgent take turns."""
 
     name: str
     """Identifies the process across its attempts to get a slot."""
@@ -52,7 +52,7 @@ class CallWindow:
 
 
 @value_class
-class CallScope:
+class RateLimitScope:
     """The scope of a platform's rate limit: a bot, a chat, or one kind of call in a chat."""
 
     key: str
@@ -60,7 +60,7 @@ class CallScope:
     spans_processes: bool = False
     """Whether all processes call it, as for a bot; a chat is called by one or two processes."""
 
-    def per_process_share(self, processes: int) -> "CallScope":
+    def per_process_share(self, processes: int) -> "RateLimitScope":
         """Return one process's share of the limit, used while processes cannot share a counter."""
         if not self.spans_processes or processes <= 1:
             return self

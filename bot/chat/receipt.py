@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class PromptSpan:
-    """A section's position in a prompt: whole messages, or a range of one."""
+    """Where a section is in a prompt: whole messages, or a range of characters in one message."""
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the

@@ -58,13 +58,13 @@ class Turn:
 
 @value_class
 class TurnRange:
-    """Consecutive turns of a session: `count` turns, with `newer` turns after them."""
+    """`count` consecutive turns of a session, followed by `newer` newer turns."""
 
     newer: int
     count: int
 
     def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return a session's newest turns without the turns in this range."""
+        """Return the turns without this range. `turns` are the newest turns of the session."""
         end = max(len(turns) - self.newer, 0)
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
@@ -84,8 +84,8 @@ MAX_CRASHES = 24
 """How many process deaths during a message, whatever the cause, make it a dead letter."""
 
 
-class Attempt(IntEnum):
-    """What a process is doing with a message. Stored, so that a crash can be attributed."""
+class ProcessingState(IntEnum):
+    """How a message is being processed, stored to find which message may have caused a crash."""
 
     NONE = 0
     """The message is not being processed."""
@@ -117,14 +117,14 @@ class InboxMessage:
     """Later messages that are finished unanswered because too many were waiting."""
 
     @property
-    def newest(self) -> "InboxMessage":
+    def newest_message(self) -> "InboxMessage":
         """The newest message that the answer covers."""
         return self.gathered[-1] if self.gathered else self
 
     @property
     def replied_to(self) -> "InboxMessage":
-        """The message that the answer replies to: the newest, or the captioned one of an album."""
-        newest = self.newest
+        """The message to reply to: the newest or, if that is in an album, the captioned one."""
+        newest = self.newest_message
         album = newest.incoming.album if isinstance(newest.incoming, IncomingMessage) else None
         if album is None:
             return newest
@@ -136,21 +136,21 @@ class InboxMessage:
         return next((one for one, text in parts if text), parts[0][0])
 
     @property
-    def turn(self) -> str:
-        """The unique name of the turn that answers this message, the same on every attempt."""
+    def turn_name(self) -> str:
+        """The unique name of the turn that answers this message. It never changes."""
         return f"{self.incoming.address.source}:{self.incoming.external_key}"
 
     @property
     def error_id(self) -> str:
         """The short id under which a failure of this turn is shown to users and logged."""
-        return short_error_id(self.turn)
+        return short_error_id(self.turn_name)
 
     def part_name(self, part: int) -> str:
         """Return the permanent name of a part of the answer."""
-        return f"{self.turn}/{part}"
+        return f"{self.turn_name}/{part}"
 
     def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
-        """Return a part's name, or that of the earlier message that the part replaces."""
+        """Return the name of a part, which is that of the earlier message it replaces, if any."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
@@ -235,7 +235,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """What to process and send after a message is finished."""
+    """What to do after a message is finished: the next message, and the row to send first."""
 
     next_message: InboxMessage | None
     """The conversation's next message; None: there was none, so the claim was released."""
@@ -251,7 +251,7 @@ class OpenedPart:
     row: OutboxRow | None
 
     def shows_content(self, content: MessageContent) -> bool:
-        """Return whether the queued message, perhaps a crashed process's, has this content."""
+        """Return whether the message, perhaps queued by a crashed process, has this content."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
@@ -350,10 +350,10 @@ class ChatSetting:
     value: str
 
     @classmethod
-    def first(
+    def find_first(
         cls, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
-        """Return the value of the first scope that has this key, or None if none has it."""
+        """Return the setting with this key from the first scope that has it, or None."""
         for scope in scopes:
             values = found.get(scope, {})
             if key in values:
@@ -378,7 +378,7 @@ class Consent(StrEnum):
 
 
 def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
-    """Return the scopes of a person's own settings: one in each of `scopes`, then a global one."""
+    """Return the scopes of a person's own settings: one per scope, then one for everywhere."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 
@@ -488,7 +488,7 @@ NO_FILES = AttachedFiles()
 
 
 def clean_file_name(name: str) -> str:
-    """Return the last part of a path on one line, without brackets, so that it fits in a note."""
+    """Return the file name at the end of a path, on one line and without brackets."""
     _, _, last = name.replace("\\", "/").rpartition("/")
     return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
 
@@ -507,8 +507,10 @@ def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
-def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> IncomingMessage:
-    """Return an earlier question and its files as a new message, asked again by `by`'s author."""
+def to_repeated_question(
+    by: IncomingMessage, question: Turn, before: Sequence[Turn]
+) -> IncomingMessage:
+    """Return an earlier question as a new message, which the author of `by` asks again."""
     return replace(
         by,
         text=question.text,
@@ -518,12 +520,12 @@ def ask_again(by: IncomingMessage, question: Turn, before: Sequence[Turn]) -> In
         quote=None,
         wake=WakeReason.DM,
         repeated_files=question.files,
-        earlier_files=gathered_files(before),
+        earlier_files=files_of_unanswered_questions(before),
     )
 
 
-def gathered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
-    """Return the files of the unanswered questions at the end of `before`, oldest first."""
+def files_of_unanswered_questions(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
+    """Return the files of the questions at the end of `before`, which have no answer yet."""
     gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
     return tuple(file for one in reversed(gathered) for file in one.files)
 

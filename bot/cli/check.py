@@ -44,7 +44,7 @@ from bot.platforms.spec import AccountSetup, BotAccount, PlatformContext, Platfo
 from bot.ports import Backend, Embedder, Platform
 from bot.prompting.compose.compose import choose_template
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import ReadPresets
+from bot.prompting.presets.files import PresetsInFolder
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import INSTALLATION
 from bot.runtime import plugins
@@ -149,8 +149,8 @@ async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[st
 def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
 ) -> Iterator[tuple[str, Awaitable[str], float | None]]:
-    """Yield each check's name, coroutine, and timeout (None if it has a timeout of its own)."""
-    folder = _read_folder(settings)
+    """Yield each check's name, coroutine, and timeout (None if it limits its own time)."""
+    folder = _read_presets_or_empty(settings)
     presets = folder.presets
     yield "presets", _test_presets(settings, renderer), _SECONDS
     yield "database", _test_database(settings), _SECONDS
@@ -165,7 +165,7 @@ def _list_checks(
     for name, models in _models_by_provider(presets, settings).items():
         yield f"provider {name}", _test_provider(name, models, settings, renderer), _SECONDS
         for model in models if asks_models else ():
-            capped = _lowest_output_limit(presets, name, model)
+            capped = _find_most_limited_preset(presets, name, model)
             answer = _ask_model(name, model, capped, settings, renderer)
             yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
@@ -173,14 +173,14 @@ def _list_checks(
             yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
     turns = asyncio.Lock()  # two models at once would slow down each other
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
-        yield f"model {model}", _try_model(trial, turns), None
+        yield f"model {model}", _run_trial_in_turn(trial, turns), None
 
 
-def _read_folder(settings: Settings) -> ReadPresets:
+def _read_presets_or_empty(settings: Settings) -> PresetsInFolder:
     try:
         return read_character_folder(presets_folder(settings.presets_dir))
     except PresetError:  # the check "presets" reports it
-        return ReadPresets()
+        return PresetsInFolder()
 
 
 def _models_by_provider(
@@ -240,7 +240,7 @@ async def _describe_access(settings: Settings) -> str:
 
 async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
-        return "in this process; TROUPE_REDIS_URL lets several processes wake each other"
+        return "only within this process; set TROUPE_REDIS_URL if several processes share the work"
     signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
     await signals.check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
@@ -277,7 +277,7 @@ async def _test_tool_server(name: str, settings: Settings) -> str:
         return offered
     others = ", ".join(omitted_tools)
     variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
-    return f"{offered}; not offered unless listed in {variable}: {others}"
+    return f"{offered}; other tools, offered only if {variable} lists them: {others}"
 
 
 async def _test_provider(
@@ -299,8 +299,10 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     return "offered"
 
 
-def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
-    """Return the preset with the lowest output limit for a model, or None without any limit."""
+def _find_most_limited_preset(
+    presets: Mapping[str, Preset], provider: str, model: str
+) -> Preset | None:
+    """Return the preset with the lowest output limit for a model, or None if none has a limit."""
     limited = [
         (limit, one.name, one)
         for one in presets.values()
@@ -336,7 +338,7 @@ async def _ask_model(
     usage = finish.usage
     if not text.strip():
         raise BackendUnavailable(
-            _describe_thinking(capped)
+            _explain_missing_answer(capped)
             if has_thoughts and finish.reason is FinishReason.LENGTH
             else "it sent an empty answer"
         )
@@ -345,7 +347,7 @@ async def _ask_model(
     return f"after {time.monotonic() - started:.1f} s; {counted}"
 
 
-def _describe_thinking(capped: Preset | None) -> str:
+def _explain_missing_answer(capped: Preset | None) -> str:
     limit, raised = "its", "give it a larger context"
     if capped is not None:
         limit = f"its {capped.output_limit}"
@@ -356,7 +358,7 @@ def _describe_thinking(capped: Preset | None) -> str:
     )
 
 
-async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:
+async def _run_trial_in_turn(trial: Awaitable[str], turns: asyncio.Lock) -> str:
     async with turns:
         return await trial
 
@@ -366,7 +368,7 @@ _C = TypeVar("_C", AccountSetup, Backend, Embedder, Platform)
 
 @contextlib.asynccontextmanager
 async def _close_after(tested: _C) -> AsyncIterator[_C]:
-    """Close an object after the block; do not wait if closing hangs, because the process exits."""
+    """Close an object after the block, but do not wait long: the process exits anyway."""
     try:
         yield tested
     finally:

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from bot.chat.access import ApiToken, Scope
+from bot.chat.access import ApiToken, TokenScope
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
@@ -36,7 +36,7 @@ def url() -> None:
     address = settings.console.url or find_address(settings.data_dir)
     if address is None:
         raise UserError(
-            f"no console is running on {settings.data_dir}; start it with `troupe run`, or set"
+            f"no console is running with data in {settings.data_dir}; start `troupe run`, or set"
             " TROUPE_CONSOLE__URL to the address of a console on another machine"
         )
     clock = SystemClock()
@@ -55,12 +55,14 @@ def revoke() -> None:
 
 @tokens_app.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(help="What the token is for, such as backups.")],
+    name: Annotated[
+        str, typer.Argument(help="A name that says what the token is for, such as backups.")
+    ],
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it may do: read, presets, operate, say. Separate several with commas, or"
-            " repeat the option."
+            help="What the token may do: read, presets, operate, say. Separate several with commas,"
+            " or repeat the option."
         ),
     ],
     channel: Annotated[
@@ -107,12 +109,12 @@ def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")])
     print_line(f"revoked {name}")
 
 
-def _parse_scope(name: str) -> Scope:
+def _parse_scope(name: str) -> TokenScope:
     try:
-        return Scope(name.strip().lower())
+        return TokenScope(name.strip().lower())
     except ValueError:
-        near = difflib.get_close_matches(name, list(Scope), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(Scope)}"
+        near = difflib.get_close_matches(name, list(TokenScope), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TokenScope)}"
         raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
 
 

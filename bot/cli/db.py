@@ -11,7 +11,12 @@ import typer
 from sqlalchemy.exc import ArgumentError
 
 from bot.chat.incoming import parse_address
-from bot.cli.installation import print_converted, record_change, require_database, use_installation
+from bot.cli.installation import (
+    print_converted_rows,
+    record_change,
+    require_database,
+    use_installation,
+)
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
@@ -35,9 +40,9 @@ from bot.storage.database import (
 from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.restoring import copy_backup, last_written, prepare_restored, replace_database
+from bot.storage.restoring import copy_backup, last_write_time, prepare_restored, replace_database
 from bot.storage.rewriting import rewrite_texts
-from bot.storage.web_channels import ForgottenWebMessages, SqlWebChannels
+from bot.storage.web_channels import SqlWebChannels, WebMessageBlanker
 
 _Forgotten = Annotated[
     list[Path] | None,
@@ -52,7 +57,7 @@ app = command_app("Upgrade, copy, back up, restore, or encrypt the database.")
 @app.command("upgrade")
 def upgrade_database() -> None:
     """Upgrade the database to the newest revision; `troupe run` does this automatically."""
-    print_line(f"the database is at {run_async(_upgrade(read_settings()))}")
+    print_line(f"the database is at revision {run_async(_upgrade(read_settings()))}")
 
 
 @app.command("current")
@@ -63,7 +68,8 @@ def show_revision() -> None:
         print_line(found)
     elif found[0].isdigit() and found > NEWEST_REVISION:
         print_line(
-            f"{found}; this version of Troupe has {NEWEST_REVISION}: a newer version upgraded it"
+            f"{found}; a newer version of Troupe upgraded the database, and this version knows only"
+            f" {NEWEST_REVISION}"
         )
     else:
         print_line(f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)")
@@ -71,7 +77,9 @@ def show_revision() -> None:
 
 @app.command("copy")
 def copy_database(
-    to: Annotated[str, typer.Option(help="The address of the other database, as in settings.")],
+    to: Annotated[
+        str, typer.Option(help="The URL of the database to copy to, as in TROUPE_DATABASE_URL.")
+    ],
 ) -> None:
     """Copy all rows into another database and compare them; an interrupted copy resumes.
 
@@ -147,12 +155,14 @@ def restore_database(
             "TROUPE_DATABASE_URL is a PostgreSQL database; restore it with its own tools, then run"
             " `troupe db restored`"
         )
-    tombstones = _read_all(settings, forgotten)
+    tombstones = _read_all_tombstones(settings, forgotten)
     with _stopped_service(settings):
         now = SystemClock().now()
-        until = min(last_written(database) or now, now)
+        until = min(last_write_time(database) or now, now)
         part = copy_backup(file, database)
-        report = run_async(_prepare(settings, f"sqlite:///{part}", tombstones, until))
+        report = run_async(
+            _prepare_restored_database(settings, f"sqlite:///{part}", tombstones, until)
+        )
         old = replace_database(part, database, until)
         _delete_slots(settings)
     _print_restore_report(*report, len(tombstones))
@@ -177,9 +187,11 @@ def finish_restore(
     settings = read_settings()
     require_database(settings)
     until = _parse_moment(answered_until) if answered_until else SystemClock().now()
-    tombstones = _read_all(settings, forgotten)
+    tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        report = run_async(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
+        report = run_async(
+            _prepare_restored_database(settings, settings.sqlalchemy_url, tombstones, until)
+        )
         _delete_slots(settings)
     _print_restore_report(*report, len(tombstones))
 
@@ -208,7 +220,7 @@ async def _copy(source_url: str, target_url: str) -> int:
         open_without_decrypting(source_url) as source,
         open_without_decrypting(target_url) as target,
     ):
-        return await copy_rows(source, target, print_converted)
+        return await copy_rows(source, target, print_converted_rows)
 
 
 def _rewrite_texts(action: str) -> int:
@@ -216,19 +228,19 @@ def _rewrite_texts(action: str) -> int:
 
     async def convert(database: Database) -> int:
         await record_change(database, action, "all")  # first: the rest may be interrupted
-        return await rewrite_texts(database, print_converted)
+        return await rewrite_texts(database, print_converted_rows)
 
     return use_installation(convert)
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Upgrade the database; return its revision, which may be a newer version's."""
+    """Upgrade the database, and return its revision, which may be that of a newer version."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
 
 
-async def _prepare(
+async def _prepare_restored_database(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], until: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
@@ -241,7 +253,7 @@ async def _prepare(
 
 async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombstone]) -> None:
     clock = SystemClock()
-    web = ForgottenWebMessages(
+    web = WebMessageBlanker(
         SqlWebChannels(database, InProcessSignals()),
         Conversations(database, clock),
         SqlHistoryIndex(database),
@@ -252,7 +264,7 @@ async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombs
         await web.forget(key)
 
 
-def _read_all(settings: Settings, others: Sequence[Path] | None) -> list[Tombstone]:
+def _read_all_tombstones(settings: Settings, others: Sequence[Path] | None) -> list[Tombstone]:
     for file in others or ():
         if not file.is_file():
             raise UserError(f"there is no file {file}")
@@ -273,6 +285,6 @@ def _parse_moment(text: str) -> float:
 
 
 def _print_restore_report(unknown: int, unanswered: int, forgotten: int) -> None:
-    print_line(f"messages that may have been sent, to be looked up first: {unknown}")
-    print_line(f"messages unanswered in the backup, which become context: {unanswered}")
-    print_line(f"requests to forget, which are repeated: {forgotten}")
+    print_line(f"unsent messages to look up first, because they may have been sent: {unknown}")
+    print_line(f"questions that stay unanswered and are kept as context: {unanswered}")
+    print_line(f"requests to forget that are carried out again: {forgotten}")

@@ -24,7 +24,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.operating_system import CAN_POLL_TERMINAL
-from bot.settings import Settings, read_settings, set_in_environment
+from bot.settings import Settings, find_environment_overrides, read_settings
 from bot.setup import (
     CODE_SECONDS,
     INCLUDED,
@@ -64,7 +64,7 @@ def init(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="The provider: openai, anthropic, ollama; included: the small model."),
+        typer.Option(help="openai, anthropic, ollama, ..., or included (the small model)."),
     ] = None,
     api_key: Annotated[str | None, typer.Option(help="The key for the provider.")] = None,
     base_url: Annotated[
@@ -80,7 +80,7 @@ def init(
     ] = None,
     first_admin: Annotated[
         str | None,
-        typer.Option(help="Wait for a code that the first admin sends: telegram or discord."),
+        typer.Option(help="Where the first admin sends the bot a code: telegram or discord."),
     ] = None,
     check: Annotated[
         bool, typer.Option(help="Check tokens, keys and models before they are written.")
@@ -107,7 +107,7 @@ def init(
             admins += _choose_first_admin(bots, first_admin, settings, asks=not (yes or admins))
         by_kind = {bot.spec.kind: bot.token for bot in bots}
         variables = bot_variables(by_kind, admins, settings)
-        _write({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
+        _write_env_file({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: setup was stopped; nothing was written\n")
@@ -118,17 +118,17 @@ def _choose_model(
     given: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
 ) -> ModelChoice | None:
     if pull is not None:
-        return _download(given or ModelChoice(), pull, settings)
+        return _download_model(given or ModelChoice(), pull, settings)
     if given is not None:
         return _check_model(given, settings, is_tried=check)
     return None if yes else _ask_for_model(settings)
 
 
-def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
+def _write_env_file(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
     present = read_variable_names(env_file)
     variables = {n: value for n, value in wanted.items() if value is not None or n in present}
     if not variables:
-        print_line("Nothing was chosen, so nothing is written. `troupe chat` talks here.")
+        print_line("Nothing was chosen, so nothing is written. `troupe chat` starts a chat here.")
         return
     shown = (name if value is not None else f"no {name}" for name, value in variables.items())
     print_line(f"{env_file} gets: {', '.join(shown)}")
@@ -137,9 +137,9 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
         return
     write_variables(env_file, variables)
     print_line(f"{env_file} was written; only you can read it.")
-    for name in set_in_environment(variables):
-        print_line(f"The environment also sets {name} and overrides this file: remove it there.")
-    print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
+    for name in find_environment_overrides(variables):
+        print_line(f"The environment variable {name} overrides this file: unset the variable.")
+    print_line("Start Troupe with `make run` or `troupe run`; `troupe check` tests all settings.")
 
 
 # Questions raise `typer.Abort`, `KeyboardInterrupt`, or `EOFError` if the user stops.
@@ -158,10 +158,10 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
     return answer.strip()
 
 
-def _choose(
+def _choose_option(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Return the option whose number is typed, `find(text)` for a text, or None for Enter."""
+    """Ask for an option by number, or by a text for `find`; return None if Enter is pressed."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -221,7 +221,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         return partial(_ask_about_service, service) if service else None
 
     while True:
-        ask = _choose("Which one? (Enter: keep the current settings)", options, find)
+        ask = _choose_option("Which one? (Enter: keep the current settings)", options, find)
         if ask is None:
             return None
         try:
@@ -234,12 +234,12 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 def _ask_for_service() -> ModelChoice | None:
     titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS)}
-    chosen = _choose("Which service? (Enter: back)", titles, find_service)
+    chosen = _choose_option("Which service? (Enter: back)", titles, find_service)
     return _ask_about_service(chosen) if chosen else None
 
 
 def _ask_about_service(service: str) -> ModelChoice | None:
-    """Ask for a service's model and, unless it is self-hosted, key; return None to go back."""
+    """Ask for a service's model and, unless self-hosted, its key; return None to go back."""
     choice = ModelChoice(service)
     if service not in KEYLESS:
         title = SERVICE_TITLES[service]
@@ -248,7 +248,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
             return None
         choice = replace(choice, api_key=key)
     if service == AZURE:  # its address is the customer's, and it cannot list deployments
-        address = _ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
+        address = _ask("Your Azure endpoint, such as https://NAME.openai.azure.com (Enter: back):")
         if not address:
             return None
         address = address if "://" in address else f"https://{address}"
@@ -259,10 +259,10 @@ def _ask_about_service(service: str) -> ModelChoice | None:
 
 
 def _ask_for_address() -> ModelChoice | None:
-    address = _ask("Its address, such as http://192.168.1.5:8000/v1 (Enter: back):")
+    address = _ask("The server's address, such as http://192.168.1.5:8000/v1 (Enter: back):")
     if not address:
         return None
-    key = _ask("Its key, if it needs one (it is not shown; Enter: none):", is_secret=True)
+    key = _ask("The server's API key (it is not shown; Enter: no key):", is_secret=True)
     if "://" not in address:
         address = f"http://{address}"
     choice = ModelChoice(base_url=address, api_key=key or None)
@@ -280,7 +280,9 @@ def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice |
     if len(models) > _MAX_LISTED:
         print_line(f"  (the first {_MAX_LISTED} of {len(models)})")
     listed = {name: name for name in models[:_MAX_LISTED]}
-    chosen = _choose("Which model? A number or a name (Enter: back)", listed, lambda name: name)
+    chosen = _choose_option(
+        "Which model? A number or a name (Enter: back)", listed, lambda name: name
+    )
     return replace(choice, model=chosen) if chosen else None
 
 
@@ -294,24 +296,24 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
     if free is not None:
         print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
     options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED}
-    source = _choose("Which one? (Enter: another one, or back)", options)
+    source = _choose_option("Which one? (Enter: another one, or back)", options)
     source = source or _ask("OWNER/NAME:FILE (Enter: back)")
-    return _download(ModelChoice(), source, settings) if source else None
+    return _download_model(ModelChoice(), source, settings) if source else None
 
 
-def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
+def _download_model(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
     source = hub.parse_source(pull)
     if source is None:
         raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")
     path = asyncio.run(hub.pull_model(source, settings.data_dir, print_progress))
-    _describe_file(path, settings)
+    _print_memory_needs(path, settings)
     return replace(choice, model=path.stem)
 
 
 def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
     """Check that a model's file is valid, or that its service answers; return the choice."""
     if choice.model_path is not None:
-        _describe_file(choice.model_path, settings)
+        _print_memory_needs(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
         models = asyncio.run(list_models(choice))
         listed = f"; it lists {', '.join(models[:_MAX_LISTED])}" if models else ""
@@ -323,12 +325,14 @@ def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = Tr
     return choice
 
 
-def _describe_file(path: Path, settings: Settings) -> None:
+def _print_memory_needs(path: Path, settings: Settings) -> None:
     if not path.is_file():
         raise SettingsError(f"there is no file {path}")
     metadata = read_metadata(path)
     if metadata.is_projector:
-        raise SettingsError(f"{path} is a projector, which reads images for another model")
+        raise SettingsError(
+            f"{path} is a projector, which reads images for another model; choose that model's file"
+        )
     wanted, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
     print_line(f"  {metadata.name or path.stem}: needs about {wanted / 1e9:.1f} GB of memory")
     if free is not None and wanted > free:
@@ -375,7 +379,7 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
 def _choose_first_admin(
     bots: Sequence[BotStep], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
-    """Return the first admin, who sends a code to the bot on a platform; empty if skipped."""
+    """Return the first admin, who sends a code to the bot, as a list; it is empty if skipped."""
     if wanted is not None:
         bot = next((one for one in bots if one.spec.kind == wanted), None)
         if bot is None:
@@ -410,7 +414,7 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
 
 
 async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
-    """Return who sent the code; raise `UserError` after a few minutes, or if Enter is pressed."""
+    """Return the code sender's id; raises `UserError` after a few minutes, or on Enter."""
     loop, received = asyncio.get_running_loop(), asyncio.create_task(waiting)
     skipped: list[str] = []
 

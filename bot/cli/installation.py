@@ -36,7 +36,7 @@ from bot.storage.forgetting import (
     request_deletion,
     server_conversations,
 )
-from bot.storage.operation import AuditLog, NodeRegistry, Pauses
+from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
 from bot.storage.provider_keys import ProviderKeys
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.usage import UsageTotals
@@ -48,13 +48,17 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _SERVER = "guild:"
 _NODE_COLUMNS = ("process", "roles", "version", "up", "seen", "answering", "holds")
 _Platform = Annotated[
-    str | None, typer.Option(help="Only this platform, such as telegram, or telegram@77.")
+    str | None,
+    typer.Option(help="Only this platform, such as telegram, or this bot, such as telegram@77."),
 ]
 _Channel = Annotated[
     str | None,
     typer.Option(help="Only this channel and its topics, such as discord:81384788765712384."),
 ]
-_Name = Annotated[str, typer.Argument(help="As `troupe dead-letters list` shows it: in-12, out-7.")]
+_Name = Annotated[
+    str,
+    typer.Argument(help="The name that `troupe dead-letters list` shows, such as in-12 or out-7."),
+]
 
 app = command_app()
 dead_letters_app = command_app("Show, retry, or drop messages that could not be handled.")
@@ -71,7 +75,7 @@ def require_database(settings: Settings) -> None:
 
 
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Return the result of `action` on the database, which is created unless it `must_exist`."""
+    """Return `action`'s result on the database, created if missing unless it `must_exist`."""
     settings = read_settings()
     if must_exist:
         require_database(settings)
@@ -94,11 +98,7 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` and return its result; if that is true, record it and notify all processes.
-
-    `action`, `subject`, and the new value `after` go to the audit log. The signal on `topic`
-    contains the subject.
-    """
+    """Run `change` on the database; a true result is audited and signaled on `topic`."""
 
     async def change_and_record(database: Database) -> T:
         result = await change(database)
@@ -126,7 +126,7 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
         await signals.publish_signal(url.get_secret_value(), topic, keys)
 
 
-def print_converted(table: str, rows: int) -> None:
+def print_converted_rows(table: str, rows: int) -> None:
     print_progress(f"{table}: {rows} rows")
 
 
@@ -273,7 +273,7 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
     scope = parse_scope_options(platform, channel)
 
     def begin(database: Database) -> Awaitable[bool]:
-        return Pauses(database, SystemClock()).begin(scope, COMMAND_LINE)
+        return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE)
 
     if not change_installation(begin, "pause answering", scope, topic=PAUSES_TOPIC):
         raise UserError(f"{scope} is paused already; `troupe resume` ends the pause")
@@ -290,7 +290,7 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
     left: list[str] = []
 
     async def end(database: Database) -> bool:
-        pauses = Pauses(database, SystemClock())
+        pauses = PauseStore(database, SystemClock())
         is_ended = await pauses.end(scope)
         left.extend(one.scope for one in await pauses.current())
         return is_ended
@@ -312,20 +312,20 @@ def parse_scope_options(platform: str | None, channel: str | None) -> str:
             raise UserError(f"{channel} is a server; use one of its channels")
         return parse_address(found).channel
     if platform:
-        _require_known(platform)
+        _require_known_platform(platform)
     return platform or EVERYWHERE
 
 
 def validate_key(key: str, option: str, example: str) -> str:
     """Return an option's value; raise `UserError` if it is not an id on a known platform."""
     platform, _, rest = key.partition(":")
-    _require_known(platform)
+    _require_known_platform(platform)
     if not rest:
         raise UserError(f"{option} must be a platform and an id, such as {example}")
     return key
 
 
-def _require_known(platform: str) -> None:
+def _require_known_platform(platform: str) -> None:
     known = [spec.kind for spec in platform_specs()]
     named = platform.partition("@")[0]
     if named not in known:
@@ -369,7 +369,7 @@ def _parse_day(text: str) -> date:
 
 _PERSON = "telegram:123456789"
 _Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON}.")]
-_User = Annotated[str | None, typer.Option(help="The person, as an option.")]
+_User = Annotated[str | None, typer.Option(help="The person, in place of the argument.")]
 
 
 @app.command()
@@ -445,7 +445,7 @@ def forget(
             keys = await data.list_conversations(user)
             await data.forget_outside_histories(user)
             personas = UserPersonas(SqlChatSettings(database, clock))
-            await personas.forget(user, await data.list_settings(user))
+            await personas.delete_settings(user, await data.list_settings(user))
         else:
             find = channel_conversations if channel else server_conversations
             keys = await find(database, place)
@@ -462,7 +462,7 @@ def forget(
     print_line(f"conversations in which {subject} will be forgotten: {len(keys)}")
 
 
-def _fernets() -> Any:
+def _import_fernets() -> Any:
     return import_extra("bot.storage.fernets", "encryption")
 
 
@@ -473,7 +473,7 @@ app.add_typer(keys_app, name="keys")
 @keys_app.command("new")
 def print_new_key() -> None:
     """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside the database."""
-    print_line(_fernets().new_encryption_key())
+    print_line(_import_fernets().new_encryption_key())
 
 
 @keys_app.command("add")
@@ -481,7 +481,7 @@ def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
     """Store a provider's key, encrypted; type it at a prompt or pass it on standard input."""
-    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise UserError("there is no key on standard input")
@@ -493,14 +493,15 @@ def add_key(
 
     use_installation(add, must_exist=False)
     print_line(
-        f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and restart to use it"
+        f"the key is stored; to use it, set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true"
+        " and restart Troupe"
     )
 
 
 @keys_app.command("list")
 def list_keys() -> None:
     """List the stored keys: number, provider, date, and the last four characters."""
-    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
     stored = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
     )
@@ -517,12 +518,12 @@ def rotate() -> None:
     Put a new key in front of the old key in every process, rotate, then remove the old key. The
     service may keep running. An interrupted run resumes.
     """
-    cipher = _fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
 
     async def rotate_all(database: Database) -> tuple[int, int]:
-        count = await ProviderKeys(database, SystemClock()).replace_tokens(cipher.rotate)
+        count = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
         await record_change(database, "rotate encryption key", "all")
-        return count, await rewrite_texts(database, print_converted)
+        return count, await rewrite_texts(database, print_converted_rows)
 
     keys, rows = use_installation(rotate_all, must_exist=False)
     print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")

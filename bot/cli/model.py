@@ -30,7 +30,9 @@ def pull_model(
             " file name; default: SmolLM2."
         ),
     ] = None,
-    sha256: Annotated[str | None, typer.Option(help="The hash that the file must have.")] = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="The SHA-256 hash that the file must have.")
+    ] = None,
 ) -> None:
     """Copy or download a model into the data directory, check its hash, and describe it."""
     folder = read_settings().data_dir
@@ -104,7 +106,7 @@ def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterat
     else:
         yield f"this machine has {_format_size(free)} free"
     if 0 < facts.context_tokens < settings.context_tokens:
-        yield f"CONTEXT_TOKENS is more than the model's {facts.context_tokens}"
+        yield f"CONTEXT_TOKENS is above the model's limit of {facts.context_tokens} tokens"
 
 
 def _local_provider() -> LlamaCppSettings:

@@ -23,7 +23,10 @@ app = command_app()
 @app.command()
 def policy(
     drill: Annotated[
-        bool, typer.Option("--drill", help="Forget a made-up person, then search for traces.")
+        bool,
+        typer.Option(
+            "--drill", help="Store a made-up person's data, delete it, then search for traces."
+        ),
     ] = False,
 ) -> None:
     """Describe what is stored about people, and test its deletion.
@@ -46,10 +49,12 @@ def policy(
     with only_warnings_logged():
         result = run_async(run_drill(settings))
     for place in sorted({*result.before, *result.after}):
-        counts = f"{result.before.get(place, 0):>4} before, {result.after.get(place, 0):>4} after"
-        print_line(f"{place:<36}{counts}")
+        before, after = result.before.get(place, 0), result.after.get(place, 0)
+        print_line(f"{place:<36}{before:>4} before the deletion, {after:>4} after")
     for place, count in sorted(result.kept.items()):
         print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
     if result.after:
-        raise StoreError(f"still stored: {', '.join(sorted(result.after))}")
+        raise StoreError(
+            f"after the deletion, data is still stored: {', '.join(sorted(result.after))}"
+        )
     print_line("nothing left")

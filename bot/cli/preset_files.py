@@ -58,7 +58,7 @@ from bot.runtime.addresses import is_http_address
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
-from bot.service.backends import missing_for, preset_problems
+from bot.service.backends import describe_missing_setup, preset_problems
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
 from bot.storage.presets import PresetVersions
@@ -155,13 +155,13 @@ async def _validate_all(files: list[Path], settings: Settings) -> list[str]:
 
 
 async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
-    """Return an error line if a preset's template fails; templates in GGUF files are not tested."""
+    """Return an error line if a preset's template fails, except for templates in GGUF files."""
     choice = choose_template(preset)
     if choice.source or choice.named or choice.strings:
         try:
             await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
         except TemplateError as error:
-            return [f"preset {preset.name!r}: its template: {error}"]
+            return [f"preset {preset.name!r}: the template cannot be rendered: {error}"]
     return []
 
 
@@ -216,7 +216,7 @@ def import_preset(
         raise UserError(f"{target} already exists; remove it first or choose another --name")
     write_text(target, export_preset(preset))
     print_line(f"the preset {preset.name} was written to {target}")
-    print_notes([*imported.notes, *missing_for(preset, settings)])
+    print_notes([*imported.notes, *describe_missing_setup(preset, settings)])
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
@@ -234,7 +234,8 @@ def export_preset_file(
     name: str,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
     form: Annotated[
-        PresetFormat, typer.Option("--as", help="RodelAgent's JSON or ollama's Modelfile.")
+        PresetFormat,
+        typer.Option("--as", help="The format: RodelAgent's JSON or ollama's Modelfile."),
     ] = PresetFormat.JSON,
 ) -> None:
     """Write a preset as JSON or as a Modelfile."""
@@ -249,7 +250,8 @@ def import_card(
         str, typer.Argument(help="A character card (PNG, JSON, or CHARX), as a file or a URL.")
     ],
     name: Annotated[
-        str | None, typer.Option(help="The name of its preset; default: the card's.")
+        str | None,
+        typer.Option(help="The name of the new preset; default: the character's name on the card."),
     ] = None,
 ) -> None:
     """Create a preset from a character card (V1, V2, or V3); the card is kept for export.
@@ -261,7 +263,7 @@ def import_card(
     check_file_kind(data, Path(file), CHARACTER_IMPORTS)
     card = read_card(data, file)  # raises before the folder is created
     folder = open_presets_folder(settings.presets_dir)
-    default = _find_default(folder, settings.default_preset)
+    default = _find_default_preset(folder, settings.default_preset)
     model = {"provider": default.provider, "model": default.model} if default else {}
     provider = settings.providers.get(default.provider if default else "local")
     is_local = isinstance(provider, LlamaCppSettings)
@@ -279,7 +281,7 @@ def import_card(
     else:
         print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
     print_line("a running service will use it within a few seconds")
-    print_notes(missing_for(preset, settings))
+    print_notes(describe_missing_setup(preset, settings))
 
 
 @character_app.command("list")
@@ -324,7 +326,7 @@ def show_character(name: str) -> None:
     print_line(_describe_character(preset, load_card(preset, folder)))
 
 
-def _find_default(folder: Path, name: str) -> Preset | None:
+def _find_default_preset(folder: Path, name: str) -> Preset | None:
     try:
         return read_presets(folder).find(name)
     except PresetError:

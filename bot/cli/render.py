@@ -56,7 +56,7 @@ _NO_TIME = datetime.fromtimestamp(0, UTC)
 _ADDRESS = Address("render", "1")
 
 
-class View(StrEnum):
+class PromptView(StrEnum):
     TEXT = "text"
     MESSAGES = "messages"
     TOKENS = "tokens"
@@ -80,7 +80,9 @@ def render(
             " of LMDeploy or SillyTavern, or a tokenizer_config.json."
         ),
     ] = None,
-    view: Annotated[View, typer.Option("--as", help="How to show it.")] = View.TEXT,
+    view: Annotated[
+        PromptView, typer.Option("--as", help="How to show the prompt.")
+    ] = PromptView.TEXT,
 ) -> None:
     """Show the exact prompt that a model would receive.
 
@@ -103,7 +105,7 @@ def render(
         presets = read_character_folder(presets_folder(settings.presets_dir))
         chosen = presets.find(preset or settings.default_preset)
         shown = run_async(render_preset(chosen, conversation, view, settings))
-    if view is View.TOKENS:
+    if view is PromptView.TOKENS:
         typer.echo(shown, nl=False)  # typer removes colors if stdout is not a terminal
     else:
         print_exactly(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
@@ -121,7 +123,7 @@ def read_messages(text: str, source: str) -> list[Message]:
 
 
 async def render_preset(
-    preset: Preset, messages: Sequence[Message], view: View, settings: Settings
+    preset: Preset, messages: Sequence[Message], view: PromptView, settings: Settings
 ) -> str:
     """Return a preset's prompt for the last message, which must be the user's.
 
@@ -134,12 +136,12 @@ async def render_preset(
         raise SettingsError(
             f"preset {preset.name!r}: the provider {preset.provider!r} is not set up"
         )
-    if view is View.MESSAGES:
+    if view is PromptView.MESSAGES:
         return format_messages(prompt.messages)
     async with Renderer() as renderer:
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
-            if view is View.TOKENS and backend.can_tokenize:
+            if view is PromptView.TOKENS and backend.can_tokenize:
                 fitted = await fit_for_backend(preset, draft, backend)
                 return format_tokens(await backend.tokenize(fitted.prompt))
             choice = prompt.template
@@ -157,8 +159,8 @@ async def render_preset(
         return _format_rendered(rendered, view)
 
 
-async def render_template(name_or_file: str, messages: Sequence[Message], view: View) -> str:
-    if view is View.MESSAGES:
+async def render_template(name_or_file: str, messages: Sequence[Message], view: PromptView) -> str:
+    if view is PromptView.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
         choice, model_template = _template_choice(name_or_file)
@@ -186,8 +188,8 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_rendered(rendered: RenderedPrompt, view: View) -> str:
-    if view is View.TEXT:
+def _format_rendered(rendered: RenderedPrompt, view: PromptView) -> str:
+    if view is PromptView.TEXT:
         return rendered.text
     counts = count_tokens([span.text for span in rendered.spans])
     lines = []
@@ -195,7 +197,8 @@ def _format_rendered(rendered: RenderedPrompt, view: View) -> str:
         line = f"{count:>7}  {'' if span.trusted else 'message':<7}  {span.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if span.trusted else line)
     lines.append(
-        f"about {sum(counts)} tokens: an estimate with cl100k_base, without this template's model"
+        f"about {sum(counts)} tokens: an estimate with cl100k_base, because a template has no"
+        " tokenizer"
     )
     return "\n".join(lines) + "\n"
 
@@ -250,13 +253,13 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
 def _tokenizer_template(text: str, source: str) -> ModelTemplate:
     match json.loads(text):
         case {"chat_template": str(template), **rest}:
-            tokens = {key: _token(rest.get(key)) for key in ("bos_token", "eos_token")}
+            tokens = {key: _token_text(rest.get(key)) for key in ("bos_token", "eos_token")}
             return ModelTemplate(template, **tokens)
         case _:
             raise UserError(f"{source} has no text in `chat_template`; save it as a .jinja file")
 
 
-def _token(value: object) -> str:
+def _token_text(value: object) -> str:
     match value:
         case str(text) | {"content": str(text)}:
             return text
@@ -266,7 +269,9 @@ def _token(value: object) -> str:
 
 @app.command()
 def replay(
-    receipt: Annotated[int, typer.Argument(help="The receipt's number, as /context shows it.")],
+    receipt: Annotated[
+        int, typer.Argument(help="The receipt number of the answer, which /context shows.")
+    ],
     show: Annotated[
         bool, typer.Option("--show", help="Only print the stored prompt, without secrets.")
     ] = False,
@@ -329,7 +334,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 
 def merge_texts(before: str, after: str) -> str:
-    """Merge two texts into one, with text only in the first in red, only in the second in green."""
+    """Merge two texts into one, with text only in `before` red and text only in `after` green."""
     return "".join(_style(one) for one in differing_pieces(before, after))
 
 

@@ -18,7 +18,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import run_async
 from bot.service.options import RunOptions, parse_roles, select_platforms
 from bot.service.resources import with_stored_keys
-from bot.service.run import running
+from bot.service.run import open_service
 from bot.settings import (
     Settings,
     collect_secrets,
@@ -54,7 +54,7 @@ def run(
     offer_setup: Annotated[
         bool,
         typer.Option(
-            "--offer-setup", help="In a terminal, if nothing is set up, offer to set it up first."
+            "--offer-setup", help="In a terminal, offer the setup first if nothing is set up yet."
         ),
     ] = False,
     role: Annotated[
@@ -66,7 +66,8 @@ def run(
         ),
     ] = "all",
     platforms: Annotated[
-        str | None, typer.Option("--platforms", help="Only these platforms, separated by commas.")
+        str | None,
+        typer.Option("--platforms", help="Start only these platforms, separated by commas."),
     ] = None,
 ) -> None:
     """Start the service on Discord, Telegram, or in this terminal.
@@ -77,7 +78,7 @@ def run(
     roles = parse_roles(role)
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
-        print_line("Nothing is set up yet. Until then, you chat here with a small model.")
+        print_line("Nothing is set up yet, so you chat here with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
@@ -122,7 +123,7 @@ def _reads_pipe() -> bool:
 
 
 def _is_first_start(settings: Settings) -> bool:
-    """Return whether nothing is set up or was ever started, and a terminal can ask questions."""
+    """Return whether nothing is set up yet and there is a terminal to ask questions in."""
     if has_settings() or database_exists(settings.sqlalchemy_url):
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -160,7 +161,7 @@ async def _serve(
 ) -> None:
     # Nearly all objects created at the start stay alive: collecting takes a fifth of its time.
     gc.disable()
-    async with running(settings, print_progress, platforms, options) as service:
+    async with open_service(settings, print_progress, platforms, options) as service:
         # Objects that are alive now stay alive. Checking them again and again took an eighth of a
         # message's CPU time, and paused everything for up to a quarter of a second. Later objects
         # belong to messages in progress: if collections are rare, reference counts free most.

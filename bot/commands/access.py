@@ -12,7 +12,7 @@ from bot.chat.incoming import (
     Person,
     WakeReason,
     parse_address,
-    source_of,
+    source_in_key,
 )
 from bot.chat.session import ACCESS_KEY_PREFIX, WORDS_KEY
 from bot.commands.authority import AdminCheck
@@ -60,12 +60,15 @@ _WHO = translatable(
 _WHICH_COMMAND = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )
-_IN_PRIVATE = translatable("In a private chat there is nothing to choose. Use me in a group.")
+_IN_PRIVATE = translatable(
+    "Rules about who may use me are for groups and servers. Send this command there."
+)
 _OPERATORS_ONLY = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
 _MARK_THE_CHANNEL = translatable(
-    "Here the channel's own setting counts: mark it as age-restricted in its settings."
+    "On this platform, the channel decides that: mark it as age-restricted in the channel's"
+    " settings."
 )
 _FOR_ADULTS = translatable("Presets for adults answer here now. /access adult off ends that.")
 _NOT_FOR_ADULTS = translatable("Presets for adults do not answer here.")
@@ -104,7 +107,7 @@ class AccessHandlers:
     admins: AdminCheck
     commands: Collection[str]
     """The names of the commands that admins can allow for roles."""
-    pairing: "Pairing"
+    pairing: "PairingCodes"
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     """Adds events of another conversation to the inbox."""
 
@@ -116,7 +119,7 @@ class AccessHandlers:
         if message.author.id not in self.admins.admin_ids:
             del levels[INSTALLATION]  # its rules name people of other chats
         lines = [
-            translatable("{where}: {rule}", where=_place(scope, message), rule=rule)
+            translatable("{where}: {rule}", where=_place_text(scope, message), rule=rule)
             for scope, rules in levels.items()
             for rule in describe_rules(
                 {f"{ACCESS_KEY_PREFIX}{name}": rules[name] for name in rules}
@@ -125,10 +128,15 @@ class AccessHandlers:
         if not lines:
             lines = [translatable("Everybody may use me here.")]
         return CommandResult(
-            join_texts([*lines, describe(await self.rules.find(message), message)])
+            join_texts([*lines, describe_access(await self.rules.find(message), message)])
         )
 
-    @command("access allow", marked("let nobody but these use me (admins)"), _TARGET, _WHERE)
+    @command(
+        "access allow",
+        marked("allow a person, role or channel; then only the allowed ones may use me (admins)"),
+        _TARGET,
+        _WHERE,
+    )
     async def _allow(self, request: CommandRequest) -> CommandResult:
         return await self._set_rule(request, "allow")
 
@@ -136,7 +144,12 @@ class AccessHandlers:
     async def _block(self, request: CommandRequest) -> CommandResult:
         return await self._set_rule(request, "block")
 
-    @command("access reset", marked("delete the rule about somebody (admins)"), _TARGET, _WHERE)
+    @command(
+        "access reset",
+        marked("delete the rule that allows or blocks a person, role or channel (admins)"),
+        _TARGET,
+        _WHERE,
+    )
     async def _reset(self, request: CommandRequest) -> CommandResult:
         return await self._set_rule(request, None)
 
@@ -144,11 +157,11 @@ class AccessHandlers:
         "access off", marked("switch me off here, for everybody (admins)"), _WHERE, needs_admin=True
     )
     async def _off(self, request: CommandRequest) -> CommandResult:
-        return await self._switch(request, "on")
+        return await self._switch_bot(request, "on")
 
     @command("access on", marked("switch me on again (admins)"), _WHERE, needs_admin=True)
     async def _on(self, request: CommandRequest) -> CommandResult:
-        return await self._switch(request, None)
+        return await self._switch_bot(request, None)
 
     @command(
         "access adult",
@@ -156,30 +169,30 @@ class AccessHandlers:
         CommandOption("value", marked("on or off"), choices=("on", "off")),
         needs_admin=True,
     )
-    async def _adult(self, request: CommandRequest) -> CommandResult:
+    async def _switch_adult_presets(self, request: CommandRequest) -> CommandResult:
         message, value = request.incoming, request.argument.lower()
-        scope = await self._scope(request, "server")
+        scope = await self._find_changeable_scope(request, "server")
         if value not in {"on", "off"}:
             raise UserError(translatable("Use /access adult on or /access adult off."))
         if message.is_age_restricted is not None:
             raise UserError(_MARK_THE_CHANNEL)
         name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
-        await self._set(request, scope, name, "on" if value == "on" else None)
+        await self._store_rule(request, scope, name, "on" if value == "on" else None)
         text = _NOT_FOR_ADULTS if value == "off" else _FOR_ADULTS
         return CommandResult(text, changes_channel=True)
 
     @command(
         "access words",
-        marked("ban words from answers here; none allows all, reset inherits (admins)"),
+        marked("ban words from answers; `none` bans no words, `reset` inherits the list (admins)"),
         CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
         _WHERE,
         is_private=True,
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
-        """Replace a scope's banned words; `none` allows all words, `reset` inherits them again."""
+        """Replace a scope's banned words; `none` bans none, `reset` inherits the wider scope's."""
         message, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
-        scope = await self._scope(request, where or "server")
+        scope = await self._find_changeable_scope(request, where or "server")
         if argument:
             words = [" ".join(one.split()) for one in argument.split(",")]
             value = "\n".join(one for one in words if one.strip("* "))
@@ -192,33 +205,37 @@ class AccessHandlers:
         return CommandResult(
             translatable(
                 "Answers with these words are not shown ({where}): {words}",
-                where=_place(found.scope, message),
+                where=_place_text(found.scope, message),
                 words=", ".join(found.value.splitlines()),
             )
         )
 
     @command(
         "access command",
-        marked("let a role use a command for admins (admins)"),
+        marked("let a role use a command that is otherwise only for admins (admins)"),
         CommandOption("name", marked("the command, such as preset use")),
         _TARGET,
         _WHERE,
     )
-    async def _give_command(self, request: CommandRequest) -> CommandResult:
-        return await self._give(request, "command ")
+    async def _allow_command(self, request: CommandRequest) -> CommandResult:
+        return await self._allow_permission(request, "command ")
 
-    @command("access tools", marked("let only a role use tools (admins)"), _TARGET, _WHERE)
-    async def _give_tools(self, request: CommandRequest) -> CommandResult:
-        return await self._give(request, "tools ")
+    @command(
+        "access tools", marked("let only people with a role use tools (admins)"), _TARGET, _WHERE
+    )
+    async def _allow_tools(self, request: CommandRequest) -> CommandResult:
+        return await self._allow_permission(request, "tools ")
 
     @command(
         "access model",
-        marked("let only a role use a preset's own model; others get its fallback (admins)"),
+        marked(
+            "let only people with a role use a preset's own model; others get its fallback (admins)"
+        ),
         _TARGET,
         _WHERE,
     )
-    async def _give_model(self, request: CommandRequest) -> CommandResult:
-        return await self._give(request, "model ")
+    async def _allow_model(self, request: CommandRequest) -> CommandResult:
+        return await self._allow_permission(request, "model ")
 
     @command(
         "access dm",
@@ -231,43 +248,52 @@ class AccessHandlers:
         if value not in _DM:
             raise UserError(translatable("Use /access dm open, closed or pairing."))
         if f"{ACCESS_KEY_PREFIX}dm" in self.rules.fixed:
-            raise UserError(translatable("The setting TROUPE_ACCESS__DM decides that."))
-        await self._set(request, INSTALLATION, "dm", None if value == "open" else value)
+            raise UserError(
+                translatable(
+                    "The setting TROUPE_ACCESS__DM decides who may write to me in private; this"
+                    " command works only if it is unset."
+                )
+            )
+        await self._store_rule(request, INSTALLATION, "dm", None if value == "open" else value)
         texts = {
             "open": translatable("Everybody may write to me in private."),
-            "closed": translatable("In private I answer only operators and who is allowed."),
+            "closed": translatable(
+                "In private I answer only operators and people who are allowed."
+            ),
             "pairing": translatable(
-                "Who writes to me in private gets a code; I answer once you approve it."
+                "Anybody who writes to me in private gets a code; I answer once you approve it."
             ),
         }
         return CommandResult(texts[value])
 
     @command(
         "access approve",
-        marked("answer a person in private, by their code (operators)"),
+        marked("let the person who sent you a code write to me in private (operators)"),
         CommandOption("code", marked("the code that the person sent you")),
         is_private=True,
     )
-    async def _approve(self, request: CommandRequest) -> CommandResult:
+    async def _approve_pairing_code(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         self._require_operator(message)
-        person, conversation = await self.pairing.use(request.argument.upper(), message)
-        await self._set(request, INSTALLATION, f"paired person {person}", "given")
-        await self.receive([_begin_in(conversation, Person(person, ""), message)])
+        person, conversation = await self.pairing.use_code(request.argument.upper(), message)
+        await self._store_rule(request, INSTALLATION, f"paired person {person}", "given")
+        await self.receive([_create_start_message(conversation, Person(person, ""), message)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, message: IncomingMessage) -> None:
         if message.author.id not in self.admins.admin_ids:
             raise UserError(_OPERATORS_ONLY)
 
-    async def _give(self, request: CommandRequest, what: str) -> CommandResult:
+    async def _allow_permission(self, request: CommandRequest, what: str) -> CommandResult:
         words, where = _split_place(request.argument)
         target = self._read_rule(what + words, request.incoming)
-        await self._set(request, await self._scope(request, where or "here"), target, _GIVEN)
+        await self._store_rule(
+            request, await self._find_changeable_scope(request, where or "here"), target, _GIVEN
+        )
         return CommandResult(translatable("Saved: {rule}.", rule=target))
 
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
-        """Parse a target, or a permission and its target: "command preset use role 9"."""
+        """Parse a target such as "role 9", or a rule such as "command preset use role 9"."""
         kind, _, rest = words.partition(" ")
         if kind in {"tools", "model"}:
             return f"{kind} {read_target(rest.strip(), message)}"
@@ -285,25 +311,31 @@ class AccessHandlers:
         words, where = _split_place(request.argument)
         target = self._read_rule(words, request.incoming)
         # A rule about a channel means nothing inside another one.
-        scope = await self._scope(
+        scope = await self._find_changeable_scope(
             request, where or ("server" if target.startswith("channel") else "here")
         )
-        await self._set(request, scope, target, value)
+        await self._store_rule(request, scope, target, value)
         if value is None and scope == INSTALLATION:
-            await self._set(request, scope, f"paired {target}", None)
+            await self._store_rule(request, scope, f"paired {target}", None)
         lines = [
-            translatable("Saved: {rule}.", rule=_written(target, value))
+            translatable("Saved: {rule}.", rule=_format_rule(target, value))
             if value
             else translatable("Deleted: {rule}.", rule=target)
         ]
         if "allow" in (await self.rules.load([scope]))[scope].values():
-            place = _place(scope, request.incoming)
-            lines.append(translatable("Nobody else may use me now ({place}).", place=place))
+            place = _place_text(scope, request.incoming)
+            lines.append(
+                translatable(
+                    "Only those whom an allow rule names may use me now ({place}).", place=place
+                )
+            )
         return CommandResult(join_texts(lines))
 
-    async def _switch(self, request: CommandRequest, value: str | None) -> CommandResult:
+    async def _switch_bot(self, request: CommandRequest, value: str | None) -> CommandResult:
         _, where = _split_place(request.argument)
-        await self._set(request, await self._scope(request, where or "here"), "off", value)
+        await self._store_rule(
+            request, await self._find_changeable_scope(request, where or "here"), "off", value
+        )
         access = await self.rules.find(request.incoming)
         text = translatable(
             "I am switched off here: I answer nobody and remember nothing. /access on ends that."
@@ -311,11 +343,11 @@ class AccessHandlers:
         if access.rule != "off":
             text = translatable("I am switched on here.")
         elif value is None:
-            text = translatable(_STILL_OFF, place=_place(access.scope, request.incoming))
+            text = translatable(_STILL_OFF, place=_place_text(access.scope, request.incoming))
         return CommandResult(text, changes_channel=True)
 
-    async def _scope(self, request: CommandRequest, where: str) -> str:
-        """Return the scope to change; raise `UserError` if the author may not change it."""
+    async def _find_changeable_scope(self, request: CommandRequest, where: str) -> str:
+        """Return the scope to change; raises `UserError` if the author may not change it."""
         message = request.incoming
         await self.admins.require(message, _CHANGE)
         if where == _EVERYWHERE:
@@ -325,7 +357,9 @@ class AccessHandlers:
             raise UserError(_IN_PRIVATE)
         return message.scopes[0] if where == "here" else message.scopes[-1]
 
-    async def _set(self, request: CommandRequest, scope: str, name: str, value: str | None) -> None:
+    async def _store_rule(
+        self, request: CommandRequest, scope: str, name: str, value: str | None
+    ) -> None:
         key = f"{ACCESS_KEY_PREFIX}{name}"
         await request.store(self.rules.chat_settings, scope, key, value)
 
@@ -340,14 +374,14 @@ def read_target(words: str, message: IncomingMessage) -> str:
     elif found := _ID.fullmatch(words):
         kind = "channel" if found["id"].startswith("-") else "person"
     else:
-        return _mentioned(words, message.mentions)
+        return _read_mention(words, message.mentions)
     source = message.address.source if kind == "channel" else platform
     given = found.groupdict().get("source")  # an operator may name another platform
     return f"{kind} {given.lower() if given else source}:{found['id']}"
 
 
-def _mentioned(words: str, mentions: Collection[str]) -> str:
-    """Return the only person or role that a typed command mentions; raises `UserError`."""
+def _read_mention(words: str, mentions: Collection[str]) -> str:
+    """Return the mentioned person or role; raises `UserError` unless there is exactly one."""
     if not words.startswith("@") or len(mentions) != 1:
         raise UserError(_WHO)
     platform, _, id_ = next(iter(mentions)).partition(":")
@@ -359,21 +393,25 @@ def _mentioned(words: str, mentions: Collection[str]) -> str:
     return f"{kind} {platform}:{id_.lstrip('&')}"
 
 
-def describe(access: Access, message: IncomingMessage) -> Text:
+def describe_access(access: Access, message: IncomingMessage) -> Text:
     """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
     if access.rule == "off":
-        return translatable(_STILL_OFF, place=_place(access.scope, message))
-    figures = {"rule": access.rule, "where": _place(access.scope, message)}
+        return translatable(_STILL_OFF, place=_place_text(access.scope, message))
+    figures = {"rule": access.rule, "where": _place_text(access.scope, message)}
     if access.is_allowed:
         return translatable("You may use me here: {rule} ({where}).", **figures)
     return translatable(
-        "Without being an admin, you could not use me here: {rule} ({where}).", **figures
+        "You may use me here only because you are an admin; for others, this rule applies: {rule}"
+        " ({where}).",
+        **figures,
     )
 
 
-def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> IncomingMessage:
+def _create_start_message(
+    conversation: str, person: Person, by: IncomingMessage
+) -> IncomingMessage:
     """Return a /start message by an approved person, so that the bot greets them in private."""
     address, key = parse_address(conversation), f"{by.external_key}:approved"
     scopes = (address.channel,)
@@ -383,12 +421,12 @@ def _begin_in(conversation: str, person: Person, by: IncomingMessage) -> Incomin
 
 
 def _split_place(argument: str) -> tuple[str, str]:
-    """Split "@bob server" into a target and where the rule applies, which may be missing."""
+    """Split "@bob server" into "@bob" and the place of the rule, which is "" if not named."""
     words, _, last = argument.rpartition(" ")
     return (words.strip(), last.lower()) if last.lower() in _PLACES else (argument, "")
 
 
-def _place(scope: str, message: IncomingMessage) -> Text:
+def _place_text(scope: str, message: IncomingMessage) -> Text:
     if scope == INSTALLATION:
         return translatable("everywhere")
     if scope == message.scopes[-1] and len(message.scopes) > 1:
@@ -404,48 +442,51 @@ def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()
         if key.startswith(ACCESS_KEY_PREFIX) and key not in without
     }
     return [
-        _written(name, value)
+        _format_rule(name, value)
         for name, value in sorted(rules.items())
         if not name.startswith((_CODE, _WRONG))
     ]
 
 
-def _written(name: str, value: str) -> str:
+def _format_rule(name: str, value: str) -> str:
     if value in {"allow", "block"}:
         return f"{value} {name}"
     return f"{name} {value}" if name == "dm" else name
 
 
 @dataclass(eq=False)
-class Pairing:
-    """Codes that people get in a private chat, and that operators approve to let them in."""
+class PairingCodes:
+    """Codes for people who write in private. An operator lets a person in by approving the code."""
 
     chat_settings: ChatSettings
     clock: Clock
 
     async def code_for(self, message: IncomingMessage) -> str:
-        """Return the author's code, a new one if needed; empty if too many people are waiting."""
+        """Return the author's code, created if needed, or "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
-        waiting = await self._waiting()
+        waiting = await self._load_waiting_people()
         if person not in waiting:
-            if sum(source_of(one[2]) == source for one in waiting.values()) >= _MAX_WAITING:
+            if sum(source_in_key(one[2]) == source for one in waiting.values()) >= _MAX_WAITING:
                 return ""
             until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
             value = f"{code} {until} {message.address.conversation}"
-            await self._set(f"{_CODE}{person}", value, person)
-            waiting = await self._waiting()
+            await self._store_setting(f"{_CODE}{person}", value, person)
+            waiting = await self._load_waiting_people()
         # Others may have got a code at the same time: the first ones keep theirs.
-        first = sorted((one[1], who) for who, one in waiting.items() if source_of(one[2]) == source)
+        first = sorted(
+            (one[1], who) for who, one in waiting.items() if source_in_key(one[2]) == source
+        )
         if person in [who for _, who in first[:_MAX_WAITING]]:
             return waiting[person][0]
-        await self._set(f"{_CODE}{person}", None, person)
+        await self._store_setting(f"{_CODE}{person}", None, person)
         return ""
 
-    async def use(self, code: str, message: IncomingMessage) -> tuple[str, str]:
-        """Use up a code; return the person's id and conversation. Raises `UserError`.
+    async def use_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
+        """Use up a code, and return the id and the conversation of the person who got it.
 
-        The same message may use it again, since it may be handled again after a crash.
+        Raises `UserError` if the code is wrong. The same message may use the code again, because it
+        may be handled again after a crash.
         """
         operator, used_by = message.author.id, message.external_key
         now, wrong = self.clock.now(), f"{_WRONG}{operator}"
@@ -453,19 +494,23 @@ class Pairing:
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0
         if tries >= _MAX_WRONG:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        for person, (known, until, conversation) in (await self._waiting(used_by)).items():
+        for person, (known, until, conversation) in (
+            await self._load_waiting_people(used_by)
+        ).items():
             if secrets.compare_digest(known.encode(), code.encode()):
                 used = f"{code} {until} {conversation} {used_by}"
-                await self._set(f"{_CODE}{person}", used, person)
-                await self._set(wrong, None, operator)
+                await self._store_setting(f"{_CODE}{person}", used, person)
+                await self._store_setting(wrong, None, operator)
                 return person, conversation
-        await self._set(wrong, f"{tries + 1} {now}", operator)
-        raise UserError(translatable("Nobody waits with that code; it works for an hour."))
+        await self._store_setting(wrong, f"{tries + 1} {now}", operator)
+        raise UserError(
+            translatable("Nobody is waiting with that code. A code works for only one hour.")
+        )
 
-    async def _waiting(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
-        """Return the code, expiry and conversation of each waiting person, by the person's id.
+    async def _load_waiting_people(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
+        """Return each waiting person's code, its expiry, and the conversation, by the person's id.
 
-        Codes used by a message other than `used_by` are left out.
+        Used codes are left out, except those used by the message `used_by`.
         """
         found: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self._load()).items():
@@ -473,7 +518,7 @@ class Pairing:
                 continue
             code, until, conversation, *used = value.split(" ", 3)
             if float(until) <= self.clock.now():
-                await self._set(name, None, name)
+                await self._store_setting(name, None, name)
             elif not used or used == [used_by]:
                 found[name.removeprefix(_CODE)] = code, until, conversation
         return found
@@ -482,5 +527,5 @@ class Pairing:
         settings = (await self.chat_settings.get_scopes([INSTALLATION])).get(INSTALLATION, {})
         return {key.removeprefix(ACCESS_KEY_PREFIX): value for key, value in settings.items()}
 
-    async def _set(self, name: str, value: str | None, by: str) -> None:
+    async def _store_setting(self, name: str, value: str | None, by: str) -> None:
         await self.chat_settings.set(INSTALLATION, f"{ACCESS_KEY_PREFIX}{name}", value, by)

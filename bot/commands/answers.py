@@ -12,8 +12,8 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import Edited, IncomingMessage, Joined, Pressed
-from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, ask_again
+from bot.chat.incoming import ButtonPressed, ChatJoined, IncomingMessage, MessageEdited
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, to_repeated_question
 from bot.commands.authority import (
     AdminCheck,
     is_the_group,
@@ -59,21 +59,21 @@ class NewestQuestionHandlers:
 
     @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
-        exchange = _newest_exchange(request)
+        exchange = _require_newest_exchange(request)
         question, before = exchange.question, exchange.earlier
         if not question.is_said_by(request.incoming.author):
             await self.admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
-        asked = ask_again(request.incoming, question, before)
+        asked = to_repeated_question(request.incoming, question, before)
         speakers = pick_speakers(request.active, exchange.answers)
         repeats = AskedQuestion(asked, speakers, earlier=exchange.earlier)
         return CommandResult("", removes=exchange.turns, repeats=repeats)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
-        exchange, message = _newest_exchange(request), request.incoming
+        exchange, message = _require_newest_exchange(request), request.incoming
         is_own = exchange.question.is_said_by(message.author)
         if not is_own or writes_as_the_group(message):  # which of the anonymous admins asked it?
             audited_as = "undo question"
@@ -88,14 +88,14 @@ class NewestQuestionHandlers:
         return CommandResult(text, removes=removes, deletes=deletes, changes_channel=True)
 
 
-def find_exchange(request: CommandRequest) -> NewestExchange | None:
-    """Find the newest question; None if there is none.
+def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
+    """Return the newest question with its answers, or None if there is no question.
 
-    This is the question whose answer failed; otherwise the command author's last unanswered
-    message; otherwise the question behind the newest answers.
+    A question whose answer failed comes first, then a message of the command's author that has no
+    answer yet, then the question before the newest answers.
     """
     turns, by = request.recent, request.incoming.author.id
-    failed = _find_failed(request.failed, turns)
+    failed = _find_failed_question(request.failed, turns)
     if failed is not None:
         return failed
     end = len(turns)
@@ -112,7 +112,9 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
     return NewestExchange(turns[start - 1], tuple(turns[start:end]), place)
 
 
-def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
+def _find_failed_question(
+    kept: Sequence[StoredTurn], recent: Sequence[Turn]
+) -> NewestExchange | None:
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
     kept_new = (one for one in kept if one.turn.message_id not in known)
     newest = next(
@@ -122,26 +124,28 @@ def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestEx
         return None
     question = newest.turn
     gathered = [one for one in kept if one.turn.sent_as == question.sent_as]
-    again = [one for one in kept if _name(one.turn) == _name(question)]  # it has failed repeatedly
+    again = [
+        one for one in kept if _question_identity(one.turn) == _question_identity(question)
+    ]  # it has failed repeatedly
     earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
     ids = {one.id for one in (*gathered, *again)}
     return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
 
 
-def _name(question: Turn) -> object:
-    """Return the identity of a question; a question asked by a native command has no message id."""
+def _question_identity(question: Turn) -> object:
+    """Return a question's message id, or its text and speaker if a native command has no id."""
     return question.message_id or (question.text, question.speaker)
 
 
-def _newest_exchange(request: CommandRequest) -> NewestExchange:
-    exchange = find_exchange(request)
+def _require_newest_exchange(request: CommandRequest) -> NewestExchange:
+    exchange = find_newest_exchange(request)
     if exchange is None:
         raise UserError(translatable("There is no question in this conversation yet."))
     return exchange
 
 
 def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
-    """Return the characters that answered before and are still active; if none, the first one."""
+    """Return the characters of these answers that are still active, or else the first active."""
     names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
     return active.pick([name for name in names if name]) or (active.first,)
 
@@ -187,19 +191,19 @@ _AUDITED_AS = {
 
 @dataclass(eq=False)
 class AnswerButtons:
-    """Finds the answer a button belongs to; only the asker and admins may press it."""
+    """Finds a button's answer, and checks that the asker or an admin presses the button."""
 
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
-    route: Callable[[Pressed], Awaitable[Pressed]]
+    route: Callable[[ButtonPressed], Awaitable[ButtonPressed]]
     """Returns a press with the address of the history that the press belongs to."""
     access: AccessRules
-    limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
+    limit: Callable[[ButtonPressed], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
-    async def refusal(self, pressed: Pressed) -> str | None:
-        """Return why a press is refused, or None; runs before the press is stored."""
+    async def find_refusal_reason(self, pressed: ButtonPressed) -> str | None:
+        """Return why a press is refused, or None. This is checked before the press is stored."""
         data = parse_button(pressed)
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
@@ -217,9 +221,12 @@ class AnswerButtons:
             return None
         return None
 
-    async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
+    async def find(self, pressed: ButtonPressed, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
-        if data.action not in _ALWAYS_ALLOWED and await self.access.refusal(pressed) is not None:
+        if (
+            data.action not in _ALWAYS_ALLOWED
+            and await self.access.find_refusal(pressed) is not None
+        ):
             raise UserError(NO_ACCESS)
         pressed = await self.route(pressed)
         exchange = await self.conversations.load_exchange_of_part(
@@ -244,22 +251,22 @@ class AnswerButtons:
             raise UserError(MOVED_ON)
         return exchange
 
-    async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Like `find`, but record admins' changes to others' answers in the audit log."""
+    async def find_to_change(self, pressed: ButtonPressed, data: ButtonData) -> Exchange:
+        """Return a button's exchange; an admin's change to another person's answer is audited."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
-            await self.admins.note(pressed, audited_as)
+            await self.admins.record_admin_action(pressed, audited_as)
         return exchange
 
     async def find_quoted(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
-        """Return the turn that a command replies to, and its exchange, or raise `UserError`."""
+        """Return the quoted turn with its question and answers; raises `UserError` if unknown."""
         conversation, exchange = message.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
         message_id = (message.quote.message_id if message.quote is not None else None) or ""
         conversations, most = self.conversations, _MAX_TURNS_BEFORE
         turns = await conversations.find_turns(reader, [message_id])
-        found = next((one for one in turns if not _is_menu(one.turn)), None)
+        found = next((one for one in turns if not _has_own_buttons(one.turn)), None)
         if found is not None and found.turn.role == "user" and not found.turn.sent_as:
             exchange = await conversations.load_exchange(reader, message_id, most)
         elif found is not None:
@@ -269,8 +276,8 @@ class AnswerButtons:
             raise UserError(NOT_REMEMBERED)
         return found, exchange
 
-    async def edit_form(self, message: IncomingMessage) -> str:
-        """Return the replied-to text; raise `UserError` if the command's author may not edit it."""
+    async def text_to_edit(self, message: IncomingMessage) -> str:
+        """Return the quoted message's text; raises `UserError` if the author may not edit it."""
         found, exchange = await self.find_quoted(message)
         await self.check_editor(message, found, exchange)
         return found.turn.text
@@ -283,7 +290,10 @@ class AnswerButtons:
         *,
         audited_as: str | None = None,
     ) -> None:
-        """Let only authors change messages, and only the asker and admins change answers."""
+        """Raise `UserError` if the author of the command may not edit the message.
+
+        Messages may be edited by their authors, and answers by the asker and by admins.
+        """
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)
@@ -291,11 +301,11 @@ class AnswerButtons:
         if is_own and not (is_said and writes_as_the_group(message)):
             return
         if is_said:  # by which of the admins who write anonymously is not known
-            raise UserError(translatable("Only the person who said it can change it."))
+            raise UserError(translatable("Only the person who wrote that message can change it."))
         await self.admins.require(message, _CHANGE_OTHERS, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
-        """Return whether a command replies to an answer to its own author's question."""
+        """Return whether a command replies to the answer to a question by the command's author."""
         try:
             found, exchange = await self.find_quoted(message)
         except UserError:
@@ -303,30 +313,30 @@ class AnswerButtons:
         return found.turn.role != "user" and exchange.question.turn.is_said_by(message.author)
 
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
-        """Let only admins retry other people's questions; raises `UserError`."""
+        """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_said_by(message.author):
             await self.admins.require(message, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
-        """Let only admins see another person's own history; raises `UserError`."""
+        """Raise `UserError` if the history is another person's alone and the author is no admin."""
         is_own = exchange.question.turn.is_said_by(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS, audited_as="read context")
 
-    async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
+    async def _check_stop(self, pressed: ButtonPressed, data: ButtonData) -> None:
         address = pressed.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
         asked = await self.inbox.find_in_progress(address, key)
         if not asked:
             raise UserError(translatable("No answer is being written here."))
         authors = (
-            one.said.author if isinstance(one, Edited) else one.author
+            one.said.author if isinstance(one, MessageEdited) else one.author
             for one in asked
-            if isinstance(one, IncomingMessage | Pressed | Joined | Edited)
+            if isinstance(one, IncomingMessage | ButtonPressed | ChatJoined | MessageEdited)
         )
         await self._check_author(pressed, {one.id for one in authors if one is not None})
 
-    async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
+    async def _check_author(self, pressed: ButtonPressed, author_ids: Collection[str]) -> None:
         if pressed.author.id in author_ids:
             return
         is_admin = await self.admins.is_known_admin(pressed)
@@ -336,7 +346,7 @@ class AnswerButtons:
             raise UserError(NOT_YOURS)
 
 
-def _is_menu(turn: Turn) -> bool:
+def _has_own_buttons(turn: Turn) -> bool:
     """Whether a turn is a command that the bot answered with buttons."""
     command = parse_command(turn.text) if turn.role == "user" and turn.sent_as else None
     return command is not None and command.name in _WITH_BUTTONS

@@ -8,7 +8,7 @@ import structlog
 
 from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Address, IncomingMessage, Person, Pressed, Request
+from bot.chat.incoming import Address, ButtonPressed, IncomingMessage, Person, Request
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, PrivateError, UserError
 from bot.ports import ChatSettings, Clock
@@ -41,7 +41,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Checks for admins: commands ask the platform anew, other uses accept answers 30 s old."""
+    """Checks if an author is an admin; except for commands, results are reused for 30 seconds."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
@@ -64,36 +64,36 @@ class AdminCheck:
         """Until when a platform's answer is valid; a refusal also applies to commands."""
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether the author is known to be an admin."""
+        """Return whether the author is an admin. False if the platform did not answer."""
         return bool(await self.is_known_admin(incoming))
 
-    async def was_admin(self, incoming: Request) -> bool:
+    async def was_recently_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin, or was one in the last 30 seconds."""
-        until, is_one = self._known.get(_key_of(incoming), (0.0, False))
+        until, is_one = self._known.get(_admin_cache_key(incoming), (0.0, False))
         is_known = is_one and until > self.clock.monotonic()
         return is_known or await self.is_admin(incoming)
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
         # Who pressed a button waits, and so does what was received together with the press.
-        seconds = self.press_seconds if isinstance(incoming, Pressed) else None
+        seconds = self.press_seconds if isinstance(incoming, ButtonPressed) else None
         try:
             async with asyncio.timeout(seconds):
-                return await self._ask(incoming)
+                return await self._ask_platform(incoming)
         except (PlatformError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             _log.warning("admin_unknown", by=incoming.author.id, reason=reason)
             return None
 
-    async def _ask(self, incoming: Request) -> bool:
+    async def _ask_platform(self, incoming: Request) -> bool:
         if incoming.author.id in self.admin_ids:
             return True
         if writes_as_the_group(incoming):
             is_one = await self.is_platform_admin(incoming)
-            return is_one and await self._accepts_anonymous(incoming.scopes)
+            return is_one and await self._accepts_anonymous_admins(incoming.scopes)
         if incoming.author_is_admin is not None:  # the message itself tells
             return await self.is_platform_admin(incoming)
-        key, now = _key_of(incoming), self.clock.monotonic()
+        key, now = _admin_cache_key(incoming), self.clock.monotonic()
         until, is_one = self._known.get(key, (now, True))
         if until > now and not is_one:
             return False
@@ -101,7 +101,7 @@ class AdminCheck:
         self._known[key] = now + _CACHE_SECONDS, allowed
         return allowed
 
-    async def _accepts_anonymous(self, scopes: Sequence[str]) -> bool:
+    async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
         return await self.chat_settings.resolve(scopes, _KEY) is not None
 
     @command(
@@ -110,7 +110,7 @@ class AdminCheck:
         CommandOption("value", marked("on or off"), choices=("on", "off")),
         needs_admin=True,
     )
-    async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
+    async def _choose_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
         value = request.argument.lower()
@@ -118,7 +118,7 @@ class AdminCheck:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
         await request.store(self.chat_settings, request.scope, _KEY, _VALUES[value])
         text = translatable("Admins who write anonymously do not count as admins here.")
-        if await self._accepts_anonymous(request.incoming.scopes):
+        if await self._accepts_anonymous_admins(request.incoming.scopes):
             text = translatable(
                 "Admins who write anonymously now count as admins here, except for actions that"
                 " cannot be undone."
@@ -132,7 +132,7 @@ class AdminCheck:
         )
         return message.author.id in self.admin_ids or (shows and await self.is_admin(message))
 
-    async def require_prompts(self, message: IncomingMessage, action: str) -> None:
+    async def require_prompt_access(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""
         await self.require(message, action)
         if not await self.may_see_prompts(message):
@@ -143,7 +143,7 @@ class AdminCheck:
                 )
             )
 
-    async def note(self, incoming: Request, audited_as: str) -> None:
+    async def record_admin_action(self, incoming: Request, audited_as: str) -> None:
         """Record an admin's action in the audit log, without any message text."""
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
@@ -158,11 +158,11 @@ class AdminCheck:
         needs_name: bool = False,
         audited_as: str | None = None,
     ) -> None:
-        """Log the request and refuse it unless the author is an admin; raises `PrivateError`.
+        """Raise `PrivateError` unless the author is an admin. The request is logged.
 
-        `needs_name` also refuses anonymous admins, for actions that cannot be undone. `audited_as`,
-        a verb and a noun, is recorded before the action, and once more if it is repeated after a
-        crash; a changed setting is recorded with the change.
+        With `needs_name`, anonymous admins are also refused, because the action cannot be undone.
+        `audited_as` is a verb and a noun for the audit log. It is recorded before the action, and
+        again if the action is repeated after a crash.
         """
         allowed = await self.is_known_admin(incoming)
         by, in_ = incoming.author.id, incoming.address.conversation
@@ -180,15 +180,15 @@ class AdminCheck:
                 )
             )
         if audited_as is not None:
-            await self.note(incoming, audited_as)
+            await self.record_admin_action(incoming, audited_as)
 
 
-def _key_of(incoming: Request) -> tuple[str, str]:
+def _admin_cache_key(incoming: Request) -> tuple[str, str]:
     return incoming.author.id, incoming.address.lane
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:
-    """Return the notice that the platform did not say whether the author is an admin."""
+    """Return the notice that it is unknown whether the author is an admin."""
     return translatable(
         "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
         " try again in a minute.",

@@ -14,14 +14,14 @@ from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse_comman
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
 from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
-from bot.commands.presets import begin, listed
+from bot.commands.presets import begin_session, preset_line
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, PresetError, UserError
-from bot.media.attachment_reader import Unconvertible, convert
+from bot.media.attachment_reader import Unconvertible, convert_in_child
 from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
 from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.confusables import skeleton
+from bot.prompting.text.confusables import confusable_skeleton
 from bot.routing.presets import PresetResolver, character_owner
 from bot.runtime.addresses import is_http_address
 from bot.storage.presets import PresetVersions
@@ -30,7 +30,7 @@ from bot.texts.text import error_text, join_texts, marked, supported_language, t
 _log = structlog.get_logger(__name__)
 CHARACTER = CommandSpec(
     "character",
-    marked("characters of your own, in private, or of this server: list, add, use, edit, share"),
+    marked("your own characters (in a private chat) or this server's: list, add, use, edit, share"),
     default_action="list",
 )
 _CHANGE = translatable("change the characters of this server")
@@ -48,9 +48,11 @@ _DAMAGED = translatable(
 )
 _UNREACHABLE = translatable("The file could not be downloaded. Please send it again.")
 _NO_LINK = translatable("The picture must be a link that begins with https://")
-_IN_SERVER = translatable("Write this in the server that should get the character.")
+_IN_SERVER = translatable("Send this command in the server that should get the character.")
 _NONE = translatable("There are no characters here yet. /character add makes one.")
-_TOO_LONG = translatable("Its texts are too long for a form; attach a card instead.")
+_TOO_LONG = translatable(
+    "The character's texts are too long for a form; attach a character card instead."
+)
 _DESCRIPTION_CHARS = 100
 _CARD = CommandOption(
     "card", marked("a character card: PNG, JSON or CHARX"), required=False, is_file=True
@@ -58,8 +60,12 @@ _CARD = CommandOption(
 _NAME = CommandOption("name", marked("the character"), completes=True)
 _FORM = (
     CommandOption("persona", marked("who the character is"), required=False, form_chars=4000),
-    CommandOption("greeting", marked("its first message"), required=False, form_chars=4000),
-    CommandOption("picture", marked("a link to its picture"), required=False, form_chars=500),
+    CommandOption(
+        "greeting", marked("the character's first message"), required=False, form_chars=4000
+    ),
+    CommandOption(
+        "picture", marked("a link to the character's picture"), required=False, form_chars=500
+    ),
 )
 _NEW_NAME = CommandOption(
     "name", marked("the character's name"), required=False, form_chars=MAX_NAME_CHARS
@@ -73,7 +79,7 @@ Download = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 
 @dataclass(eq=False)
 class CharacterHandlers:
-    """Makes characters from cards and forms; they answer with the model active in the chat."""
+    """Makes characters from cards and forms; they answer with the chat's active model."""
 
     resolver: PresetResolver
     versions: PresetVersions
@@ -87,33 +93,41 @@ class CharacterHandlers:
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
 
-    @command("character list", marked("list the characters of your own, or of this server"))
+    @command(
+        "character list",
+        marked("list your own characters (in a private chat) or those of this server"),
+    )
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active.names
         owned = await self.resolver.characters.descriptions(character_owner(request.incoming))
-        lines = [listed(name, about, active) for name, about in owned.items()]
+        lines = [preset_line(name, about, active) for name, about in owned.items()]
         return CommandResult(join_texts(lines) if lines else _NONE)
 
     @command(
         "character add",
-        marked("make a character of a card that you attach, or of a form (admins)"),
+        marked("make a character from a card that you attach or from a form (admins)"),
         *(_CARD, _NEW_NAME, *_FORM),
         needs_admin=True,
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        fields, card = _fields(request.argument), await self.attached(incoming)
+        fields, card = (
+            _split_form_fields(request.argument),
+            await self.download_attached_file(incoming),
+        )
         if card is None:
             if len(fields) < 2:  # a name and a persona
                 raise UserError(_HOW_TO_ADD)
             data = dict(zip(_CARD_KEYS, fields, strict=False))
             card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
             fields = []
-        preset = await self._read(card, incoming)
+        preset = await self._convert_card(card, incoming)
         if fields:  # it is called as its author says
-            preset = validated(preset, {"name": fields[0]})
-        return _ready(await self._keep(request, preset, character_owner(incoming)))
+            preset = with_changed_texts(preset, {"name": fields[0]})
+        return _ready_reply(
+            await self._store_under_unused_name(request, preset, character_owner(incoming))
+        )
 
     @command(
         "character use",
@@ -124,16 +138,18 @@ class CharacterHandlers:
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self.admins.require(incoming, _USE)
-        name = await self.find(request.argument, character_owner(incoming), "/character use")
+        name = await self.find_full_name(
+            request.argument, character_owner(incoming), "/character use"
+        )
         found = await self.resolver.characters.find(
             name, self.resolver.find_behavior_preset(request.active)
         )
         if found is None:
-            raise _missing(request.argument)
+            raise _missing_character_error(request.argument)
         by, audited = incoming.author.id, request.is_audited
         await self.resolver.set_active(request.scope, [found[0]], by, audited=audited)
         text = translatable("{name} answers here from now on.", name=found[0].shown_name)
-        return await begin(text, found[0], request, self.dice, self.resolver)
+        return await begin_session(text, found[0], request, self.dice, self.resolver)
 
     @command(
         "character edit",
@@ -144,17 +160,19 @@ class CharacterHandlers:
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        wanted, *fields = _fields(request.argument) or [""]
-        name = await self.find(wanted, character_owner(incoming), "/character edit")
-        if (card := await self.attached(incoming)) is not None:
-            preset = validated(await self._read(card, incoming), {"name": shown_name(name)})
+        wanted, *fields = _split_form_fields(request.argument) or [""]
+        name = await self.find_full_name(wanted, character_owner(incoming), "/character edit")
+        if (card := await self.download_attached_file(incoming)) is not None:
+            preset = with_changed_texts(
+                await self._convert_card(card, incoming), {"name": shown_name(name)}
+            )
         elif not fields:
             raise UserError(_HOW_TO_EDIT)
         else:
             given = dict(zip(_KEYS, fields, strict=False))
             if given.get("avatar") and not is_http_address(given["avatar"]):
                 raise UserError(_NO_LINK)
-            preset = validated(await self.stored(name), given)
+            preset = with_changed_texts(await self.load_newest_version(name), given)
         await self.save(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
         return CommandResult(text, changes_channel=True)
@@ -170,15 +188,19 @@ class CharacterHandlers:
         await self._require_character_permission(incoming)
         if incoming.is_private:
             raise UserError(_IN_SERVER)
-        name = await self.find(request.argument, incoming.author.id, "/character share")
-        return _ready(await self._keep(request, await self.stored(name), character_owner(incoming)))
+        name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
+        return _ready_reply(
+            await self._store_under_unused_name(
+                request, await self.load_newest_version(name), character_owner(incoming)
+            )
+        )
 
     @command(
         "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
-        name = await self.find(
+        name = await self.find_full_name(
             request.argument, character_owner(request.incoming), "/character remove"
         )
         by, audited = request.incoming.author.id, request.is_audited
@@ -188,14 +210,14 @@ class CharacterHandlers:
         return CommandResult(text, changes_channel=True)
 
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
-        """Return the fields of a command's form with their current texts; raises `UserError`."""
+        """Return a command's form fields, each with the text to show in it; raises `UserError`."""
         await self._require_character_permission(message)
         called = parse_command(message.text)
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
-        preset = await self.stored(
-            await self.find(name, character_owner(message), "/character edit")
+        preset = await self.load_newest_version(
+            await self.find_full_name(name, character_owner(message), "/character edit")
         )
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
@@ -217,10 +239,10 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require(message, _CHANGE)
 
-    async def find(self, word: str, owner: str, usage: str) -> str:
-        """Return the full name of an owner's character; raises `UserError` if there is none.
+    async def find_full_name(self, word: str, owner: str, usage: str) -> str:
+        """Return the full name of an owner's character. Raises `UserError` if there is none.
 
-        `usage` is the command without the name, for the example in the error message.
+        `usage` is the start of the command, for an example in the error message.
         """
         if not word.strip():
             example = f"{usage} Nora"
@@ -232,16 +254,16 @@ class CharacterHandlers:
         for name in names:
             if preset_id(shown_name(name)) == wanted:
                 return name
-        raise _missing(word, [shown_name(one) for one in names])
+        raise _missing_character_error(word, [shown_name(one) for one in names])
 
-    async def stored(self, name: str) -> Preset:
-        """Return the newest version of a character by the full name of its preset."""
+    async def load_newest_version(self, name: str) -> Preset:
+        """Return the newest version of a character. `name` is the full name of its preset."""
         stored = await self.versions.newest(name)
         if stored is None:
-            raise _missing(shown_name(name))
+            raise _missing_character_error(shown_name(name))
         return await asyncio.to_thread(parse_preset, stored.content, name)
 
-    async def attached(self, message: IncomingMessage) -> bytes | None:
+    async def download_attached_file(self, message: IncomingMessage) -> bytes | None:
         """Return the file attached to a message or to the message it quotes; None without a file.
 
         Raises `UserError` if it is too large or cannot be downloaded.
@@ -262,10 +284,10 @@ class CharacterHandlers:
             )
         return data
 
-    async def _read(self, card: bytes, message: IncomingMessage) -> Preset:
+    async def _convert_card(self, card: bytes, message: IncomingMessage) -> Preset:
         """Convert a character card to a preset in a child process; raises `UserError`."""
         try:
-            found = msgspec.json.decode(await convert("card", card))
+            found = msgspec.json.decode(await convert_in_child("card", card))
         except Unconvertible:
             raise UserError(_DAMAGED) from None
         if "problem" in found:
@@ -290,24 +312,30 @@ class CharacterHandlers:
             character_owner(message),
             self.resolver.find_behavior_preset(request.active),
         )
-        given = await self._keep(request, await self._read(card, message), owner)
+        given = await self._store_under_unused_name(
+            request, await self._convert_card(card, message), owner
+        )
         found = await self.resolver.characters.find(
             f"{owner}{OWNER_SEPARATOR}{given.name}", behavior
         )
         if found is None:
-            raise _missing(given.name)
+            raise _missing_character_error(given.name)
         return found[0]
 
-    async def _keep(self, request: CommandRequest, preset: Preset, owner: str) -> Preset:
-        """Store a new character under an unused name, only once even if the command runs again."""
+    async def _store_under_unused_name(
+        self, request: CommandRequest, preset: Preset, owner: str
+    ) -> Preset:
+        """Store a new character under an unused name, only once even if repeated after a crash."""
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server
-        operators = {_looks(one) for one in (*self.resolver.presets, *self.resolver.disabled)}
-        taken = {_looks(shown_name(one)): one for one in own}
+        operators = {
+            _confusable_key(one) for one in (*self.resolver.presets, *self.resolver.disabled)
+        }
+        taken = {_confusable_key(shown_name(one)): one for one in own}
         number, given = 1, preset
-        while _looks(given.name) in operators or (
-            (other := taken.get(_looks(given.name)))
-            and not await self._refers_to_preset(other, given)
+        while _confusable_key(given.name) in operators or (
+            (other := taken.get(_confusable_key(given.name)))
+            and not await self._has_same_content(other, given)
         ):
             number += 1
             ending = f" {number}"
@@ -325,7 +353,7 @@ class CharacterHandlers:
         await self.save(request, given, name)
         return given
 
-    async def _refers_to_preset(self, name: str, preset: Preset) -> bool:
+    async def _has_same_content(self, name: str, preset: Preset) -> bool:
         stored = await self.versions.newest(name)
         return stored is not None and stored.content == export_preset(preset)
 
@@ -340,23 +368,23 @@ class CharacterHandlers:
         )
 
 
-def _ready(preset: Preset) -> CommandResult:
+def _ready_reply(preset: Preset) -> CommandResult:
     text = translatable(
         "{name} is ready. /character use {name} lets it answer here.", name=preset.name
     )
     return CommandResult(text, changes_channel=True)
 
 
-def _fields(text: str) -> list[str]:
-    """Split typed text at `|`, or a submitted form, which has an entry for every field."""
+def _split_form_fields(text: str) -> list[str]:
+    """Split typed text at `|`, or a submitted form into all its fields, even empty ones."""
     if FIELD_END in text:
         fields = [one.strip() for one in text.split(FIELD_END)]
         return fields + [""] * (len(_CARD_KEYS) - len(fields))
     return [one.strip() for one in text.split("|", len(_CARD_KEYS) - 1)] if text else []
 
 
-def validated(preset: Preset, changes: Mapping[str, object]) -> Preset:
-    """Return a preset with changed texts; an empty greeting or picture is removed."""
+def with_changed_texts(preset: Preset, changes: Mapping[str, object]) -> Preset:
+    """Return a preset with changed texts. A greeting or picture that is now empty is removed."""
     kept = preset.model_dump(mode="json", exclude_defaults=True)
     changed = {key: value or None for key, value in changes.items() if value or key != "persona"}
     try:
@@ -365,11 +393,11 @@ def validated(preset: Preset, changes: Mapping[str, object]) -> Preset:
         raise UserError(error_text(error)) from None
 
 
-def _looks(name: str) -> str:
-    return skeleton(name.casefold())
+def _confusable_key(name: str) -> str:
+    return confusable_skeleton(name.casefold())
 
 
-def _missing(word: str, names: Sequence[str] = ()) -> UserError:
+def _missing_character_error(word: str, names: Sequence[str] = ()) -> UserError:
     if not names:
         return UserError(
             translatable("There is no character {name}; /character list shows them.", name=word)

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Incoming, Joined
-from bot.commands.access import ACCESS_GROUP, AccessHandlers, Pairing
+from bot.chat.incoming import ChatJoined, Incoming
+from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.characters import CHARACTER, CharacterHandlers
@@ -15,7 +15,7 @@ from bot.commands.memories import MEMORY, MemoryHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
-from bot.commands.privacy import PRIVACY, Forgetting, PrivacyHandlers, PrivacyNotice
+from bot.commands.privacy import PRIVACY, DeletionRequests, PrivacyHandlers, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.commands.request import (
@@ -23,9 +23,9 @@ from bot.commands.request import (
     CommandResult,
     StopOutcome,
     command,
-    handlers_of,
+    command_specs,
+    handlers_by_command,
     listed_commands,
-    specs_of,
 )
 from bot.errors import PrivateError, UserError
 from bot.prompting.compose.card_macros import choose_greeting
@@ -41,8 +41,8 @@ _MAX_GREETING_DIGITS = 3
 SETTINGS = CommandSpec(
     "settings",
     marked(
-        "`me off`: read nothing of mine in any chat; show why I answered (why), costs (usage);"
-        " choose what I remember (overhear, scope); menu"
+        "see or change my settings (menu, why, usage, overhear, scope); `me off`: I ignore what you"
+        " write"
     ),
     default_action="menu",
 )
@@ -60,7 +60,7 @@ class CommandHandlers:
     admins: AdminCheck
     context: ContextView
     personas: UserPersonas
-    forgetting: Forgetting
+    forgetting: DeletionRequests
     history_scopes: HistoryScopes
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """Commands that platforms run themselves, by the platform's name; /help lists them."""
@@ -84,7 +84,7 @@ class CommandHandlers:
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
-        self.pairing = Pairing(self.access.chat_settings, self.admins.clock)
+        self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
         reports = AnswerReports(self.context, self.admins.admin_ids)
         groups = (
@@ -96,11 +96,11 @@ class CommandHandlers:
             access,
             reports,
         )
-        self._handlers = handlers_of(self, presets, *groups)
+        self._handlers = handlers_by_command(self, presets, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
-        command = _with_action(request.command)
+        command = _move_action_to_name(request.command)
         handler = self._handlers.get(command.name)
         if handler is None:
             group = _GROUPS.get(request.command.name)
@@ -112,21 +112,27 @@ class CommandHandlers:
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
 
-    async def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
+    async def greet(self, arrival: ChatJoined, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         greeting = await self._greeting(arrival, active)
-        if arrival.opens_chat or (notice := await self.privacy_notice.of_arrival(arrival)) is None:
+        if (
+            arrival.opens_chat
+            or (notice := await self.privacy_notice.notice_on_joining(arrival)) is None
+        ):
             return greeting
         texts = [greeting.text, notice] if greeting.text else [notice]
         return replace(greeting, text=join_texts(texts, "\n\n"))
 
-    async def _greeting(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
+    async def _greeting(self, arrival: ChatJoined, active: ActiveCharacters) -> CommandResult:
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         text = "" if greeting else _introduction(preset, is_private=arrival.opens_chat)
         return await with_greeting(self.resolver, arrival, CommandResult(text), preset, greeting)
 
-    @command("settings menu", marked("show what is set here and where, and change it"))
+    @command(
+        "settings menu",
+        marked("show the settings of this channel and where they come from, and change them"),
+    )
     async def _menu(self, request: CommandRequest) -> CommandResult:
         return await self.menus.settings(request)
 
@@ -135,7 +141,7 @@ class CommandHandlers:
         marked("show why the newest messages were answered or not (admins)"),
         is_private=True,
     )
-    async def _why(self, request: CommandRequest) -> CommandResult:
+    async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
         refusals = [
@@ -155,7 +161,7 @@ class CommandHandlers:
         ),
         changes_channel=True,
     )
-    async def _new(self, request: CommandRequest) -> CommandResult:
+    async def _begin_new_session(self, request: CommandRequest) -> CommandResult:
         number = _greeting_number(request.argument, request.active)
         text = translatable("A new conversation begins.")
         result = CommandResult(text, new_session=True, changes_channel=True)
@@ -257,9 +263,9 @@ class CommandHandlers:
                 )
                 return CommandResult(shown)
             case "prompt":
-                await self.admins.require_prompts(incoming, _SEE_PROMPT)
-                text, file = await self.context.prompts(conversation)
-                await self.admins.note(incoming, "read prompt")
+                await self.admins.require_prompt_access(incoming, _SEE_PROMPT)
+                text, file = await self.context.export_prompts(conversation)
+                await self.admins.record_admin_action(incoming, "read prompt")
                 return CommandResult(text, file=file)
             case _:
                 raise UserError(_HOW_TO_SHOW_CONTEXT)
@@ -300,8 +306,8 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
     return [translatable("This preset asks for values. Give them like this:\n{usage}", usage=usage)]
 
 
-def _with_action(command: Command) -> Command:
-    """Return a command with its action in its name: "preset use", text "nova"."""
+def _move_action_to_name(command: Command) -> Command:
+    """Return a command whose name includes its action: "preset use", with the text "nova"."""
     group, name, text = _GROUPS.get(command.name), command.name, command.text
     if group is not None:
         action, _, text = text.partition(" ")
@@ -311,7 +317,7 @@ def _with_action(command: Command) -> Command:
 
 def is_private(command: Command) -> bool:
     """Return whether only a command's author can see its replies, including errors."""
-    return _with_action(command).name in _PRIVATE
+    return _move_action_to_name(command).name in _PRIVATE
 
 
 def _unknown_action(group: CommandSpec, action: str) -> Text:
@@ -383,7 +389,7 @@ _COMMAND_GROUPS = (PRESET, CHARACTER, MEMORY, SETTINGS, ACCESS_GROUP, PRIVACY)
 COMMANDS = listed_commands(_OWNERS, _COMMAND_GROUPS, _FIRST)
 """The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
-    spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)
+    spec.name.partition(" ")[0] for owner in _OWNERS for spec in command_specs(owner)
 )
 """The names of all commands, including those that no menu lists."""
 MESSAGE_COMMANDS = (
@@ -394,7 +400,9 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Report"), "report"),
 )
 _GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
-_PRIVATE = frozenset(one.name for owner in _OWNERS for one in specs_of(owner) if one.is_private)
+_PRIVATE = frozenset(
+    one.name for owner in _OWNERS for one in command_specs(owner) if one.is_private
+)
 _GRANTABLE = frozenset(
     name
     for spec in COMMANDS

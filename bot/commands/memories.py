@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
-from bot.chat.incoming import Person, Pressed, Request
+from bot.chat.incoming import ButtonPressed, Person, Request
 from bot.chat.memory import (
     APPROVAL_KEY,
     Audience,
@@ -23,7 +23,7 @@ from bot.chat.memory import (
 from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
 from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
 from bot.commands.authority import writes_as_the_group
-from bot.commands.characters import CharacterHandlers, validated
+from bot.commands.characters import CharacterHandlers, with_changed_texts
 from bot.commands.menus import page_buttons
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
@@ -37,7 +37,7 @@ from bot.importers.memory_files import (
     write_json,
     write_world_info,
 )
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
 from bot.routing.presets import character_owner
@@ -65,12 +65,18 @@ _NUMBER = CommandOption("number", marked("the number in /memory list"))
 _NO_SUCH = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
 )
-_NOT_YOURS = translatable("Only the person who said it, or whom it is about, can change that.")
+_NOT_YOURS = translatable(
+    "Only the person who said it, or whom it is about, can change this memory."
+)
 _NOTHING_SAID = translatable(
     "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
 )
-_NOT_SAID_TO_ME = translatable("Only its author can add that: it was not said to me.")
-_ONLY_PRIVATE = translatable("Write this to me in a private chat: others could read along here.")
+_NOT_SAID_TO_ME = translatable(
+    "That message was not written to me, so only its author can add it to my memories."
+)
+_ONLY_PRIVATE = translatable(
+    "Send this command to me in a private chat: here, others could read along."
+)
 _NO_FILE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
     " SillyTavern or Character.AI."
@@ -96,7 +102,7 @@ _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE
 class MemoryHandlers:
     """Handles the /memory actions; only the asker sees the replies, even in groups."""
 
-    recaller: Recaller
+    recaller: MemoryRecaller
     conversations: Conversations
     characters: CharacterHandlers
 
@@ -107,7 +113,7 @@ class MemoryHandlers:
 
     @_action(
         "memory list",
-        marked("list what I remember of you, here, or what a character knows"),
+        marked("list your memories, those that I may use here, or those of a character"),
         CommandOption(
             "what",
             marked("mine (the default), here, or the name of a character"),
@@ -116,22 +122,24 @@ class MemoryHandlers:
         ),
     )
     async def list_memories(self, request: CommandRequest) -> CommandResult:
-        """List the asker's memories, those that may be known in this chat, or a character's."""
+        """List memories: the asker's, those that may be known in this chat, or a character's."""
         message, word = request.incoming, request.argument
-        found = await self.memories.visible(_reader(message))
+        found = await self.memories.visible(_reader_of_message(message))
         if word.lower() in {"", "mine"}:
-            mine = [one for one in found if _is_of(message.author.id, one)]
-            heading = translatable("What you said, or what is about you: {count}", count=len(mine))
-            return self._page(request, heading, mine)
-        here = [one for one in found if _is_audible_at(_place(message), one)]
+            mine = [one for one in found if _concerns_person(message.author.id, one)]
+            heading = translatable(
+                "Memories that come from you or are about you: {count}", count=len(mine)
+            )
+            return self._show_page(request, heading, mine)
+        here = [one for one in found if _may_be_known_at(_place_of_message(message), one)]
         if word.lower() == "here":
-            heading = translatable("What this place may know: {count}", count=len(here))
-            return self._page(request, heading, here)
+            heading = translatable("Memories that I may use here: {count}", count=len(here))
+            return self._show_page(request, heading, here)
         preset = await self.characters.resolver.find_in_channel(word, message, request.active)
-        known = [one for one in here if _is_known_to(preset.name, one)]
+        known = [one for one in here if _is_known_to_character(preset.name, one)]
         known_by = {"name": preset.character_name, "count": len(known)}
         heading = translatable("What {name} knows and you may see: {count}", **known_by)
-        return self._page(request, heading, known)
+        return self._show_page(request, heading, known)
 
     @_action(
         "memory show",
@@ -142,39 +150,46 @@ class MemoryHandlers:
         """Show a memory with its source and audience, or what a character knows."""
         if _number_in(request.argument) is None:
             return await self.list_memories(request)
-        return await self._detail(request, await self._find(request))
+        return await self._show_detail(request, await self._find_by_number(request))
 
     @_action("memory who", marked("show who may know a memory"), _NUMBER)
-    async def who(self, request: CommandRequest) -> CommandResult:
+    async def show_who_knows(self, request: CommandRequest) -> CommandResult:
         """Say which people and characters may know a memory."""
-        return CommandResult(await self._who_knows(request, await self._find(request)))
+        return CommandResult(await self._who_knows(request, await self._find_by_number(request)))
 
     # change
 
     @_action(
         "memory add",
-        marked("remember this: about you, or after `here:` or a character's name and a colon"),
+        marked(
+            "remember a text about you; begin it with `here:` or `NAME:` if about this place or a"
+            " character"
+        ),
         CommandOption("text", marked("for example: I am allergic to nuts"), required=False),
     )
     async def add(self, request: CommandRequest) -> CommandResult:
         """Remember a text, or the message that the command replies to."""
         message, text = request.incoming, request.argument
         if text:
-            subject, text = self._subject_of(request, text)
-            new = replace(_about(message, message.author), subject=subject, text=_checked(text))
+            subject, text = self._split_subject(request, text)
+            new = replace(
+                _empty_memory_about(message, message.author),
+                subject=subject,
+                text=_check_text(text),
+            )
         elif message.quote is None:
             raise UserError(_NOTHING_SAID)
         elif request.quoted is not None:
-            new = await self._quotation(message, request.quoted)
+            new = await self._create_quotation(message, request.quoted)
         else:
             problem = translatable("I do not know that message, so I cannot remember it.")
             raise UserError(problem)
         stored = await self._store(message, new)
-        return await self._detail(request, stored, translatable("I will remember:"))
+        return await self._show_detail(request, stored, translatable("I will remember:"))
 
-    async def remember_reaction(self, reacted: Pressed, turn: Turn) -> None:
+    async def remember_reaction(self, reacted: ButtonPressed, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
-        await self._store(reacted, await self._quotation(reacted, turn))
+        await self._store(reacted, await self._create_quotation(reacted, turn))
 
     @_action(
         "memory correct",
@@ -184,29 +199,43 @@ class MemoryHandlers:
     )
     async def correct(self, request: CommandRequest) -> CommandResult:
         """Replace a memory's text."""
-        old, message = await self._find(request), request.incoming
-        text = _checked(request.argument.partition(" ")[2])
+        old, message = await self._find_by_number(request), request.incoming
+        text = _check_text(request.argument.partition(" ")[2])
         changed = await self.memories.correct(
-            old.id, _reader(message), text, await self._embed(text)
+            old.id, _reader_of_message(message), text, await self._embed(text)
         )
-        return await self._detail(request, changed, translatable("Corrected."))
+        return await self._show_detail(request, changed, translatable("Corrected."))
 
-    @_action("memory pin", marked("recall a memory before all others, or no longer"), _NUMBER)
+    @_action(
+        "memory pin",
+        marked("pin a memory, so that I recall it before all others, or unpin it"),
+        _NUMBER,
+    )
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
-        old, reader = await self._find(request), await self._as_admin(request)
+        old, reader = (
+            await self._find_by_number(request),
+            await self._reader_with_admin_rights(request),
+        )
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
-        return await self._detail(request, changed)
+        return await self._show_detail(request, changed)
 
-    @_action("memory forget", marked("delete a memory; admins also those of this place"), _NUMBER)
+    @_action(
+        "memory forget",
+        marked("delete a memory; admins can also delete those of this place"),
+        _NUMBER,
+    )
     async def forget(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
-        old, message = await self._find(request), request.incoming
-        if not _is_of(message.author.id, old):
+        old, message = await self._find_by_number(request), request.incoming
+        if not _concerns_person(message.author.id, old):
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        if await self.memories.forget(old.id, await self._as_admin(request)) is None:
+        if (
+            await self.memories.forget(old.id, await self._reader_with_admin_rights(request))
+            is None
+        ):
             raise UserError(_NOT_YOURS)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
@@ -220,8 +249,8 @@ class MemoryHandlers:
         ),
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
-        """Change where one of the asker's memories may be recalled: server, everywhere, or here."""
-        old, message = await self._find(request), request.incoming
+        """Choose where a memory may be recalled, which only the person who said it may do."""
+        old, message = await self._find_by_number(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
         if word not in _REACHES:
@@ -231,17 +260,22 @@ class MemoryHandlers:
         elif old.place.is_private:
             problem = translatable("What was said in private stays in that chat.")
         elif old.subject.kind is SubjectKind.PERSON and old.subject.key != message.author.id:
-            problem = translatable("It is about somebody else, so it stays where it was said.")
+            problem = translatable(
+                "This memory is about somebody else, so it stays where it was said."
+            )
         if problem is not None:
             raise UserError(problem)
         reach = _REACHES[word]
-        audience = old.place.audience(reach) if reach else None
-        changed = await self.memories.widen(old.id, _reader(message), audience)
-        return await self._detail(request, changed)
+        audience = old.place.audience_with_reach(reach) if reach else None
+        changed = await self.memories.widen(old.id, _reader_of_message(message), audience)
+        return await self._show_detail(request, changed)
 
     @_action(
         "memory approve",
-        marked("approve a memory of this place; `on`: new ones wait for that; `off` (admins)"),
+        marked(
+            "approve a memory of this place; `on`: new ones wait for approval, `off`: they do not"
+            " (admins)"
+        ),
         CommandOption("what", marked("a number, on, or off")),
     )
     async def approve(self, request: CommandRequest) -> CommandResult:
@@ -249,9 +283,12 @@ class MemoryHandlers:
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
-            old, reader = await self._find(request), await self._as_admin(request)
+            old, reader = (
+                await self._find_by_number(request),
+                await self._reader_with_admin_rights(request),
+            )
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
-            return await self._detail(request, changed, translatable("Approved."))
+            return await self._show_detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
         await request.store(admins.chat_settings, server, APPROVAL_KEY, value)
         waits = translatable("New memories of this place wait until an admin approves them.")
@@ -270,11 +307,13 @@ class MemoryHandlers:
         ),
     )
     async def export(self, request: CommandRequest) -> CommandResult:
-        """Export the asker's memories, their chat, or a character with its memories and lore."""
+        """Export the asker's memories, this private chat, or a character with its memories."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
-        found = (await self.memories.visible(_reader(message)))[::-1]  # as they were made
+        found = (await self.memories.visible(_reader_of_message(message)))[
+            ::-1
+        ]  # as they were made
         found = [one for one in found if one.state is MemoryState.KEPT]
-        mine = [one for one in found if _is_of(person, one)]
+        mine = [one for one in found if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(mine))
         match word.lower():
             case "" | "json":
@@ -282,7 +321,9 @@ class MemoryHandlers:
             case "lorebook":
                 file = Attachment("world-info.json", write_world_info(mine, person))
             case "chat":
-                file = Attachment("chat.jsonl", write_chat(await self._chat(request)))
+                file = Attachment(
+                    "chat.jsonl", write_chat(await self._load_chat_to_export(request))
+                )
                 text = translatable("Your chat with me.")
             case _:
                 text, file = await self._export_character(request, found)
@@ -296,10 +337,10 @@ class MemoryHandlers:
         is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
         if not is_own:  # the file has its instructions
             what = translatable("export this character, because the file has its instructions")
-            await self.characters.admins.require_prompts(message, what)
-        here = [one for one in found if _is_audible_at(_place(message), one)]
-        known = [one for one in here if _is_known_to(preset.name, one)]
-        chat = await self._chat(request) if message.is_private else None
+            await self.characters.admins.require_prompt_access(message, what)
+        here = [one for one in found if _may_be_known_at(_place_of_message(message), one)]
+        known = [one for one in here if _is_known_to_character(preset.name, one)]
+        chat = await self._load_chat_to_export(request) if message.is_private else None
         content = write_character(preset, known, chat, message.author.id)
         text = translatable(
             "{name}, memories: {count}. /memory import and SillyTavern read this file.",
@@ -308,7 +349,7 @@ class MemoryHandlers:
         )
         return text, Attachment("character.json", content)
 
-    async def _chat(self, request: CommandRequest) -> ExportedChat:
+    async def _load_chat_to_export(self, request: CommandRequest) -> ExportedChat:
         message = request.incoming
         if not message.is_private:
             raise UserError(_ONLY_PRIVATE)
@@ -334,11 +375,13 @@ class MemoryHandlers:
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
     )
     async def import_file(self, request: CommandRequest) -> CommandResult:
-        """Import a file with memories, a character, or a chat, which then continues here."""
+        """Import a file with memories, a character, or a chat. A chat then continues here."""
         message = request.incoming
-        if (data := await self.characters.attached(message)) is None:
+        if (data := await self.characters.download_attached_file(message)) is None:
             raise UserError(_NO_FILE)
-        file = await asyncio.to_thread(read_memory_file, data, _about(message, message.author))
+        file = await asyncio.to_thread(
+            read_memory_file, data, _empty_memory_about(message, message.author)
+        )
         if file.chat is not None and not message.is_private:
             raise UserError(_ONLY_PRIVATE)
         lines: list[str] = []
@@ -355,13 +398,15 @@ class MemoryHandlers:
         turns = await self._import_chat(request, file.chat) if file.chat else ()
         if file.chat is not None:
             about = {"name": file.chat.character, "count": len(turns)}
-            lines.append(translatable("{name}'s chat goes on here, messages: {count}", **about))
+            lines.append(
+                translatable("The chat with {name} goes on here. Messages read: {count}", **about)
+            )
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
-        """Store a file's memories; return lines saying how many were stored and left out."""
+        """Store the memories in a file, and return lines on how many were stored or left out."""
         stored, others, problem = 0, dict.fromkeys(file.others), ""
-        presets = await self._presets(request)
+        presets = await self._usable_presets(request)
         for one in file.memories:
             subject = one.subject
             if subject.kind is SubjectKind.CHARACTER:
@@ -383,12 +428,16 @@ class MemoryHandlers:
                 translatable("Left out because they concern other people: {names}", names=names)
             )
         if file.unreadable:
-            lines.append(translatable("Left out, without text: {count}", count=file.unreadable))
+            lines.append(
+                translatable(
+                    "Left out because they have no usable text: {count}", count=file.unreadable
+                )
+            )
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
         """Return a chat's messages as turns, with the command's author as the person."""
-        presets, author = await self._presets(request), request.incoming.author
+        presets, author = await self._usable_presets(request), request.incoming.author
         names = {preset_id(one.name) for one in chat.lines if not one.is_person}
         if len(names) == 1 and not request.active.is_group:  # who answers here plays that part
             presets = dict.fromkeys(names, request.active.first.preset.name) | presets
@@ -403,7 +452,7 @@ class MemoryHandlers:
                 turns.append(Turn("assistant", one.text, None, at, preset))
         return tuple(turns)
 
-    async def _presets(self, request: CommandRequest) -> dict[str, str]:
+    async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
         """Return the names of presets usable here, by the ids of preset and character names."""
         found = await self.characters.resolver.list_descriptions(request.incoming)
         known = {preset_id(shown_name(one)): one for one in found}
@@ -411,69 +460,71 @@ class MemoryHandlers:
 
     @_action(
         "memory lore",
-        marked("make memories of this place entries of a character's lorebook (admins)"),
+        marked("add memories of this place to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), completes=True),
-        CommandOption("number", marked("the memory, or all; none: list them"), required=False),
+        CommandOption(
+            "number", marked("the memory's number, or all; without it: list them"), required=False
+        ),
     )
-    async def lore(self, request: CommandRequest) -> CommandResult:
-        """List this chat's memories that may become lore, or add them to a lorebook."""
+    async def make_lore(self, request: CommandRequest) -> CommandResult:
+        """Add memories of this chat to a lorebook, or list those that may be added."""
         message, characters = request.incoming, self.characters
         if message.is_private:
-            raise UserError(translatable("Write this in the server that has the character."))
+            raise UserError(translatable("Send this command in the server that has the character."))
         await characters.admins.require(message, translatable("change a character's lorebook"))
         word, _, last = request.argument.rpartition(" ")
         number = _number_in(last)
         if number is None and last.lower() != "all":
             word, last = request.argument, ""
-        name = await characters.find(word, character_owner(message), "/memory lore")
-        preset = await characters.stored(name)
+        name = await characters.find_full_name(word, character_owner(message), "/memory lore")
+        preset = await characters.load_newest_version(name)
         book = preset.parsed_lorebook
         told = {one.content for one in book.entries} if book else set()
-        found = await self.memories.visible(_reader(message))
+        found = await self.memories.visible(_reader_of_message(message))
         proposed = [one for one in found if _may_be_lore(message, one) and one.text not in told]
         chosen = [one for one in proposed if last.lower() == "all" or one.id == number]
         if number is not None and not chosen:
             raise UserError(_NO_SUCH)
         for one in chosen:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
-            preset = validated(preset, changes)
+            preset = with_changed_texts(preset, changes)
         if chosen:
             await characters.save(request, preset, name)
         left = [one for one in proposed if one not in chosen]
         heading = translatable(
-            "New entries in the lorebook: {count}. Memories of this place that the whole server may"
-            " know: {left}. Add a number, or all, to the command.",
+            "New entries in the lorebook: {count}. Memories of this place that can still be added:"
+            " {left}. To add them, write a memory's number, or all, after the command.",
             count=len(chosen),
             left=len(left),
         )
-        return self._page(request, heading, left, _LORE)
+        return self._show_page(request, heading, left, _LORE)
 
     # helpers
 
-    async def _find(self, request: CommandRequest) -> Memory:
+    async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _number_in(request.argument.partition(" ")[0])
-        found = await self.memories.visible(_reader(request.incoming))
+        found = await self.memories.visible(_reader_of_message(request.incoming))
         memory = next((one for one in found if one.id == number), None)
         if memory is None:
             raise UserError(_NO_SUCH)
         return memory
 
-    def _subject_of(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
-        """Split "subject: text" into subject and text; the default subject is the author."""
+    def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
+        """Split "subject: text"; without a subject, the memory is about the author."""
         message, (word, colon, rest) = request.incoming, text.partition(":")
         if colon and word.strip().lower() == "here":
-            return MemorySubject(SubjectKind.PLACE, _place(message).channel), rest
+            return MemorySubject(SubjectKind.PLACE, _place_of_message(message).channel), rest
         wanted = preset_id(word.strip())
         for one in request.active.presets if colon else ():
             if wanted in {preset_id(one.shown_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), rest
-        return _about(message, message.author).subject, text
+        return _empty_memory_about(message, message.author).subject, text
 
-    async def _quotation(self, by: Request, turn: Turn) -> Memory:
+    async def _create_quotation(self, by: Request, turn: Turn) -> Memory:
         """Return a memory that quotes a turn; raises `UserError` if its speaker disallows it."""
-        text, speaker = _checked(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
-        new = replace(_about(by, speaker or by.author), text=text)
+        text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
+        new = replace(_empty_memory_about(by, speaker or by.author), text=text)
         if speaker is None:
             name = turn.preset or ""
             shown = self.characters.resolver.character_names({name})[name]
@@ -497,16 +548,18 @@ class MemoryHandlers:
         model, vector = await self._embed(new.text) or ("", None)
         stored = await self.memories.add(replace(new, model=model, vector=vector))
         if stored is None:
-            raise UserError(translatable("That concerns somebody who has switched me off."))
+            raise UserError(
+                translatable("I cannot remember that: it concerns somebody who switched me off.")
+            )
         return stored
 
-    async def _as_admin(self, request: CommandRequest) -> MemoryReader:
+    async def _reader_with_admin_rights(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
-        return replace(_reader(request.incoming), is_admin=is_admin)
+        return replace(_reader_of_message(request.incoming), is_admin=is_admin)
 
     async def _who_knows(self, request: CommandRequest, one: Memory) -> Text:
         names = self.characters.resolver.character_names(one.present).values()
-        audience = _audience_text(_place(request.incoming), one)
+        audience = _audience_text(_place_of_message(request.incoming), one)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
         return translatable(
@@ -515,7 +568,7 @@ class MemoryHandlers:
             names=", ".join(names),
         )
 
-    async def _detail(
+    async def _show_detail(
         self, request: CommandRequest, one: Memory | None, heading: Text | None = None
     ) -> CommandResult:
         """Return a memory's details; raise `UserError` if the person may not change it."""
@@ -539,7 +592,7 @@ class MemoryHandlers:
         shown = [MenuOption(translate(label, language), f"{key}{one.id}") for label, key in options]
         return self._with_menu(request, CommandResult(join_texts(lines)), shown, back=True)
 
-    def _page(
+    def _show_page(
         self, request: CommandRequest, heading: Text, found: Sequence[Memory], action: str = _SHOW
     ) -> CommandResult:
         if not found:
@@ -548,7 +601,7 @@ class MemoryHandlers:
         pages = -(-len(found) // size)
         page = min(max(1, request.page), pages)
         shown = found[(page - 1) * size : page * size]
-        lines = [_line(request.incoming, one) for one in shown]
+        lines = [_format_memory_line(request.incoming, one) for one in shown]
         options = [
             MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{action}{one.id}") for one in shown
         ]
@@ -573,10 +626,10 @@ class MemoryHandlers:
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
 
 
-def line_of_choice(values: Sequence[str], asked: str) -> str:
-    """Return the command that a menu choice runs, or the command that shows the list again.
+def command_of_choice(values: Sequence[str], asked: str) -> str:
+    """Return the command to run for what was chosen in a menu.
 
-    `asked` is the command whose reply contained the menu.
+    `asked` is the command whose reply has the menu. If nothing was chosen, its list is shown again.
     """
     found = _VALUE.fullmatch("".join(values))
     shown = _WHICH.sub("", asked if _LIST.fullmatch(asked) else "/memory list")
@@ -593,7 +646,7 @@ def back_button(request: CommandRequest) -> Button:
 
 
 def _has_menus(request: CommandRequest) -> bool:
-    """Return whether the reply goes to the command's own chat: buttons work only there."""
+    """Return whether the reply can have menus, which only work in the command's own chat."""
     message = request.incoming
     return message.is_private or message.interaction is not None or request.page > 0
 
@@ -603,7 +656,7 @@ def _number_in(word: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
 
-def _checked(text: str) -> str:
+def _check_text(text: str) -> str:
     text = " ".join(text.split())
     if not text:
         raise UserError(_NOTHING_SAID)
@@ -612,38 +665,42 @@ def _checked(text: str) -> str:
     return text
 
 
-def _place(message: Request) -> MemoryPlace:
-    return MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
+def _place_of_message(message: Request) -> MemoryPlace:
+    return MemoryPlace.from_event(message.address, message.scopes, is_private=message.is_private)
 
 
-def _reader(message: Request) -> MemoryReader:
-    return MemoryReader(message.author.id, _place(message))
+def _reader_of_message(message: Request) -> MemoryReader:
+    return MemoryReader(message.author.id, _place_of_message(message))
 
 
-def _about(message: Request, person: Person) -> Memory:
-    """Return a memory without text, added by hand here by a person about that person."""
+def _empty_memory_about(message: Request, person: Person) -> Memory:
+    """Return a memory about a person whose text is still empty, added by hand in this chat."""
     return Memory(
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
         person.id,
-        _place(message),
+        _place_of_message(message),
         conversation=message.address.conversation,
         is_derived=False,
         since=message.at.timestamp(),
     )
 
 
-def _is_of(person: str, one: Memory) -> bool:
+def _concerns_person(person: str, one: Memory) -> bool:
     return person in {one.said_by, one.subject.key}
 
 
-def _is_audible_at(place: MemoryPlace, one: Memory) -> bool:
-    audience = one.audience or one.place.own_audience
-    audiences = {place.own_audience, place.audience(Reach.SERVER), Audience(Reach.EVERYWHERE)}
+def _may_be_known_at(place: MemoryPlace, one: Memory) -> bool:
+    audience = one.audience or one.place.narrowest_audience
+    audiences = {
+        place.narrowest_audience,
+        place.audience_with_reach(Reach.SERVER),
+        Audience(Reach.EVERYWHERE),
+    }
     return audience in audiences
 
 
-def _is_known_to(preset: str, one: Memory) -> bool:
+def _is_known_to_character(preset: str, one: Memory) -> bool:
     is_witness = not one.present or preset in one.present
     return is_witness and one.state is MemoryState.KEPT
 
@@ -660,15 +717,15 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LISTED_CHARS else f"{text[:_LISTED_CHARS]}…"
 
 
-def _line(message: Request, one: Memory) -> Text:
+def _format_memory_line(message: Request, one: Memory) -> Text:
     number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would begin a list
     labels, text = join_texts(_labels(message, one), _COMMA), _cut(one.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
 def _labels(message: Request, one: Memory) -> list[str]:
-    """Return labels: what a memory is about, who may know it, and whether it is in use."""
-    place, subject, about = _place(message), one.subject, one.subject.name
+    """Return what a memory is about, who may know it, and whether it is in use, as short texts."""
+    place, subject, about = _place_of_message(message), one.subject, one.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")
     elif subject.key in {place.channel, place.server}:
@@ -680,6 +737,6 @@ def _labels(message: Request, one: Memory) -> list[str]:
 
 
 def _audience_text(place: MemoryPlace, one: Memory) -> Text:
-    audience = one.audience or one.place.own_audience
+    audience = one.audience or one.place.narrowest_audience
     here, elsewhere = _AUDIENCES[audience.reach]
     return here if audience.key in {place.channel, place.server} else elsewhere

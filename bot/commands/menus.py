@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import ButtonAction, ButtonData, CommandOption, encode_button
-from bot.chat.incoming import Pressed
+from bot.chat.incoming import ButtonPressed
 from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.chat.session import ChatSetting, HistoryScope, shown_name
 from bot.commands.authority import AdminCheck
@@ -99,7 +99,7 @@ class SettingMenus:
         data = encode_button(choose, request.part, page)
         menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
         turns = page_buttons(turn_page, request.part, page, pages)
-        text = join_texts([*await self._who_answers(request), hint])
+        text = join_texts([*await self._describe_active_presets(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
 
     async def settings(self, request: CommandRequest) -> CommandResult:
@@ -107,10 +107,10 @@ class SettingMenus:
         observing_lines, observing_menu = await self._observing_menu(request)
         scope_lines, scope_menu = await self._scope_menu(request)
         lines = [
-            *await self._who_answers(request),
+            *await self._describe_active_presets(request),
             *observing_lines,
             *scope_lines,
-            await self._description_line(request),
+            await self._persona_line(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
                 " why shows why I answered, /settings usage shows what your answers cost."
@@ -122,14 +122,14 @@ class SettingMenus:
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
-    async def _description_line(self, request: CommandRequest) -> Text:
+    async def _persona_line(self, request: CommandRequest) -> Text:
         message = request.incoming
         found = await self.personas.find(message.author.id, message.scopes)
         if found is None:
             return translatable("Your description: none")
         text, scope = found
         everywhere = translatable("set for all channels")
-        where = everywhere if scope is None else origin(scope, message.scopes)
+        where = everywhere if scope is None else describe_origin(scope, message.scopes)
         if not message.is_private:
             return translatable("Your description: {origin}", origin=where)
         return translatable("Your description: {text} ({origin})", text=text, origin=where)
@@ -154,9 +154,9 @@ class SettingMenus:
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
 
     async def command_line(
-        self, data: ButtonData, pressed: Pressed, active: Collection[str]
+        self, data: ButtonData, pressed: ButtonPressed, active: Collection[str]
     ) -> str | None:
-        """Return a menu choice's command, or None if it opens a menu; raises `UserError`."""
+        """Return the chosen command, if any; raises `UserError` if its preset no longer exists."""
         entered = " ".join("".join(pressed.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -187,18 +187,18 @@ class SettingMenus:
             case _:
                 return await self.settings(request)
 
-    async def _chosen_preset(self, pressed: Pressed) -> str:
+    async def _chosen_preset(self, pressed: ButtonPressed) -> str:
         for name in await self.resolver.list_descriptions(pressed):
             if _hash_for_button(name) in pressed.values:
                 return name
         raise UserError(translatable("That preset no longer exists."))
 
-    async def _who_answers(self, request: CommandRequest) -> list[Text]:
+    async def _describe_active_presets(self, request: CommandRequest) -> list[Text]:
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
             names=join_texts([one.shown_name for one in active.presets], _NAMES_SEPARATOR),
-            origin=origin(active.first.scope, scopes),
+            origin=describe_origin(active.first.scope, scopes),
         )
         if active.first.scope != scopes[0]:
             return [line]
@@ -217,8 +217,8 @@ def page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> tupl
     )
 
 
-def origin(scope: str | None, scopes: Sequence[str]) -> Text:
-    """Describe which scope a channel's setting comes from; `scopes` are narrowest first."""
+def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:
+    """Say where a setting found in `scope` comes from; `scopes` go from narrowest to widest."""
     if scope is None:
         return translatable("the default")
     if scope == scopes[0]:
@@ -236,13 +236,14 @@ def _setting_menu(
     found: Sequence[ChatSetting | None],
     values: Sequence[str],
 ) -> tuple[list[Text], Menu]:
-    """Return lines about a setting and its inherited value, and a menu to change it.
+    """Return lines that show a setting and its inherited value, and a menu to change it.
 
-    `found` (stored) and `values` (in effect) each contain the channel's, then the inherited one.
+    Both `found` (stored settings) and `values` (values in effect) have two items: the one for the
+    channel, and the one that the channel would inherit.
     """
     scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
     (own, around), (value, inherited) = found, values
-    where = origin(own.scope if own is not None else None, scopes)
+    where = describe_origin(own.scope if own is not None else None, scopes)
     lines = [
         translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=where)
     ]
@@ -260,7 +261,7 @@ def _setting_menu(
 
 def _inherited_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
     return translatable(
-        "↩ Inherited: {value} ({origin})", value=value, origin=origin(scope, scopes)
+        "↩ Inherited: {value} ({origin})", value=value, origin=describe_origin(scope, scopes)
     )
 
 
@@ -297,7 +298,7 @@ class HistoryScopeHandlers:
             choices=(*HistoryScope, INHERIT),
         ),
     )
-    async def choose(self, request: CommandRequest) -> CommandResult:
+    async def show_or_set(self, request: CommandRequest) -> CommandResult:
         """Set the channel's history scope (only for admins) or, without a value, show it."""
         name = request.argument.lower()
         if not name:

@@ -23,7 +23,7 @@ _NOBODY_ALONE = translatable(
 
 @dataclass(eq=False)
 class UserPersonas:
-    """Personas by scope; the narrowest wins: thread or topic > channel > guild > everywhere."""
+    """Stores people's self-descriptions, and finds those of the narrowest scope in a channel."""
 
     chat_settings: ChatSettings
 
@@ -50,7 +50,9 @@ class UserPersonas:
         values = await self.chat_settings.get_all(list(keys), _KEY)
         return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
 
-    async def of_speakers(self, session: Session, incoming: IncomingMessage) -> dict[str, str]:
+    async def resolve_for_speakers(
+        self, session: Session, incoming: IncomingMessage
+    ) -> dict[str, str]:
         """Return the personas of the author and of the latest speakers, by user id."""
         newest = {incoming.author.id: None}
         for turn in reversed(session.turns):
@@ -60,7 +62,7 @@ class UserPersonas:
                 newest[turn.speaker.id] = None
         return await self.resolve(newest, incoming.scopes)
 
-    async def forget(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
+    async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
         """Delete a person's settings; `settings` lists the scope and key of each."""
         for scope, key in settings:
             await self.chat_settings.set(scope, key, None, user_id)
@@ -74,10 +76,10 @@ class UserPersonas:
         CommandOption("text", marked("for example: I am a tall knight"), required=False),
     )
     async def _me(self, request: CommandRequest) -> CommandResult:
-        text = await self.describe(request.argument, request.incoming)
+        text = await self.change_or_show(request.argument, request.incoming)
         return CommandResult(text, is_private=not request.argument)
 
-    async def describe(self, argument: str, incoming: IncomingMessage) -> Text:
+    async def change_or_show(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
@@ -85,7 +87,7 @@ class UserPersonas:
         user_id = incoming.author.id
         key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
-            return await self._show(incoming)
+            return await self._show_persona(incoming)
         if text.lower() == "clear":
             await self.chat_settings.set(key, _KEY, None, user_id)
             if everywhere:
@@ -98,7 +100,7 @@ class UserPersonas:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)
 
-    async def _show(self, incoming: IncomingMessage) -> Text:
+    async def _show_persona(self, incoming: IncomingMessage) -> Text:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
             raise PrivateError(

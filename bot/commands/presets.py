@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
-from bot.chat.incoming import IncomingMessage, Joined, WakeReason
+from bot.chat.incoming import ChatJoined, IncomingMessage, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
-from bot.commands.menus import SettingMenus, origin
+from bot.commands.menus import SettingMenus, describe_origin
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import AgeUnconfirmed, UserError
 from bot.prompting.compose.card_macros import choose_greeting
@@ -31,7 +31,7 @@ PRESET = CommandSpec(
 
 @dataclass(eq=False)
 class PresetHandlers:
-    """The handlers of the /preset actions."""
+    """Handles the actions of the command /preset, such as "use" and "list"."""
 
     resolver: PresetResolver
     admins: AdminCheck
@@ -48,7 +48,7 @@ class PresetHandlers:
         preset = await self._allowed_preset(request, "use")
         await self._activate(request, [preset])
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
-        return await begin(text, preset, request, self.dice, self.resolver)
+        return await begin_session(text, preset, request, self.dice, self.resolver)
 
     @command(
         "preset add", marked("add a character that answers here (admins)"), _NAME, needs_admin=True
@@ -58,7 +58,9 @@ class PresetHandlers:
         presets = request.active.with_added(preset)
         await self._activate(request, presets)
         text = translatable(
-            "{name} was added. Active here: {names}.", name=preset.shown_name, names=_names(presets)
+            "{name} was added. Active here: {names}.",
+            name=preset.shown_name,
+            names=_join_names(presets),
         )
         greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=len(presets))
         result = CommandResult(text, changes_channel=True)
@@ -77,7 +79,7 @@ class PresetHandlers:
         text = translatable(
             "{name} was removed. Active here: {names}.",
             name=preset.shown_name,
-            names=_names(presets),
+            names=_join_names(presets),
         )
         return CommandResult(text, changes_channel=True)
 
@@ -94,9 +96,9 @@ class PresetHandlers:
         text = translatable(
             "Back to {name} ({origin}).",
             name=active.preset.shown_name,
-            origin=_origin_of(active, request.incoming),
+            origin=_describe_preset_origin(active, request.incoming),
         )
-        return await begin(text, active.preset, request, self.dice, self.resolver)
+        return await begin_session(text, active.preset, request, self.dice, self.resolver)
 
     async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
         by, audited = request.incoming.author.id, request.is_audited
@@ -109,14 +111,14 @@ class PresetHandlers:
     )
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
-        origin = None if request.argument else _origin_of(first, request.incoming)
+        origin = None if request.argument else _describe_preset_origin(first, request.incoming)
         preset, active = first.preset, request.active
         if request.argument:
             preset = await self.resolver.find_in_channel(request.argument, request.incoming, active)
         if origin and active.is_group:
-            lines = [listed(one.name, one.description, active.names) for one in active.presets]
+            lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
             more = translatable("/preset show NAME shows one of them.")
-            return CommandResult(join_texts([*lines, _active_here(origin), more]))
+            return CommandResult(join_texts([*lines, _active_here_line(origin), more]))
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
@@ -124,9 +126,9 @@ class PresetHandlers:
         if version := self.resolver.versions.get(preset.name):
             lines.append(translatable("version: {number}", number=version))
         if origin:
-            lines.append(_active_here(origin))
+            lines.append(_active_here_line(origin))
         if preset.system and await self.admins.may_see_prompts(request.incoming):
-            await self.admins.note(request.incoming, "read instructions")
+            await self.admins.record_admin_action(request.incoming, "read instructions")
             lines.append(translatable("instructions: {text}", text=preset.system))
         return CommandResult(join_texts(line for line in lines if line))
 
@@ -150,14 +152,14 @@ class PresetHandlers:
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
-            listed(name, about, active.names)
+            preset_line(name, about, active.names)
             for name, about in (await self.resolver.list_descriptions(request.incoming)).items()
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
             for name, reason in sorted(self.resolver.disabled.items())
         ]
-        lines.append(_active_here(_origin_of(active.first, request.incoming)))
+        lines.append(_active_here_line(_describe_preset_origin(active.first, request.incoming)))
         return CommandResult(join_texts(lines))
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
@@ -175,7 +177,7 @@ class PresetHandlers:
         return preset
 
 
-async def begin(
+async def begin_session(
     text: str,
     preset: Preset,
     request: CommandRequest,
@@ -190,14 +192,14 @@ async def begin(
 
 async def with_greeting(
     resolver: PresetResolver,
-    where: IncomingMessage | Joined,
+    where: IncomingMessage | ChatJoined,
     result: CommandResult,
     preset: Preset,
     greeting: str | None,
 ) -> CommandResult:
     """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
     try:
-        await resolver.check_adults(preset, where)
+        await resolver.check_adults_only(preset, where)
     except UserError as error:
         text = join_texts(filter(None, [result.text, error.text]))
         return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
@@ -212,21 +214,21 @@ def _candidate_line(one: SpeakerCandidate) -> Text:
     return translatable("· {name} does not answer (score {score}): {reasons}", **figures)
 
 
-def _active_here(origin: str) -> Text:
+def _active_here_line(origin: str) -> Text:
     return translatable("active here: {origin}", origin=origin)
 
 
-def listed(name: str, description: str, active: Collection[str]) -> str:
+def preset_line(name: str, description: str, active: Collection[str]) -> str:
     """Return a line with a preset's name and description, marked if it is active."""
     about = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
     return f"{'→' if name in active else '·'} {shown_name(name)}{about}"
 
 
-def _names(presets: Sequence[Preset]) -> str:
+def _join_names(presets: Sequence[Preset]) -> str:
     return ", ".join(preset.shown_name for preset in presets)
 
 
-def _origin_of(active: ActivePreset, incoming: IncomingMessage) -> str:
+def _describe_preset_origin(active: ActivePreset, incoming: IncomingMessage) -> str:
     if active.scope is None:
         return translatable("the default preset")
-    return origin(active.scope, incoming.scopes)
+    return describe_origin(active.scope, incoming.scopes)

@@ -11,16 +11,16 @@ from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import (
-    Deleted,
+    ChatJoined,
     Incoming,
     IncomingMessage,
-    Joined,
+    MessagesDeleted,
     Request,
     create_forget_requests,
 )
 from bot.chat.outgoing import Attachment
 from bot.chat.session import Consent, HistoryScope
-from bot.commands.answers import find_exchange
+from bot.commands.answers import find_newest_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -71,7 +71,7 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 
 
 @value_class
-class Forgetting:
+class DeletionRequests:
     """Queues deletions in conversations, since only their workers may change histories."""
 
     data: PersonalData
@@ -82,14 +82,11 @@ class Forgetting:
     memories: SqlMemories
 
     async def request_person_deletion(self, asked: Request) -> bool:
-        """Queue the deletion of a person's messages in every conversation; idempotent.
-
-        Return whether the person opted out; an opt-out is kept, other choices are deleted.
-        """
+        """Queue the deletion of a person's data except an opt-out; return if they opted out."""
         person = asked.author.id
-        await self._request(await self.data.list_conversations(person), asked, person)
+        await self._queue_deletions(await self.data.list_conversations(person), asked, person)
         await self.data.forget_outside_histories(person)
-        await self.personas.forget(person, await self.data.list_settings(person))
+        await self.personas.delete_settings(person, await self.data.list_settings(person))
         self.history_scopes.resolver.characters.drop(person)
         if await self.history_scopes.resolver.opted_out([person]):
             return True
@@ -100,18 +97,20 @@ class Forgetting:
         """Queue the deletion of the channel's other histories; return how many turns they have."""
         others = dict(await self.index.turn_counts(message.address))
         others.pop(message.address.conversation, None)
-        await self._request(others, message, None)
+        await self._queue_deletions(others, message, None)
         return sum(others.values())
 
-    async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
+    async def _queue_deletions(
+        self, keys: Iterable[str], asked: Request, person: str | None
+    ) -> None:
         name = f"{asked.external_key}:forget"
         if requests := create_forget_requests(keys, name, person, asked.at):
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
-        """Queue the deletion of a message's copies in branches."""
+        """Queue the deletion of the copies that a message has in other histories."""
         if message.address.history:
-            deleted = Deleted(
+            deleted = MessagesDeleted(
                 address=message.address,
                 external_key=f"{message.external_key}:copies",
                 message_ids=(message_id,),
@@ -122,8 +121,8 @@ class Forgetting:
 
 
 @dataclass(eq=False)
-class SharedMemories(ConversationMemory):
-    """Drops forgotten conversations from the memory of all processes, using signals and rows."""
+class ForgetBroadcast(ConversationMemory):
+    """Makes every process drop deleted conversations, by a signal or, if lost, a database row."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
     """Returns this process's in-memory states; publishing a preset may add a model's."""
@@ -138,7 +137,7 @@ class SharedMemories(ConversationMemory):
         self._seen: Set[int] = frozenset()
         self._to_forget: asyncio.Queue[str] = asyncio.Queue()
         self._forgetting_here = ""
-        self.signals.subscribe(_TOPIC, self._receive)
+        self.signals.subscribe(_TOPIC, self._queue_forgotten)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -151,22 +150,22 @@ class SharedMemories(ConversationMemory):
         self._forgetting_here = conversation
         self.signals.publish(_TOPIC, [conversation])
         self._forgetting_here = ""
-        await self._forget_here(conversation)
+        await self._forget_in_this_process(conversation)
 
     async def run(self) -> None:
-        """Drop conversations that other processes report as forgotten, until cancelled."""
+        """Drop the conversations that other processes have deleted, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._forget_queued(), name="forget: signals")
             group.create_task(self._forget_from_rows(), name="forget: rows")
 
-    def _receive(self, conversations: Sequence[str]) -> None:
+    def _queue_forgotten(self, conversations: Sequence[str]) -> None:
         for key in conversations:
             if key != self._forgetting_here:
                 self._to_forget.put_nowait(key)
 
     async def _forget_queued(self) -> None:
         while True:
-            await self._forget_here(await self._to_forget.get())
+            await self._forget_in_this_process(await self._to_forget.get())
 
     async def _forget_from_rows(self) -> None:
         while True:
@@ -178,11 +177,11 @@ class SharedMemories(ConversationMemory):
             else:
                 new = {key for number, key in noted.items() if number not in self._seen}
                 for key in sorted(new):
-                    await self._forget_here(key)
+                    await self._forget_in_this_process(key)
                 self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
             await self.clock.sleep(_LOOK_SECONDS)
 
-    async def _forget_here(self, conversation: str) -> None:
+    async def _forget_in_this_process(self, conversation: str) -> None:
         clear_text_caches()
         for memory in self.memories():
             await memory.forget(conversation)
@@ -303,20 +302,21 @@ class PrivacyNotice:
             translatable(
                 "• I store it with my answers, {until}; what a model was sent for an answer,"
                 " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
-                until=self._until(),
+                until=self._describe_retention(),
                 days=f"{policy.receipt_days:g}",
                 encrypted=_ENCRYPTED if policy.is_encrypted else _NOT_ENCRYPTED,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
             translatable(
-                "• To answer, I send it to: {providers}.", providers=self._sent_to(active)
+                "• To answer, I send it to: {providers}.",
+                providers=self._describe_recipients(active),
             ),
             _HOW_TO_OPT_OUT,
-            *await self._sentence(scopes),
+            *await self._server_sentence(scopes),
         ]
         return join_texts(lines)
 
-    async def of_arrival(self, arrival: Joined) -> Text | None:
+    async def notice_on_joining(self, arrival: ChatJoined) -> Text | None:
         """Return the short notice for a server that the bot joins; None if shown within a day."""
         scopes, server = arrival.scopes, arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)
@@ -334,20 +334,20 @@ class PrivacyNotice:
             "{reads}\n• I store it, {until}, and send it to {providers} to answer. /privacy says"
             " more. /settings me off: I read and store nothing of yours.",
             reads=_READS_ALL if any_reads_all_messages else _READS_OWN,
-            until=self._until(),
-            providers=self._sent_to(active),
+            until=self._describe_retention(),
+            providers=self._describe_recipients(active),
         )
-        return join_texts([short, *await self._sentence(scopes)])
+        return join_texts([short, *await self._server_sentence(scopes)])
 
-    async def _sentence(self, scopes: Sequence[str]) -> list[str]:
+    async def _server_sentence(self, scopes: Sequence[str]) -> list[str]:
         found = await self.chat_settings.resolve(scopes, _SENTENCE_KEY)
         return [] if found is None else [found.value]
 
-    def _until(self) -> Text:
+    def _describe_retention(self) -> Text:
         days = self.policy.history_days
         return _KEPT_FOREVER if days is None else translatable("{days} days", days=f"{days:g}")
 
-    def _sent_to(self, active: ActiveCharacters) -> Text:
+    def _describe_recipients(self, active: ActiveCharacters) -> Text:
         shown: list[Text | str] = [
             translatable("{provider} (on the machine of this bot)", provider=name)
             if is_local
@@ -361,7 +361,7 @@ class PrivacyNotice:
 class PrivacyHandlers:
     """The /forget, export and privacy commands, which anybody may use for their own messages."""
 
-    forgetting: Forgetting
+    forgetting: DeletionRequests
     admins: AdminCheck
     resolver: PresetResolver
     notice: PrivacyNotice
@@ -378,12 +378,12 @@ class PrivacyHandlers:
 
     @command(
         "privacy edit",
-        marked("add a sentence of this server to what /privacy says; no text: remove it (admins)"),
+        marked("add this server's sentence to /privacy; without a text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
         needs_admin=True,
     )
     async def edit(self, request: CommandRequest) -> CommandResult:
-        """Store the sentence that the server itself adds to the privacy notice."""
+        """Store a sentence that admins of the server add to the privacy notice."""
         await self.admins.require(request.incoming, _CHANGE_NOTICE)
         sentence = " ".join(request.argument.split())
         if len(sentence) > _MAX_SENTENCE_CHARS:
@@ -392,7 +392,7 @@ class PrivacyHandlers:
         server = request.incoming.scopes[-1]
         await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
         shown = translatable("/privacy now also says: {text}", text=sentence)
-        removed = translatable("/privacy says nothing of this server's own any more.")
+        removed = translatable("/privacy no longer contains a sentence of this server's own.")
         return CommandResult(shown if sentence else removed, changes_channel=True)
 
     def forget_me(self) -> CommandResult:
@@ -404,7 +404,7 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the replied-to message; only admins may delete messages by and for others."""
+        """Delete the quoted message; others' messages and answers to others need an admin."""
         quote, author = request.incoming.quote, request.incoming.author
         is_own = quote is not None and quote.author is not None and quote.author.id == author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
@@ -413,7 +413,7 @@ class PrivacyHandlers:
 
     async def forget_last(self, request: CommandRequest) -> CommandResult:
         """Delete the newest question and its answers permanently."""
-        exchange = find_exchange(request)
+        exchange = find_newest_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
         is_own = exchange.question.is_said_by(request.incoming.author)
@@ -463,7 +463,7 @@ class PrivacyHandlers:
         chosen = None if value == _RESET else Consent(value)
         self.forgetting.data.record_consent(message.author.id, chosen or "")
         await self.forgetting.history_scopes.set_consent(message.author.id, chosen)
-        await self.forgetting.memories.follow_consent(message.author.id)
+        await self.forgetting.memories.apply_consent(message.author.id)
         if chosen is Consent.OFF:
             await self.forgetting.request_person_deletion(message)
             return CommandResult(_OFF_FROM_NOW)

@@ -23,14 +23,16 @@ _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _NEVER_SPOKE = timedelta(days=1)
 _CITED = re.compile(r"\[(\d{1,3})\]")
-_HOW = translatable("Write /recap, or add since when: 30m, 2h, 3d, 1w, today or yesterday (UTC).")
+_HOW = translatable(
+    "Write /recap alone, or with a start: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
+)
 _NOTHING = translatable("I have read nothing new here since then.")
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
 class Recaps:
-    """Summarizes what a person missed in their own conversation, but in no other."""
+    """Summarizes what a person missed in the conversation in which they ask."""
 
     summarizer: Summarizer
     access: AccessRules
@@ -51,8 +53,8 @@ class Recaps:
     async def recap(self, request: CommandRequest) -> CommandResult:
         """Summarize new messages with the active preset's model, charged to the author."""
         message, preset = request.incoming, request.active.first.preset
-        message = replace(message, address=message.address.recapped)
-        since, new = await self._find_new(message, request)
+        message = replace(message, address=message.address.summarized_address)
+        since, new = await self._find_new_turns(message, request)
         if not new:
             return CommandResult(_NOTHING)
         if not await self.access.may_use(message, "model"):
@@ -65,7 +67,7 @@ class Recaps:
             )
             raise UserError(error.notice) from None
         text = await self.check(message, preset.provider, text)
-        link = self._link_of(message)
+        link = self._make_linker(message)
         links = [link(one.turn) for one in covered]
         heading = translatable_count(
             "1 message here since {moment} UTC:",
@@ -73,9 +75,12 @@ class Recaps:
             sum(one.turn.role == "user" for one in new),
             moment=f"{since:%Y-%m-%d %H:%M}",
         )
-        lines: list[str] = [heading, _CITED.sub(lambda cited: _linked(int(cited[1]), links), text)]
+        lines: list[str] = [
+            heading,
+            _CITED.sub(lambda cited: _citation_link(int(cited[1]), links), text),
+        ]
         if first := next(filter(None, links), None):
-            lines.append(translatable("It begins here: {link}", link=first))
+            lines.append(translatable("What you missed begins here: {link}", link=first))
         if left_out := len(new) - len(covered):
             lines.append(
                 translatable_count(
@@ -84,11 +89,11 @@ class Recaps:
             )
         return CommandResult(join_texts(lines))
 
-    async def _find_new(
+    async def _find_new_turns(
         self, message: IncomingMessage, request: CommandRequest
     ) -> tuple[datetime, Sequence[StoredTurn]]:
         """Return a start time and the turns since then, without people who opted out."""
-        asked = _read_since(request.argument, request.now)
+        asked = _parse_start_time(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = message.address.conversation, message.author.id
         since, found = await load(conversation, person, asked.timestamp() if asked else None)
@@ -104,7 +109,7 @@ class Recaps:
         moment = datetime.fromtimestamp(since or 0, UTC)
         return moment, new if has_news else ()
 
-    def _link_of(self, message: IncomingMessage) -> Callable[[Turn], str]:
+    def _make_linker(self, message: IncomingMessage) -> Callable[[Turn], str]:
         """Return a function that returns the link to a turn's message, or "" if it has none."""
         pattern = self.limits(message.address).message_link
         chat = message.address.chat.removeprefix("-100")  # as Telegram writes it in links
@@ -117,14 +122,14 @@ class Recaps:
         return link
 
 
-def _linked(number: int, links: Sequence[str]) -> str:
+def _citation_link(number: int, links: Sequence[str]) -> str:
     """Return a Markdown link for a cited number, or "" if there is none."""
     link = links[number - 1] if 1 <= number <= len(links) else ""
     return f"[#{number}]({link})" if link else ""
 
 
-def _read_since(given: str, now: datetime) -> datetime | None:
-    """Parse a start time; None means since the author's last message; raises `UserError`."""
+def _parse_start_time(given: str, now: datetime) -> datetime | None:
+    """Return the time for "2h" or "yesterday", None for "", and raise `UserError` otherwise."""
     text = " ".join(given.lower().split())
     if not text:
         return None

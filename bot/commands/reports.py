@@ -1,4 +1,4 @@
-"""The output of /context and /usage."""
+"""Show the last answer's prompt and figures, report answers to operators, and show usage."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 
 @dataclass(eq=False)
 class ContextView:
-    """Shows the receipts of the last answer."""
+    """Shows the receipts of answers: what the model was sent, and what was left out."""
 
     receipts: Receipts
     write_prompt: WritePrompt
@@ -49,17 +49,17 @@ class ContextView:
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
         """Return the receipts of an answer (None: the latest) in a few lines."""
-        found = await self.find(conversation, answered_at)
-        shown = [show_context(*one) for one in found]
+        found = await self.find_receipts(conversation, answered_at)
+        shown = [describe_receipt(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
             addresses = filter(None, [self.answer_address(number) for number, _ in found])
             shown += [translatable("In the console: {address}", address=one) for one in addresses]
         return join_texts(shown, "\n\n").with_values(self.mask)
 
-    async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
+    async def export_prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
-        found = await self.find(conversation)
+        found = await self.find_receipts(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self.write_prompt(*one) for one in found]
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
@@ -71,7 +71,7 @@ class ContextView:
         )
         return text, file
 
-    async def find(
+    async def find_receipts(
         self, conversation: str, answered_at: datetime | None = None
     ) -> Sequence[tuple[int, Receipt]]:
         """Return the receipts of an answer (None: the latest); raises `UserError`."""
@@ -82,7 +82,7 @@ class ContextView:
             problem = translatable(
                 "I have not answered in this channel recently, so there is no context to show."
             )
-            found = await self.receipts.newest(conversation)
+            found = await self.receipts.find_for_last_message(conversation)
         if not found:
             raise UserError(problem)
         return found
@@ -105,7 +105,7 @@ class AnswerReports:
 
     @command(
         "settings report",
-        marked("report the answer that you reply to to those who run me"),
+        marked("report an answer to the people who run me, as a reply to that answer"),
         is_private=True,
     )
     async def _report(self, request: CommandRequest) -> CommandResult:
@@ -116,8 +116,8 @@ class AnswerReports:
         readers = [one for one in sorted(self.operators) if one.startswith(platform)]
         if not readers:
             raise UserError(_NOBODY_READS)
-        found = await self.context.find(message.address.conversation, request.answered_at)
-        notes = [self._describe(message, *one) for one in found]
+        found = await self.context.find_receipts(message.address.conversation, request.answered_at)
+        notes = [self._describe_report(message, *one) for one in found]
         told = [(person, note) for person in readers for note in notes]
         return CommandResult(_REPORTED, told=told)
 
@@ -125,7 +125,7 @@ class AnswerReports:
     async def _report_reply(self, request: CommandRequest) -> CommandResult:
         return await self._report(request)
 
-    def _describe(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
+    def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(
             "⚠ {person} reports an answer of {preset} in {channel}, receipt {number}:\n{text}",
             person=message.author.id,
@@ -138,8 +138,12 @@ class AnswerReports:
         return join_texts([text, *([address] if address else [])])
 
 
-def show_context(number: int, receipt: Receipt) -> Text:
-    spans, dropped, calls = _named_spans(receipt), _dropped_lines(receipt), _tool_calls(receipt)
+def describe_receipt(number: int, receipt: Receipt) -> Text:
+    spans, dropped, calls = (
+        _named_span_lines(receipt),
+        _dropped_lines(receipt),
+        _tool_call_lines(receipt),
+    )
     heading, bars = _heading(number, receipt), _budget_bars(receipt)
     checked = [to_translatable(receipt.check)] if receipt.check else []
     return join_texts([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
@@ -170,7 +174,7 @@ def _budget_bars(receipt: Receipt) -> Iterator[Text]:
         yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **figures)
 
 
-def _named_spans(receipt: Receipt) -> Iterator[Text]:
+def _named_span_lines(receipt: Receipt) -> Iterator[Text]:
     named = [span for span in receipt.layout if span.name]
     for span in named[:_MAX_LISTED]:
         section, name = section_name(span.section), _quote_name(span.name, span.score)
@@ -184,20 +188,20 @@ def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED]:
         yield translatable(
-            "Left out: {what} – {why}", what=_describe(one), why=to_translatable(one.why)
+            "Left out: {what} – {why}", what=_describe_dropped(one), why=to_translatable(one.why)
         )
     if len(receipt.dropped) > _MAX_LISTED:
         yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
 
 
-def _tool_calls(receipt: Receipt) -> Iterator[Text]:
+def _tool_call_lines(receipt: Receipt) -> Iterator[Text]:
     for one in receipt.tool_calls:
         result = " ".join(one.result.splitlines()[1:])
         shown = {"arguments": _quote_name(one.arguments), "result": _quote_name(result)}
         yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **shown)
 
 
-def _describe(one: DroppedItem) -> Text:
+def _describe_dropped(one: DroppedItem) -> Text:
     if one.section == "history":
         return translatable_count("the oldest message", "the {count} oldest messages", one.count)
     name = f" {_quote_name(one.name, one.score)}" if one.name else ""
@@ -244,7 +248,7 @@ _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This 
 
 @dataclass(eq=False)
 class UsageView:
-    """Reads usage totals; days and months are in UTC."""
+    """Shows people what their answers have cost today and this month, in UTC."""
 
     totals: UsageTotals
     budgets: Budgets
@@ -260,13 +264,15 @@ class UsageView:
         message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
-        lines = [await self._line(message, period, since) for period, since in begins.items()]
+        lines = [
+            await self._period_line(message, period, since) for period, since in begins.items()
+        ]
         caps = self.caps(message, request.active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
 
-    async def _line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
+    async def _period_line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
         total = await self.totals.person_total(message.author.id, since)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"

@@ -37,7 +37,7 @@ class CommandRequest:
     """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
     now: datetime
     failed: Sequence[StoredTurn] = ()
-    """Newest unanswered questions (`Conversations.load_failed`); only for `READS_HISTORY`."""
+    """Newest unanswered questions, for commands with `READS_HISTORY` only."""
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
     """A line for each of the newest messages: why it was answered or not."""
@@ -139,11 +139,7 @@ def command(
     changes_channel: bool = False,
     needs_admin: bool = False,
 ) -> Callable[[Method], Method]:
-    """Register a method as the handler of a command, or of a group's action: "preset use".
-
-    The summary is one line of help text from `marked`; without it, the command is unlisted.
-    `needs_admin` implies `changes_channel`; for the other arguments, see `CommandSpec`.
-    """
+    """Register a method as a command's handler; without a `summary`, help does not list it."""
 
     def register(method: Method) -> Method:
         vars(method)["command_spec"] = CommandSpec(
@@ -159,7 +155,7 @@ def command(
     return register
 
 
-def specs_of(owner: type) -> Iterator[CommandSpec]:
+def command_specs(owner: type) -> Iterator[CommandSpec]:
     """Yield the commands that a class's methods handle, in order."""
     for method in vars(owner).values():
         spec = getattr(method, "command_spec", None)
@@ -173,7 +169,7 @@ def listed_commands(
     """Return the commands that have a summary; actions are nested in their groups."""
     found = {group.name: group for group in groups}
     ordered: dict[str, CommandSpec] = {}
-    for spec in (each for owner in owners for each in specs_of(owner) if each.summary):
+    for spec in (each for owner in owners for each in command_specs(owner) if each.summary):
         name, _, action = spec.name.partition(" ")
         if action:
             group = ordered.get(name, found[name])
@@ -183,7 +179,7 @@ def listed_commands(
     return tuple(sorted(ordered.values(), key=lambda spec: first.get(spec.name, len(first))))
 
 
-def handlers_of(*owners: Any) -> dict[str, Handler]:
+def handlers_by_command(*owners: Any) -> dict[str, Handler]:
     """Return the objects' handlers by command name."""
     return {
         spec.name: method.__get__(owner)

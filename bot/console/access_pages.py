@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import ApiToken, AuditEntry, Scope
+from bot.chat.access import ApiToken, AuditEntry, TokenScope
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
 from bot.console.pages import static_files
 from bot.console.routes import (
@@ -20,7 +20,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
-    protected,
+    add_security_headers,
     redirect,
     route,
 )
@@ -51,7 +51,7 @@ class SessionPages(RouteGroup):
     is_https: bool
     home: str
 
-    @route("GET /", Scope.READ)
+    @route("GET /", TokenScope.READ)
     async def redirect_home(self) -> web.Response:
         return redirect(self.home)
 
@@ -70,7 +70,7 @@ class SessionPages(RouteGroup):
         if kind.startswith("text/"):
             response.charset = "utf-8"
             response.enable_compression()
-        protected(response)
+        add_security_headers(response)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return response
 
@@ -81,17 +81,17 @@ class SessionPages(RouteGroup):
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_local_path(back) or self.home)
-        self._set_session(response, session, int(SESSION_SECONDS))
+        self._set_session_cookie(response, session, int(SESSION_SECONDS))
         return response
 
-    @route("POST /logout", Scope.READ)
+    @route("POST /logout", TokenScope.READ)
     async def log_out(self, request: ConsoleRequest) -> web.Response:
         await self.logins.log_out(request.http.cookies.get(self.cookie, ""))
         response = redirect("/login")
-        self._set_session(response, "", 0)
+        self._set_session_cookie(response, "", 0)
         return response
 
-    def _set_session(self, response: web.Response, value: str, max_age: int) -> None:
+    def _set_session_cookie(self, response: web.Response, value: str, max_age: int) -> None:
         response.set_cookie(
             self.cookie,
             value,
@@ -128,8 +128,8 @@ _KIND = "token"
 class PolicyPage(RouteGroup):
     describe: Callable[[], Sequence[PolicySection]]
 
-    @route("GET /policy", Scope.READ, template="policy.html")
-    @route("GET /api/v1/policy", Scope.READ)
+    @route("GET /policy", TokenScope.READ, template="policy.html")
+    @route("GET /api/v1/policy", TokenScope.READ)
     async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
         """Get what is stored about people, by kind of data."""
         return {"kinds": self.describe()}
@@ -144,27 +144,27 @@ class AccessPage(RouteGroup):
     clock: Clock
     events: EventLog
 
-    @route("GET /api/v1/events", Scope.READ)
+    @route("GET /api/v1/events", TokenScope.READ)
     async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
         """List the newest webhook events, and whether each was sent."""
         return {"events": await self.events.list_recent()}
 
-    @route("GET /access", Scope.READ)
+    @route("GET /access", TokenScope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
         """Show the audit log and, if the caller may list them, the API tokens."""
-        may_list = Scope.OPERATE in request.caller.scopes
+        may_list = TokenScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
-        entries = await self._changes(request.caller, _PAGE_ENTRIES)
+        entries = await self._newest_entries(request.caller, _PAGE_ENTRIES)
         events = await self.events.list_recent()
         return Page("access.html", {"tokens": tokens, "entries": entries, "events": events})
 
-    @route("GET /api/v1/tokens", Scope.OPERATE)
+    @route("GET /api/v1/tokens", TokenScope.OPERATE)
     async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:
         """List the API tokens."""
         return {"tokens": await self.tokens.api_tokens()}
 
-    @route("DELETE /api/v1/tokens/{name}", Scope.OPERATE)
-    @route("POST /access/revoke", Scope.OPERATE, then="/access")
+    @route("DELETE /api/v1/tokens/{name}", TokenScope.OPERATE)
+    @route("POST /access/revoke", TokenScope.OPERATE, then="/access")
     async def revoke(
         self,
         request: ConsoleRequest,
@@ -177,17 +177,17 @@ class AccessPage(RouteGroup):
         await self.audit.record(AuditEntry(now, request.caller.name, "revoke token", name))
         return {"name": name}
 
-    @route("GET /api/v1/audit", Scope.READ)
+    @route("GET /api/v1/audit", TokenScope.READ)
     async def list_changes(
         self, request: ConsoleRequest, limit: Annotated[int, Field(ge=1, le=1000)] = 100
     ) -> Mapping[str, Sequence[AuditEntry]]:
         """List the newest entries of the audit log."""
-        return {"entries": await self._changes(request.caller, limit)}
+        return {"entries": await self._newest_entries(request.caller, limit)}
 
-    async def _changes(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
-        """Return the newest audit entries; token names are only for readers who may list tokens."""
+    async def _newest_entries(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
+        """Return the newest audit entries, with token names only if the reader may list tokens."""
         entries = await self.audit.newest(limit)
-        if Scope.OPERATE in reader.scopes:
+        if TokenScope.OPERATE in reader.scopes:
             return entries
         return [_without_token_names(one, reader) for one in entries]
 

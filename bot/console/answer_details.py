@@ -1,4 +1,4 @@
-"""Details of an answer: token budget, timing, cost elsewhere, parameters; secrets are masked."""
+"""Details of an answer: its token budget, timing, parameters, and cost with other models."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ class BudgetSegment:
 
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
-    """Return the bar's segments, left to right; the sections' tokens add up to the prompt's."""
+    """Return the segments of a bar that shows the prompt's sections, and the unused budget."""
     used = prompt_tokens(receipt)
     whole = max(1, used, receipt.limit or 0)
     segments: list[BudgetSegment] = []
@@ -64,12 +64,8 @@ class WaterfallStep:
     """The x positions of single events: the message's receipt, and each edit."""
 
 
-def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
-    """Return how the time was spent, from the message's arrival to the answer's delivery.
-
-    `delivered` is when the last part was sent, in seconds after the message arrived; None if not
-    sent or no longer known.
-    """
+def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
+    """Return chart steps from a message's arrival to `delivered`, in seconds after arrival."""
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
     steps = {
@@ -83,26 +79,30 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
     last_edit = max(timings.edits, default=0.0)
     scale = _WATERFALL_WIDTH / max(written, last_edit, delivered or 0.0, 1e-9)
 
-    def place(step: str, at: float, seconds: float, marks: Sequence[float] = ()) -> WaterfallStep:
+    def make_step(
+        step: str, at: float, seconds: float, marks: Sequence[float] = ()
+    ) -> WaterfallStep:
         width = round(max(seconds * scale, 1.0), 2)
         return WaterfallStep(step, seconds, round(at * scale, 2), width, marks)
 
     placed: list[WaterfallStep] = []
     at = 0.0
     for step, seconds in steps.items():
-        placed.append(place(step, at, seconds, [0.0] if step == "received" else ()))
+        placed.append(make_step(step, at, seconds, [0.0] if step == "received" else ()))
         at += seconds
     if timings.edits:
         begin = min(timings.edits)
         marks = [round(one * scale, 2) for one in timings.edits]
-        placed.append(place("edits", begin, last_edit - begin, marks))
+        placed.append(make_step("edits", begin, last_edit - begin, marks))
     if delivered is not None:
-        placed.append(place("delivered", written, max(0.0, max(delivered, last_edit) - written)))
+        placed.append(
+            make_step("delivered", written, max(0.0, max(delivered, last_edit) - written))
+        )
     return placed
 
 
 def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
-    """Return up to six round axis marks below a waterfall: the seconds and x position of each."""
+    """Return up to six marks for the chart's time axis: the seconds and x position of each."""
     longest = max(steps, key=lambda one: one.seconds)
     if not longest.seconds:
         return []
@@ -113,10 +113,10 @@ def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
     return [(one, round(one / seconds * _WATERFALL_WIDTH, 2)) for one in marks]
 
 
-def costs_elsewhere(
+def costs_with_other_models(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
-    """Return what the same tokens would cost with each other priced model, cheapest first."""
+    """Return the cost of an answer with each other priced model, cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     costs = {
         (provider, (settings.model or model) if model == _ANY else model): price.cost(usage)
@@ -129,7 +129,7 @@ def costs_elsewhere(
     return [("/".join(name), format_cost(cost)) for name, cost in ordered]
 
 
-class _Content(msgspec.Struct, frozen=True):
+class _PresetContent(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] | None = None
     max_output_tokens: int | None = None
     stop_sequences: list[str] | None = None
@@ -138,10 +138,12 @@ class _Content(msgspec.Struct, frozen=True):
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
-    """Return each parameter's name, value and origin; the origin is None without a version."""
-    content = msgspec.json.decode(version.content, type=_Content) if version else _Content()
+    """Return name, value, and origin of a prompt's parameters (no origin without a `version`)."""
+    content = (
+        msgspec.json.decode(version.content, type=_PresetContent) if version else _PresetContent()
+    )
 
-    def origin(value: object, given: object) -> Text | None:
+    def describe_origin(value: object, given: object) -> Text | None:
         if version is None:
             return None
         if given is None:
@@ -152,17 +154,19 @@ def used_parameters(
 
     given = content.parameters or {}
     used = [
-        (name, str(value), origin(value, given.get(name)))
+        (name, str(value), describe_origin(value, given.get(name)))
         for name, value in prompt.parameters.items()
     ]
     longest = prompt.max_output_tokens
     if longest is not None:
-        used.append(("max_output_tokens", str(longest), origin(longest, content.max_output_tokens)))
+        used.append(
+            ("max_output_tokens", str(longest), describe_origin(longest, content.max_output_tokens))
+        )
     own = content.stop_sequences or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
         is_own = version is None or text in own
-        used.append(("stop", repr(text), origin(text, text) if is_own else others))
+        used.append(("stop", repr(text), describe_origin(text, text) if is_own else others))
     return used
 
 

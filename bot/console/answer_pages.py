@@ -1,4 +1,4 @@
-"""Answers: the list, one answer, its prompt, a comparison, and a replay."""
+"""Pages about answers: search them, show one with its prompt, compare two, and ask again."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
@@ -22,18 +22,18 @@ from bot.chat.usage import MICROS
 from bot.console.answer_details import (
     axis_marks,
     budget_segments,
-    costs_elsewhere,
+    costs_with_other_models,
     find_answer,
     masked_answer,
     used_parameters,
-    waterfall,
+    waterfall_steps,
 )
 from bot.console.differences import differing_pieces
 from bot.console.prompt_view import (
     described_pieces,
+    extract_question,
     joined_messages,
     prompt_sections,
-    question_of,
     token_pieces,
 )
 from bot.console.routes import (
@@ -41,7 +41,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
-    download,
+    download_response,
     redirect,
     route,
 )
@@ -69,29 +69,37 @@ _NO_TOKENS = translatable(
 
 
 class AnswerQuery(BaseModel):
-    """Filters for answers; without any, all answers match."""
+    """Filters for a search of answers; an empty query finds all answers."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     channel: str = Field("", max_length=500, description="The key of a conversation.")
     preset: str = Field("", max_length=500)
-    person: str = Field("", max_length=500, description="Such as telegram:5.")
+    person: str = Field("", max_length=500, description="A person's id, such as telegram:5.")
     model: str = Field("", max_length=500, description="The model or its provider.")
-    cost: float | Literal[""] = Field("", description="At least, in US dollars.")
-    seconds: float | Literal[""] = Field("", description="At least.")
-    cut_off: bool = Field(False, description="Only those that did not end by themselves.")
-    left_out: bool = Field(False, description="Only those for which something was left out.")
-    text: str = Field("", max_length=500, description="In the answer or the newest message.")
-    since: datetime | Literal[""] = Field("", description="In UTC, or in Unix seconds.")
+    cost: float | Literal[""] = Field("", description="The lowest cost, in US dollars.")
+    seconds: float | Literal[""] = Field("", description="The shortest time, in seconds.")
+    cut_off: bool = Field(False, description="Only answers that were cut off.")
+    left_out: bool = Field(
+        False, description="Only answers whose prompt had to leave something out."
+    )
+    text: str = Field(
+        "", max_length=500, description="Text in the answer or in the message that it answers."
+    )
+    since: datetime | Literal[""] = Field(
+        "", description="The time of the oldest answer, in UTC or in Unix seconds."
+    )
     until: datetime | Literal[""] = ""
     sort: Literal["", "seconds", "first_word", "tokens", "cost"] = Field(
-        "", description="What comes first; by default the newest."
+        "", description="Which answers come first; by default the newest."
     )
-    before: int | None = Field(None, ge=0, lt=_MAX_NUMBER, description="Only smaller numbers.")
+    before: int | None = Field(
+        None, ge=0, lt=_MAX_NUMBER, description="Only answers with a number below this one."
+    )
 
     @field_validator("channel", "preset", "person", "model", "text")
     @classmethod
-    def _without_nul(cls, given: str) -> str:
+    def _remove_nul(cls, given: str) -> str:
         return given.replace("\0", "").strip()  # PostgreSQL has none
 
     def to_search(self) -> AnswerSearch:
@@ -178,7 +186,7 @@ def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow
         reason=receipt.reason,
         left_out=sum(item.count for item in receipt.dropped),
         cost=_to_dollars(receipt.charge.cost),
-        question=mask(question_of(receipt))[:_EXCERPT_CHARS],
+        question=mask(extract_question(receipt))[:_EXCERPT_CHARS],
         excerpt=mask(receipt.answer)[:_EXCERPT_CHARS],
         check=receipt.check,
     )
@@ -195,7 +203,9 @@ Replay: TypeAlias = Callable[
 ]
 
 
-_Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
+_Preset = Annotated[
+    str, Field(max_length=500, description="The preset whose model and parameters are used.")
+]
 _Draft = Annotated[
     str,
     Field(
@@ -238,7 +248,7 @@ class AnswerPages(RouteGroup):
     clock: Clock
     _counted: tuple[float, Mapping[str, Mapping[str, int]]] = (-math.inf, {})
 
-    @route("GET /api/v1/answers", Scope.READ)
+    @route("GET /api/v1/answers", TokenScope.READ)
     async def list_answers(
         self, query: AnswerQuery
     ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
@@ -247,11 +257,11 @@ class AnswerPages(RouteGroup):
         rows = [answer_row(one, self.prompts.mask) for one in found.answers]
         return {"answers": rows, "next_before": found.next_before}
 
-    @route("GET /answers", Scope.READ)
+    @route("GET /answers", TokenScope.READ)
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
-            notes = await self.notes.newest_of_kind(ERROR_NOTES, _MAX_ERRORS, since, until)
+            notes = await self.notes.newest_with_key_prefix(ERROR_NOTES, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
         found = await self.list_answers(query)
         given = {name: one for name, one in request.http.query.items() if one}
@@ -270,22 +280,22 @@ class AnswerPages(RouteGroup):
         )
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Count the last month's answers by filter and frequent value; up to 30 s old."""
+        """Return counts of the last month's answers by filter and value, up to 30 seconds old."""
         made_at, counts = self._counted
         if self.clock.monotonic() - made_at > _COUNTS_SECONDS:
             since = self.clock.now() - _COUNTED_SECONDS
-            counts = await self.answers.counts(since, _MAX_COUNTED)
+            counts = await self.answers.count_filter_values(since, _MAX_COUNTED)
             self._counted = (self.clock.monotonic(), counts)
         return counts
 
-    @route("GET /answers.jsonl", Scope.READ)
+    @route("GET /answers.jsonl", TokenScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object in each line."""
         found = await self.answers.search(query.to_search(), _MAX_EXPORTED)
-        lines = [self._exported(one) for one in found.answers]
-        return download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
+        lines = [self._export_line(one) for one in found.answers]
+        return download_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
-    def _exported(self, answer: StoredAnswer) -> str:
+    def _export_line(self, answer: StoredAnswer) -> str:
         masked = masked_answer(answer, self.prompts.mask)
         receipt = masked.receipt
         line = {
@@ -299,7 +309,7 @@ class AnswerPages(RouteGroup):
     async def _find(self, number: int) -> StoredAnswer:
         return masked_answer(await find_answer(self.answers, number), self.prompts.mask)
 
-    @route("GET /api/v1/answers/{number}", Scope.READ)
+    @route("GET /api/v1/answers/{number}", TokenScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
         """Get an answer with its text and the details of its prompt."""
         answer = await self._find(number)
@@ -314,11 +324,11 @@ class AnswerPages(RouteGroup):
             "feedback": await self.answers.find_feedback(number),
         }
 
-    @route("GET /api/v1/answers/{number}/prompt", Scope.READ)
+    @route("GET /api/v1/answers/{number}/prompt", TokenScope.READ)
     async def show_prompt(
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
-        """Get the prompt of an answer, without secrets, in the requested form only."""
+        """Get the prompt of an answer in one form, with secrets masked."""
         answer = await self._find(number)
         shown: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
         shown = {"text": "", "messages": [], "tokens": []}
@@ -326,12 +336,12 @@ class AnswerPages(RouteGroup):
             case "messages":
                 shown["messages"] = _shown_messages(answer.receipt.prompt)
             case "tokens":
-                shown["tokens"] = await self._tokens(answer)
+                shown["tokens"] = await self._tokenize_prompt(answer)
             case "text":
                 shown["text"] = (await self.prompts.describe(answer.receipt)).text
         return shown
 
-    async def _tokens(self, answer: StoredAnswer) -> Sequence[PromptToken]:
+    async def _tokenize_prompt(self, answer: StoredAnswer) -> Sequence[PromptToken]:
         backend = self.backends.get(answer.receipt.provider)
         if backend is None or not backend.can_tokenize:
             raise RequestRefused(409, _NO_TOKENS)
@@ -340,20 +350,20 @@ class AnswerPages(RouteGroup):
         except BackendUnavailable as error:
             raise RequestRefused(409, str(error)) from None
 
-    @route("GET /answers/{number}", Scope.READ)
+    @route("GET /answers/{number}", TokenScope.READ)
     async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
         answer = await self._find(number)
         receipt = answer.receipt
         version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
-        steps = waterfall(receipt, await self._delivered_seconds(answer))
+        steps = waterfall_steps(receipt, await self._delivered_seconds(answer))
         return Page(
             "answer.html",
             {
                 "answer": answer_row(answer),
                 "text": receipt.answer,
-                "question": question_of(receipt),
+                "question": extract_question(receipt),
                 "thoughts": receipt.thoughts,
                 "feedback": await self.answers.find_feedback(number),
                 "address": parse_address(answer.conversation),
@@ -365,9 +375,9 @@ class AnswerPages(RouteGroup):
                 "dropped": receipt.dropped,
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
                 "parameters": used_parameters(receipt.prompt, version),
-                "before": await self.answers.find_before(answer),
-                "beside": await self.answers.find_beside(answer),
-                "elsewhere": costs_elsewhere(receipt, self.providers),
+                "before": await self.answers.find_previous(answer),
+                "beside": await self.answers.find_previous_and_next(answer),
+                "elsewhere": costs_with_other_models(receipt, self.providers),
                 "presets": sorted(self.presets),
                 "drafts": [one.name for one in await self.drafts.all()],
                 **await self._prompt_values(answer, form),
@@ -377,7 +387,7 @@ class AnswerPages(RouteGroup):
     async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
         """Return how many seconds after the message the answer was delivered; None if unknown."""
         received = answer.receipt.timings.received_at
-        sent = None if received is None else await self.answers.find_delivery(answer)
+        sent = None if received is None else await self.answers.find_sent_time(answer)
         return None if sent is None or received is None else max(0.0, sent - received)
 
     async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
@@ -387,7 +397,9 @@ class AnswerPages(RouteGroup):
                 values["sections"] = prompt_sections(answer.receipt)
             case "tokens":
                 try:
-                    values["pieces"] = token_pieces(await self._tokens(answer), answer.receipt)
+                    values["pieces"] = token_pieces(
+                        await self._tokenize_prompt(answer), answer.receipt
+                    )
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
@@ -396,11 +408,11 @@ class AnswerPages(RouteGroup):
                 values["details"] = description.details
         return values
 
-    @route("GET /answers/{number}/compare", Scope.READ)
+    @route("GET /answers/{number}/compare", TokenScope.READ)
     async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
         return redirect(f"/answers/{max(number, other)}/compare/{min(number, other)}")
 
-    @route("GET /answers/{number}/compare/{other}", Scope.READ)
+    @route("GET /answers/{number}/compare/{other}", TokenScope.READ)
     async def comparison_page(self, number: int, other: int) -> Page:
         newer, older = await self._find(number), await self._find(other)
         prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
@@ -416,7 +428,7 @@ class AnswerPages(RouteGroup):
             },
         )
 
-    @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
+    @route("POST /api/v1/answers/{number}/replay", TokenScope.OPERATE)
     async def ask_again(
         self,
         number: int,
@@ -424,7 +436,7 @@ class AnswerPages(RouteGroup):
         draft: _Draft = "",
         parameters: _Parameters = {},  # noqa: B006 # pydantic copies it
     ) -> Mapping[str, object]:
-        """Repeat a stored request to a model; empty values keep the original ones.
+        """Send a stored prompt to a model again; empty values keep the original ones.
 
         The new answer is stored under its own number, but not added to any history.
         """
@@ -437,7 +449,9 @@ class AnswerPages(RouteGroup):
         return await self.show(made.number)
 
     @route(
-        "POST /answers/{number}/replay", Scope.OPERATE, then="/answers/{replayed}/compare/{number}"
+        "POST /answers/{number}/replay",
+        TokenScope.OPERATE,
+        then="/answers/{replayed}/compare/{number}",
     )
     async def ask_again_by_form(
         self,

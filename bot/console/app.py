@@ -1,6 +1,7 @@
-"""The console: register the route table, admit requests, respond with pages or JSON.
+"""The console's web application: admit requests, call their handlers, and send the answers.
 
-Admission checks Host and Origin, session or token, scope, CSRF token, and the values.
+A request is admitted if its Host and Origin, session or API token, scope, CSRF token, and values
+are valid.
 """
 
 import json
@@ -15,7 +16,7 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
-from bot.console.pages import Names, PageRenderer
+from bot.console.pages import DisplayNames, PageRenderer
 from bot.console.routes import (
     NOBODY,
     Caller,
@@ -23,8 +24,8 @@ from bot.console.routes import (
     Page,
     Route,
     RouteGroup,
+    add_security_headers,
     check_scope,
-    protected,
 )
 from bot.errors import RequestRefused, StoreError, UserError
 from bot.settings import ConsoleSettings
@@ -56,7 +57,7 @@ class RequestGate:
         self, http: web.Request, route: Route
     ) -> tuple[ConsoleRequest, BaseModel | None]:
         """Return the request and its validated body or query; raises `RequestRefused`."""
-        self._check_sender(http)
+        self._check_host_and_origin(http)
         caller = await self._identify(http, route)
         form = await _read_form(http, with_files=route.scope is not None)
         if caller.csrf_token and http.method not in _SAFE_METHODS:
@@ -73,7 +74,7 @@ class RequestGate:
         is_admitted = partial(self._is_admitted, http, route)
         return ConsoleRequest(http, caller, is_admitted), given
 
-    def _check_sender(self, http: web.Request) -> None:
+    def _check_host_and_origin(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
         if _host_name(http.host) not in self._names:
@@ -173,10 +174,10 @@ _TITLES = {
 
 
 class Console:
-    """Serves all route groups together, through `add_routes`."""
+    """Serves the routes of all route groups; `add_routes` adds them to an application."""
 
     def __init__(
-        self, gate: RequestGate, groups: Sequence[RouteGroup], names: Names | None = None
+        self, gate: RequestGate, groups: Sequence[RouteGroup], names: DisplayNames | None = None
     ) -> None:
         self._gate = gate
         self.routes = [route for group in groups for route in group.routes]
@@ -185,9 +186,9 @@ class Console:
 
     def add_routes(self, app: web.Application) -> None:
         for route in self.routes:
-            app.router.add_route(route.method, route.path, self._handler(route))
+            app.router.add_route(route.method, route.path, self._make_handler(route))
 
-    def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _make_handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(http: web.Request) -> web.StreamResponse:
             request = ConsoleRequest(http, NOBODY)
             try:
@@ -196,10 +197,10 @@ class Console:
                 if isinstance(answer, Page) and self._renderer.names:
                     await self._renderer.names.refresh()
             except (RequestRefused, UserError, StoreError) as error:
-                return self._refusal(request, route, error)
+                return self._respond_with_refusal(request, route, error)
             except web.HTTPRequestEntityTooLarge as error:
                 refusal = RequestRefused(413, error.text or "too large")
-                return self._refusal(request, route, refusal)
+                return self._respond_with_refusal(request, route, refusal)
             return self._respond(answer, request)
 
         return handle
@@ -207,23 +208,23 @@ class Console:
     def _respond(self, answer: object, request: ConsoleRequest) -> web.StreamResponse:
         match answer:
             case Page():
-                return self._page(answer, request)
+                return self._respond_with_page(answer, request)
             case web.StreamResponse():
                 return answer
             case _:
                 body = _to_json(answer, request.language)
                 response = web.Response(body=body, content_type="application/json")
                 response.enable_compression()
-                return protected(response)
+                return add_security_headers(response)
 
-    def _page(self, page: Page, request: ConsoleRequest) -> web.Response:
+    def _respond_with_page(self, page: Page, request: ConsoleRequest) -> web.Response:
         nonce = secrets.token_urlsafe(16)
         html = self._renderer.render(page, request, nonce)
         response = web.Response(text=html, content_type="text/html", status=page.status)
         response.enable_compression()
-        return protected(response, nonce)
+        return add_security_headers(response, nonce)
 
-    def _refusal(
+    def _respond_with_refusal(
         self, reader: ConsoleRequest, route: Route, error: RequestRefused | UserError | StoreError
     ) -> web.Response:
         if isinstance(error, StoreError):
@@ -232,11 +233,13 @@ class Console:
         text = error.text
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.language)
-            return protected(web.json_response({"error": told}, status=status))
+            return add_security_headers(web.json_response({"error": told}, status=status))
         title = _TITLES.get(status, translatable("That did not work"))
         if status == 401:  # with what logs in
-            return self._page(Page("login.html", {"problem": text}, status), reader)
-        return self._page(Page("refused.html", {"title": title, "problem": text}, status), reader)
+            return self._respond_with_page(Page("login.html", {"problem": text}, status), reader)
+        return self._respond_with_page(
+            Page("refused.html", {"title": title, "problem": text}, status), reader
+        )
 
 
 def _to_json(answer: object, language: str) -> bytes:

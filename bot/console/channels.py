@@ -1,4 +1,4 @@
-"""Channel pages: who answers, people, sessions, budgets; choose, say, forget, export."""
+"""Pages about channels: who answers there, people, sessions, budgets, and what can be changed."""
 
 import hashlib
 import json
@@ -12,15 +12,22 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import AuditEntry, Scope
+from bot.chat.access import AuditEntry, TokenScope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
-from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
+from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
 from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    download_response,
+    route,
+)
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.preset import Preset
@@ -52,9 +59,9 @@ class ChannelsPage(RouteGroup):
     state: ServiceState
     default_preset: str
 
-    @route("GET /api/v1/channels", Scope.READ)
-    @route("GET /channels", Scope.READ, template="channels.html")
-    async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | MadeSetting]]:
+    @route("GET /api/v1/channels", TokenScope.READ)
+    @route("GET /channels", TokenScope.READ, template="channels.html")
+    async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | StoredChatSetting]]:
         """List channels, and the settings made in chats."""
         settings = await self.state.chat_settings()
         return {
@@ -109,7 +116,7 @@ class ChannelPage(RouteGroup):
     rate_limits: RateLimits
     clock: Clock
 
-    @route(f"GET /api/v1{_ONE}", Scope.READ)
+    @route(f"GET /api/v1{_ONE}", TokenScope.READ)
     async def detail(self, channel: str) -> ChannelDetail:
         """Get a channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._scopes(channel)
@@ -144,10 +151,10 @@ class ChannelPage(RouteGroup):
             ],
             people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
             sessions=await self.state.sessions(channel, _MAX_SESSIONS),
-            budgets=await self._budgets(scopes, active),
+            budgets=await self._budget_rows(scopes, active),
         )
 
-    @route(f"GET {_ONE}", Scope.READ)
+    @route(f"GET {_ONE}", TokenScope.READ)
     async def show(self, channel: str) -> Page:
         found = await self.detail(channel)
         return Page(
@@ -162,20 +169,22 @@ class ChannelPage(RouteGroup):
             },
         )
 
-    @route(f"POST /api/v1{_ONE}/presets", Scope.OPERATE)
-    @route(f"POST {_ONE}/presets", Scope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_ONE}/presets", TokenScope.OPERATE)
+    @route(f"POST {_ONE}/presets", TokenScope.OPERATE, then=_ONE)
     async def choose(
         self,
         request: ConsoleRequest,
         channel: str,
         scope: Annotated[str, Field(min_length=1, max_length=300)],
         action: Literal["use", "add", "remove", "reset"],
-        preset: Annotated[str, Field(max_length=500, description="Not needed for reset.")] = "",
+        preset: Annotated[
+            str, Field(max_length=500, description="A preset's name; not needed for reset.")
+        ] = "",
     ) -> ChannelDetail:
         """Change which presets answer in a channel or a wider scope, as /preset does."""
         scopes = await self._scopes(channel)
         if scope not in scopes:
-            raise RequestRefused(404, translatable("This scope is not one of this channel."))
+            raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         wider = scopes[scopes.index(scope) :]
         before = await self.resolver.resolve(wider)
         if action == "reset":
@@ -189,11 +198,11 @@ class ChannelPage(RouteGroup):
             await self.resolver.set_active(scope, chosen, _OPERATOR)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
-        await self._record(request, f"preset {action}", scope, *names)
+        await self._record_change(request, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
-    @route(f"POST /api/v1{_ONE}/access", Scope.OPERATE)
-    @route(f"POST {_ONE}/access", Scope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_ONE}/access", TokenScope.OPERATE)
+    @route(f"POST {_ONE}/access", TokenScope.OPERATE, then=_ONE)
     async def set_access(
         self,
         request: ConsoleRequest,
@@ -204,15 +213,15 @@ class ChannelPage(RouteGroup):
     ) -> ChannelDetail:
         """Allow or block a person, role or channel, as /access does; "off" turns the bot off."""
         if scope not in await self._scopes(channel):
-            raise RequestRefused(404, translatable("This scope is not one of this channel."))
+            raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         switches_on = (rule, action) == ("off", "allow")
         value = None if action == "reset" or switches_on else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
         await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, audited=True)
         return await self.detail(channel)
 
-    @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
-    @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
+    @route(f"DELETE /api/v1{_ONE}", TokenScope.OPERATE)
+    @route(f"POST {_ONE}/forget", TokenScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all of its messages."""
         scopes = await self._scopes(channel)
@@ -224,10 +233,10 @@ class ChannelPage(RouteGroup):
             tuple(scopes),
         )
         await self.receive([event])
-        await self._record(request, "forget channel", channel)
+        await self._record_change(request, "forget channel", channel)
         return {"channel": channel}
 
-    @route("POST /api/v1/say", Scope.SAY)
+    @route("POST /api/v1/say", TokenScope.SAY)
     async def say(
         self,
         request: ConsoleRequest,
@@ -237,8 +246,8 @@ class ChannelPage(RouteGroup):
     ) -> Mapping[str, str]:
         """Say something in a channel, as the character that answers there.
 
-        Repeat a request that got no response with the same key: within a few days, a repeated
-        combination of token, channel and key sends nothing.
+        If a request got no response, repeat it with the same key: for a few days, the same token,
+        channel and key send only one message.
         """
         rate = Rate(f"say {request.caller.name}", _SAID_PER_MINUTE, 60)
         if await self.rate_limits.take([rate]) > 0:
@@ -256,15 +265,15 @@ class ChannelPage(RouteGroup):
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
         await self.receive([message])
-        await self._record(request, "say", channel)
+        await self._record_change(request, "say", channel)
         return {"channel": channel, "key": key}
 
-    @route(f"GET {_ONE}/export", Scope.READ)
+    @route(f"GET {_ONE}/export", TokenScope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._scopes(channel)
         turns = await self.state.turns(channel)
-        await self._record(request, "export channel", channel)
+        await self._record_change(request, "export channel", channel)
         content = {
             "channel": channel,
             "scopes": list(scopes),
@@ -272,9 +281,9 @@ class ChannelPage(RouteGroup):
             "messages": [_export_turn(session, turn) for session, turn in turns],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
-        return download(text, "application/json", 'filename="channel.json"')
+        return download_response(text, "application/json", 'filename="channel.json"')
 
-    async def _record(
+    async def _record_change(
         self, request: ConsoleRequest, action: str, subject: str, before: str = "", after: str = ""
     ) -> None:
         who, now = request.caller.name, self.clock.now()
@@ -305,7 +314,7 @@ class ChannelPage(RouteGroup):
             return True
         return channel in {one.channel for one in await self.state.channels(_MAX_CHANNELS)}
 
-    async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
+    async def _budget_rows(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
         caps = self.caps(scopes, active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         return [
@@ -319,7 +328,7 @@ class ChannelPage(RouteGroup):
         ]
 
 
-def _scope_row(at: int, scopes: Sequence[str], chosen: MadeSetting | None) -> _Row:
+def _scope_row(at: int, scopes: Sequence[str], chosen: StoredChatSetting | None) -> _Row:
     if ":guild:" in scopes[at]:
         kind = "server"
     else:

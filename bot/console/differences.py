@@ -16,13 +16,13 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 """`difflib`'s opcodes: a tag, then start and end in the first and in the second sequence."""
 
 
-def opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
+def edit_opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
     """Return the edits between two sequences; a single edit if they differ too much."""
-    codes = _opcodes(before, after)
+    codes = _opcodes_if_similar(before, after)
     return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
 
 
-def _opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
+def _opcodes_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
     shorter = min(len(before), len(after))
     head = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     rest = shorter - head
@@ -41,21 +41,18 @@ def _opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
 
 @value_class
 class DifferingPiece:
-    """A run of words, or a line, in both texts or in only one."""
+    """Words or a line, and whether they are in both texts or only in one of them."""
 
     text: str
     change: Literal["same", "removed", "added"]
 
 
 def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
-    """Return the shared and differing words, in reading order.
-
-    Very long texts are compared by lines, and huge ones not at all.
-    """
+    """Return two texts in reading order, as shared and differing pieces (words or lines)."""
     old, new = _WORD.findall(before), _WORD.findall(after)
-    if (codes := _opcodes(old, new)) is None:
+    if (codes := _opcodes_if_similar(old, new)) is None:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-        codes = opcodes(old, new)
+        codes = edit_opcodes(old, new)
     pieces = []
     for tag, begin, end, other, other_end in codes:
         removed, added = "".join(old[begin:end]), "".join(new[other:other_end])
@@ -72,7 +69,7 @@ def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
 def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
     """Return the first differing lines with some context, and the number of differences."""
     old, new = before.splitlines(), after.splitlines()
-    codes = opcodes(old, new)
+    codes = edit_opcodes(old, new)
     lines: list[DifferingPiece] = []
     for tag, begin, end, other, other_end in codes:
         same = old[begin:end] if tag == "equal" else []

@@ -1,4 +1,4 @@
-"""Home: what needs attention, what is set up, and figures over time; usage as JSON and CSV."""
+"""The home page: what needs attention, what is set up, and usage over time. Also usage as CSV."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -11,10 +11,10 @@ from typing import Annotated, Literal, TypeAlias
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.usage import MICROS, UsageTotal, format_usage_table
 from bot.console.operation import OperationPage
-from bot.console.routes import NavigationItem, Page, RouteGroup, download, route
+from bot.console.routes import NavigationItem, Page, RouteGroup, download_response, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.telemetry.logs import ERROR_NOTES
@@ -33,14 +33,16 @@ _STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 Span: TypeAlias = Literal["24h", "7d", "30d"]
 Group: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
 Grouping: TypeAlias = Literal["day"] | Group
-_Since = Annotated[date | Literal[""], Field(description="By default a month ago; days are UTC's.")]
+_Since = Annotated[
+    date | Literal[""], Field(description="The first day, in UTC; by default a month ago.")
+]
 _Until = Annotated[date | Literal[""], Field(description="The last day; by default today.")]
 _Rows: TypeAlias = Sequence[tuple[int, str, UsageTotal]]
 
 
 @value_class
 class UsageSum:
-    """The totals of several answers."""
+    """The total usage of a group of answers, such as those of a day or a preset."""
 
     name: str
     """The group's name: a day, preset, channel, provider, person or model."""
@@ -59,7 +61,7 @@ class UsageSum:
 
 @value_class
 class Activity:
-    """Usage figures for a period; each list of numbers has one per time step, oldest first."""
+    """Usage figures of a period, as lists with an item for each time step, oldest first."""
 
     since: float
     """The start of the period, in Unix seconds."""
@@ -90,7 +92,7 @@ class HomePage(RouteGroup):
     """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
 
-    @route("GET /home", Scope.READ)
+    @route("GET /home", TokenScope.READ)
     async def show(self, span: Span = "24h", by: Group = "provider") -> Page:
         activity = await self.figures(span, by)
         most = max((one.tokens for one in activity.sums), default=0)
@@ -110,16 +112,16 @@ class HomePage(RouteGroup):
             },
         )
 
-    @route("GET /api/v1/figures", Scope.READ)
+    @route("GET /api/v1/figures", TokenScope.READ)
     async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
         step, count = _STEPS[span]
         until = (self.clock.now() // step + 1) * step
         since = until - step * count
         first_words = [Counter[float]() for _ in range(count)]
-        for at, seconds, answers in await self.totals.first_words(since, until, step):
+        for at, seconds, answers in await self.totals.first_word_delays(since, until, step):
             first_words[at][seconds] = answers
-        errors = await self.totals.failures(ERROR_NOTES, since, until, step)
+        errors = await self.totals.count_failures(ERROR_NOTES, since, until, step)
         rows = await self.totals.over_time(by, since, until, step)
         sums = usage_sums(rows)
         places = {one.name: at for at, one in enumerate(sums[:_MOST_GROUPS])}
@@ -127,10 +129,10 @@ class HomePage(RouteGroup):
         for at, name, total in rows:
             cells[places.get(name, _MOST_GROUPS), at].append(total)
         groups = [
-            [_added(cells[line, at]) for at in range(count)]
+            [_add_totals(cells[line, at]) for at in range(count)]
             for line in range(min(len(sums), _MOST_GROUPS + 1))
         ]
-        steps = [_added([line[at] for line in groups]) for at in range(count)]
+        steps = [_add_totals([line[at] for line in groups]) for at in range(count)]
         return Activity(
             since,
             step,
@@ -153,13 +155,13 @@ class HomePage(RouteGroup):
         first = min(since or last - timedelta(days=_DAYS - 1), last)
         return max(first, last - timedelta(days=_MAX_DAYS)), last
 
-    @route("GET /api/v1/usage", Scope.READ)
+    @route("GET /api/v1/usage", TokenScope.READ)
     async def list_sums(
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
         """Get the usage and cost of answers."""
         first, last = self._day_range(since, until)
-        begin, end = (_midnight(day).timestamp() for day in (first, last + timedelta(days=1)))
+        begin, end = (_start_of_day(day).timestamp() for day in (first, last + timedelta(days=1)))
         rows = await self.totals.over_time(by, begin, end, _DAY_SECONDS)
         if by == "day":
             rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
@@ -168,12 +170,14 @@ class HomePage(RouteGroup):
             sums.sort(key=lambda one: one.name, reverse=True)
         return {"since": first, "until": last, "sums": sums}
 
-    @route("GET /usage.csv", Scope.READ)
+    @route("GET /usage.csv", TokenScope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
         first, last = self._day_range(since, until)
-        rows = await self.totals.by_day(_midnight(first), _midnight(last + timedelta(days=1)))
-        return download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
+        rows = await self.totals.by_day(
+            _start_of_day(first), _start_of_day(last + timedelta(days=1))
+        )
+        return download_response(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 
 def _percentiles(counts: Counter[float]) -> tuple[float, float] | None:
@@ -185,7 +189,7 @@ def _percentiles(counts: Counter[float]) -> tuple[float, float] | None:
     return half, most
 
 
-def _midnight(day: date) -> datetime:
+def _start_of_day(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
@@ -194,12 +198,12 @@ def usage_sums(rows: _Rows) -> list[UsageSum]:
     ordered = sorted(rows, key=lambda row: row[1])
     sums = []
     for name, of in groupby(ordered, key=lambda row: row[1]):
-        one = _added([total for *_, total in of])
+        one = _add_totals([total for *_, total in of])
         tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
         sums.append(UsageSum(name, one.answers, *tokens, one.cost / MICROS, one.unpriced))
     return sorted(sums, key=lambda one: one.tokens, reverse=True)
 
 
-def _added(totals: Sequence[UsageTotal]) -> UsageTotal:
+def _add_totals(totals: Sequence[UsageTotal]) -> UsageTotal:
     values = ([getattr(one, name) for one in totals] for name in UsageTotal.__match_args__)
     return UsageTotal(*map(sum, values))

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.rate import Rate
 from bot.console.routes import Caller
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.runtime.secret_file import SecretFile
-from bot.settings import ConsoleSettings, is_api_token
+from bot.settings import ConsoleSettings, has_api_token_length
 from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.secret_masker import register_secrets
 from bot.texts.text import translatable
@@ -58,13 +58,13 @@ class ConsoleLinks:
     async def make_login_link(self) -> str:
         return await make_login_link(self.tokens, self.clock, self.address or "")
 
-    def answer(self, number: int) -> str | None:
+    def answer_url(self, number: int) -> str | None:
         """Return the URL of an answer's page; None if no console is served."""
         return self.address and f"{self.address.rstrip('/')}/answers/{number}"
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions; accepts at most five wrong tokens a minute."""
+    """Starts and finds console sessions, finds API tokens, and allows 5 wrong tokens a minute."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ConsoleLogins:
         self._clock = clock
 
     async def log_in(self, token: str) -> str:
-        """Return a new session's token; too many wrong tokens never lock out a valid one."""
+        """Exchange a one-time token for a session token; raises `RequestRefused` if it is wrong."""
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:
@@ -105,7 +105,7 @@ class ConsoleLogins:
         """Return a session cookie's caller; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
-        return Caller("session", frozenset(Scope), csrf_token_of(session))
+        return Caller("session", frozenset(TokenScope), csrf_token_of(session))
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
         """Return the caller for an `Authorization: Bearer` header; None if the token is unknown."""
@@ -113,20 +113,20 @@ class ConsoleLogins:
         if kind.lower() != "bearer":
             return None
         digest = token_digest(token.strip()[:_MAX_TOKEN_CHARS])
-        self._read_changed_file()
+        self._reload_token_file()
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
-            return Caller("token of the settings", frozenset(Scope))
+            return Caller("token of the settings", frozenset(TokenScope))
         found = await self._tokens.find_api_token(digest)
         if found is None:
             return None
         scopes = frozenset(found.scopes)
         return Caller(f"token {found.name}", scopes, channels=found.channels)
 
-    def _read_changed_file(self) -> None:
+    def _reload_token_file(self) -> None:
         if self._token_file is None or not self._token_file.reload_if_changed():
             return
         *others, token = self._token_file.secrets
-        if others or not is_api_token(token):
+        if others or not has_api_token_length(token):
             _log.error("console_token_not_usable")
             return
         register_secrets([token])
@@ -140,7 +140,7 @@ def csrf_token_of(session: str) -> str:
 
 
 def is_csrf_token(given: str, caller: Caller) -> bool:
-    """Compare CSRF tokens in constant time, as bytes because `compare_digest` needs ASCII texts."""
+    """Return whether a given CSRF token is the caller's, comparing in constant time."""
     return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
 
 

@@ -1,11 +1,11 @@
-"""The memory page: search all memories, approve those that wait for approval, and delete."""
+"""The memory page: search all memories, approve proposed ones, and delete memories."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bot.chat.access import AuditEntry, Scope
+from bot.chat.access import AuditEntry, TokenScope
 from bot.chat.memory import Memory, MemoryReader, MemoryState
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.errors import RequestRefused
@@ -28,8 +28,8 @@ class MemoryPage(RouteGroup):
     audit: AuditLog
     clock: Clock
 
-    @route("GET /api/v1/memories", Scope.READ)
-    @route("GET /memories", Scope.READ, template="memories.html")
+    @route("GET /api/v1/memories", TokenScope.READ)
+    @route("GET /memories", TokenScope.READ, template="memories.html")
     async def find(
         self, text: _Text = "", state: _State = "", preset: _Text = ""
     ) -> Mapping[str, Sequence[_Row] | int]:
@@ -43,25 +43,25 @@ class MemoryPage(RouteGroup):
         rows = [
             _to_row(one)
             for one in found
-            if words in _searched(one) and preset in ("", one.subject.key, *one.present)
+            if words in _searchable_text(one) and preset in ("", one.subject.key, *one.present)
         ]
         return {"memories": rows, "waiting": waiting}
 
-    @route("POST /api/v1/memories/{number}/approve", Scope.OPERATE)
-    @route("POST /memories/{number}/approve", Scope.OPERATE, then="/memories?state=proposed")
+    @route("POST /api/v1/memories/{number}/approve", TokenScope.OPERATE)
+    @route("POST /memories/{number}/approve", TokenScope.OPERATE, then="/memories?state=proposed")
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
         one = await self._find(number)
-        await self.memories.change(number, _operator_at(one), state=MemoryState.KEPT)
-        return await self._note(request, number, "approve memory")
+        await self.memories.change(number, _admin_reader(one), state=MemoryState.KEPT)
+        return await self._record_change(request, number, "approve memory")
 
-    @route("DELETE /api/v1/memories/{number}", Scope.OPERATE)
-    @route("POST /memories/{number}/forget", Scope.OPERATE, then="/memories")
+    @route("DELETE /api/v1/memories/{number}", TokenScope.OPERATE)
+    @route("POST /memories/{number}/forget", TokenScope.OPERATE, then="/memories")
     async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Delete a memory, and the prompts that contain it."""
         one = await self._find(number)
-        await self.memories.forget(number, _operator_at(one))
-        return await self._note(request, number, "forget memory")
+        await self.memories.forget(number, _admin_reader(one))
+        return await self._record_change(request, number, "forget memory")
 
     async def _find(self, number: int) -> Memory:
         found = await self.memories.newest(number=number) if number else ()
@@ -69,22 +69,24 @@ class MemoryPage(RouteGroup):
             raise RequestRefused(404, translatable("There is no memory with this number."))
         return found[0]
 
-    async def _note(self, request: ConsoleRequest, number: int, action: str) -> Mapping[str, int]:
+    async def _record_change(
+        self, request: ConsoleRequest, number: int, action: str
+    ) -> Mapping[str, int]:
         entry = AuditEntry(self.clock.now(), request.caller.name, action, str(number))
         await self.audit.record(entry)
         return {"number": number}
 
 
-def _operator_at(one: Memory) -> MemoryReader:
+def _admin_reader(one: Memory) -> MemoryReader:
     return MemoryReader("", one.place, is_admin=True)
 
 
-def _searched(one: Memory) -> str:
+def _searchable_text(one: Memory) -> str:
     return f"{one.text}\n{one.subject.name}\n{one.subject.key}\n{one.said_by}".casefold()
 
 
 def _to_row(one: Memory) -> _Row:
-    audience = one.audience or one.place.own_audience
+    audience = one.audience or one.place.narrowest_audience
     return {
         "number": one.id,
         "text": one.text,
@@ -92,7 +94,7 @@ def _to_row(one: Memory) -> _Row:
         "about": one.subject.name or one.subject.key,
         "said_by": one.said_by,
         "channel": one.place.channel,
-        "audience": audience.stored,
+        "audience": audience.database_value,
         "characters": list(one.present),
         "is_by_hand": not one.is_derived,
         "is_pinned": one.is_pinned,

@@ -67,11 +67,11 @@ def view_message(
     names: Sequence[str] = (),
 ) -> MessageView:
     """Return a message for the page; `known` holds the channel's other messages, by id."""
-    name = _name(message)
+    name = _author_name(message)
     replied = known.get(message.reply_to or "")
     quote = ""
     if message.author is not None and replied is not None:
-        quote = f"{_name(replied)}: {_shorten(replied.text)}"
+        quote = f"{_author_name(replied)}: {_shorten(replied.text)}"
     html = Markup.escape(message.text) if message.author else _styled_html(message.text)
     rows: dict[int, list[tuple[Button, Text | str]]] = {}
     tools, versions = [], []
@@ -91,7 +91,7 @@ def view_message(
 
 
 def is_finished(message: WebMessage) -> bool:
-    """Whether a message is the bot's and has no stop button, so it is not growing any more."""
+    """Return whether a message is a complete answer of the bot, without a stop button."""
     stops = f"{ButtonAction.STOP}:"
     return message.author is None and not any(one.data.startswith(stops) for one in message.buttons)
 
@@ -108,11 +108,11 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
 
 
 def color_of(name: str, names: Sequence[str] = ()) -> int:
-    """Return a color number for a name, unique in its channel while colors last."""
+    """Return a color number for a name, which differs from those of other `names` if possible."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
 
 
-def _name(message: WebMessage) -> str:
+def _author_name(message: WebMessage) -> str:
     speaker = message.author or message.face
     return speaker.name if speaker is not None else _BOT_NAME
 
@@ -123,7 +123,7 @@ def _shorten(text: str) -> str:
 
 
 def _styled_html(source: str) -> Markup:
-    """Convert a model's Markdown to HTML with our own tags only; text is escaped."""
+    """Convert a model's Markdown to HTML, with the text escaped."""
     styled = style_markdown(source)
     return _nested_html(styled, list(styled.spans), 0, len(styled.text))
 

@@ -11,18 +11,18 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from bot import __version__
-from bot.chat.access import Scope
-from bot.console.routes import Route, RouteGroup, is_whole, protected, route
+from bot.chat.access import TokenScope
+from bot.console.routes import Route, RouteGroup, add_security_headers, is_integer_type, route
 
 _REFERENCE = "#/components/schemas/{model}"
 _STATUSES: Mapping[int, str] = {
-    401: "There is no such token.",
+    401: "The API token is missing or not valid.",
     403: "The token lacks the scope, or the request comes from another site.",
-    404: "There is no such thing.",
-    409: "It has changed meanwhile, or is not known.",
+    404: "The requested object does not exist.",
+    409: "The object has changed in the meantime, or the information is not available.",
     413: "The body is too large.",
-    415: "The body is not of this type.",
-    422: "A value is wrong.",
+    415: "The type of the body is not supported.",
+    422: "A value in the request is not valid.",
     502: "The model does not answer.",
     503: "The database failed.",
 }
@@ -43,11 +43,11 @@ class ApiDescription(RouteGroup):
     def __init__(self, groups: Sequence[RouteGroup]) -> None:
         self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 
-    @route("GET /api/v1/openapi.json", Scope.READ)
+    @route("GET /api/v1/openapi.json", TokenScope.READ)
     async def send(self) -> web.Response:
         """Get this document."""
         document = await asyncio.to_thread(lambda: self._document)
-        return protected(web.json_response(document))
+        return add_security_headers(web.json_response(document))
 
     @cached_property
     def _document(self) -> Mapping[str, Any]:
@@ -111,7 +111,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": number if is_whole(route.parameters.get(name)) else {"type": "string"},
+            "schema": number if is_integer_type(route.parameters.get(name)) else {"type": "string"},
         }
         for name in names
     ]
@@ -138,7 +138,7 @@ def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     }
     return {
         "200": {
-            "description": "What was asked for.",
+            "description": "The request succeeded.",
             "content": {"application/json": {"schema": answer}},
         },
         "400": {  # by the server itself, before any handler

@@ -1,4 +1,4 @@
-"""Operation: the health of components, queues, exclusive roles, providers, and failures."""
+"""The operation page: the health of components, queues and providers, and recent failures."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.operation import (
+    AnswerPause,
     FailedMessage,
     HeldJob,
     LoggedStep,
@@ -15,7 +16,6 @@ from bot.chat.operation import (
     ModelHealth,
     ModelInMemory,
     Node,
-    Pause,
     ProcessReport,
 )
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
@@ -23,10 +23,10 @@ from bot.console.server import Probe, run_probes
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import Backend, Clock, RateLimits
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry, PauseStore, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failed_message
-from bot.telemetry.metrics import withheld_answers
+from bot.telemetry.metrics import count_withheld_answers
 from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
@@ -64,7 +64,7 @@ class OperationState:
     """The newest errors: error_id, turn, at, event, reason, process (empty: this process)."""
     nodes: Sequence[_Row]
     """Processes, as `troupe nodes` shows them."""
-    pauses: Sequence[Pause]
+    pauses: Sequence[AnswerPause]
     dead_letters: int
     """The number of items set aside after failures; `troupe dead-letters` lists them."""
     withheld: int
@@ -84,7 +84,7 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
             for name, backend in backends.items()
             for one in backend.models_in_memory()
         ),
-        withheld_answers(),
+        count_withheld_answers(),
     )
 
 
@@ -103,7 +103,7 @@ class OperationPage(RouteGroup):
     rate_limits: RateLimits
     events: RecentEvents
     nodes: NodeRegistry
-    pauses: Pauses
+    pauses: PauseStore
     dead_letters: DeadLetters
     notes: SqlMessageNotes
     owner: str
@@ -114,8 +114,8 @@ class OperationPage(RouteGroup):
     _made_at: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @route("GET /api/v1/operation", Scope.READ)
-    @route("GET /operation", Scope.READ, template="operation.html")
+    @route("GET /api/v1/operation", TokenScope.READ)
+    @route("GET /operation", TokenScope.READ, template="operation.html")
     async def state(self) -> OperationState:
         """Get the current state: components, queues, and roles."""
         async with self._lock:
@@ -125,19 +125,23 @@ class OperationPage(RouteGroup):
                 self._made_at = now
             return self._newest
 
-    @route("GET /api/v1/operation/errors/{error}", Scope.READ)
-    @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")
+    @route("GET /api/v1/operation/errors/{error}", TokenScope.READ)
+    @route("GET /operation/errors/{error}", TokenScope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
         """Get a message's processing steps, by the error id shown to its author."""
         failed = await self._find_failed(error)
         if failed is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
-        trace = await self.stored.trace(failed.turn)
-        return replace(failed, steps=(*_received(trace), *failed.steps, *_deliveries(trace)))
+        trace = await self.stored.trace_message(failed.turn)
+        return replace(
+            failed, steps=(*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
+        )
 
-    @route("POST /api/v1/operation/providers/{provider}/try", Scope.OPERATE)
+    @route("POST /api/v1/operation/providers/{provider}/try", TokenScope.OPERATE)
     @route(
-        "POST /operation/providers/{provider}/try", Scope.OPERATE, template="operation_trial.html"
+        "POST /operation/providers/{provider}/try",
+        TokenScope.OPERATE,
+        template="operation_trial.html",
     )
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
         """Test a provider with one short request."""
@@ -155,7 +159,10 @@ class OperationPage(RouteGroup):
         now = self.clock.now()
         queues = await self.stored.queues()
         nodes = await self.nodes.nodes()
-        reports = {"": process_report(self.backends, self.events), **await self._others(nodes)}
+        reports = {
+            "": process_report(self.backends, self.events),
+            **await self._reports_of_others(nodes),
+        }
         errors = [_error_row(one, name) for name, told in reports.items() for one in told.errors]
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_SECONDS),
@@ -180,7 +187,7 @@ class OperationPage(RouteGroup):
             withheld=sum(told.withheld for told in reports.values()),
         )
 
-    async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
+    async def _reports_of_others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(owners)
 
@@ -198,11 +205,11 @@ class OperationPage(RouteGroup):
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
         found = self.events.find_failed_message(error_id) or await find_failed_message(
-            self.notes.newest, error_id
+            self.notes.newest_with_key, error_id
         )
         if found is not None:
             return found
-        others = await self._others(await self.nodes.nodes())
+        others = await self._reports_of_others(await self.nodes.nodes())
         told = (one for report in others.values() for one in report.errors)
         return next((one for one in told if one.error_id == error_id), None)
 
@@ -220,7 +227,7 @@ def _error_row(failed: FailedMessage, process: str) -> _Row:
     }
 
 
-def _received(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _received_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     if trace.received_at is None:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
@@ -230,7 +237,7 @@ def _received(trace: MessageTrace) -> Sequence[LoggedStep]:
     return [LoggedStep(at, "info", "received", details)]
 
 
-def _deliveries(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     steps = []
     for one in trace.parts:
         details = {"part": str(one.part), "attempts": str(one.attempts)}

@@ -1,4 +1,4 @@
-"""Send requests for the operator: budgets and limits apply, but no history changes."""
+"""Send requests to models for the operator: they count toward budgets, but change no history."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,13 +48,13 @@ class OperatorRequests:
 
     async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> OperatorAnswer:
         """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
-        made = await self._request(preset, prompt, conversation)
+        made = await self._generate(preset, prompt, conversation)
         await self.log.record(conversation, preset.name, preset.provider, made.charge, made.usage)
         return made
 
     async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
-        """Send a receipt's prompt again; store and return the answer. Raises as `send` does."""
-        made = await self._request(preset, base.prompt, conversation, base.charge.server)
+        """Resend a receipt's prompt and store the answer; raises `BackendError` or `UserError`."""
+        made = await self._generate(preset, base.prompt, conversation, base.charge.server)
         generated = made.generated
         receipt = replace(
             base,
@@ -72,7 +72,7 @@ class OperatorRequests:
         )
         return await self.log.record_replay(conversation, receipt)
 
-    async def _request(
+    async def _generate(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
     ) -> OperatorAnswer:
         backend = self.backends.get(preset.provider)
@@ -81,19 +81,19 @@ class OperatorRequests:
         prompt = replace(prompt, asked_by=_OPERATOR.id)
         tokens = await backend.count_tokens(prompt)
         message = self._operator_message(conversation, server)
-        async with self.spending.reserved(preset, message, prompt, tokens) as reservation:
+        async with self.spending.reserve_cost(preset, message, prompt, tokens) as reservation:
             async with self.slots.hold(
-                preset.provider, StopFlag(), _show_nothing, urgency=Urgency.BACKGROUND
+                preset.provider, StopFlag(), _ignore_progress, urgency=Urgency.BACKGROUND
             ):
                 made = await generate_answer(
-                    backend, reservation.prompt, _show_nothing, _show_nothing, self.clock
+                    backend, reservation.prompt, _ignore_progress, _ignore_progress, self.clock
                 )
             usages = list(list_usages(made, tokens))
             charge = self.spending.record_charge(reservation, preset, usages)
         return OperatorAnswer(preset.provider, made, usages[0], charge)
 
     def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
-        """Return a message that selects the budgets of a channel, its server, and the operator."""
+        """Return a message that is charged to the operator, and to a channel and its server."""
         address = parse_address(conversation)
         return IncomingMessage(
             address=address,
@@ -108,7 +108,7 @@ class OperatorRequests:
         )
 
 
-def _show_nothing(_event: object) -> None:
+def _ignore_progress(_event: object) -> None:
     """Show no progress, because the answer is shown when complete."""
 
 
@@ -164,10 +164,10 @@ class PromptReplay:
         draft: str,
         parameters: Mapping[str, object] | None = None,
     ) -> StoredAnswer:
-        """Return another answer to the stored prompt, or to a draft's prompt for the same message.
+        """Send the prompt of a stored answer again, and return the new answer.
 
-        The model and its parameters come from the draft, else from the preset `model_of`, else from
-        the stored request; `parameters` replace single ones. Empty values change nothing.
+        With `draft`, the prompt is composed anew from the draft of that preset. With `model_of`,
+        the model and parameters of that preset are used. `parameters` replaces single parameters.
         """
         receipt = answer.receipt
         if draft:

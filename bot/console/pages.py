@@ -1,7 +1,7 @@
-"""Render the console's pages with Jinja2 and autoescape, in a separate environment.
+"""Render the console's pages with Jinja2, escaping all values.
 
-Chat templates are rendered elsewhere, in a child process; here, people's texts are only values,
-never templates.
+People's texts are only ever values here, never templates. Chat templates are rendered elsewhere, in
+a child process.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _NAMES_SHOWN = 3
 
 
 @dataclass(slots=True)
-class Names:
+class DisplayNames:
     """Names of people and channels, kept for 5 s."""
 
     state: ServiceState
@@ -55,7 +55,7 @@ class Names:
         if self._is_read:
             return
         self._is_read = True
-        self.clock.call_later(_NAMES_SECONDS, self._drop)
+        self.clock.call_later(_NAMES_SECONDS, self._drop_names)
         said = await self.state.newest_speakers(_MAX_SPEAKERS)
         own = await self.web_channels.all()
         settings = await self.state.chat_settings()
@@ -66,15 +66,15 @@ class Names:
         for key, one in said:
             speakers.setdefault(key, {}).setdefault(one.id, one.name)
         self._channels = {
-            **{key: _in_short(list(names.values())) for key, names in speakers.items()},
+            **{key: _join_first_names(list(names.values())) for key, names in speakers.items()},
             **{one.address.conversation: one.name for one in own},
         }
 
-    def _drop(self) -> None:
+    def _drop_names(self) -> None:
         """Drop all names, so that `/forget` reaches them even if nobody opens a page."""
         self.people, self._channels, self._titles, self._is_read = {}, {}, {}, False
 
-    def channel(self, language: str, key: str) -> str:
+    def channel_title(self, language: str, key: str) -> str:
         """Return a channel's title: the platform, and the channel's title or its people's names."""
         address = parse_address(key)
         own = translate(translatable("Playground"), language)
@@ -84,22 +84,24 @@ class Names:
             return f"{platform} › {title} › {people or address.history}"
         return f"{platform} › {title or people or address.chat}"
 
-    def person(self, id_: str | None) -> str:
+    def person_name(self, id_: str | None) -> str:
         return self.people.get(id_ or "", id_ or "–")
 
 
-def _in_short(names: Sequence[str]) -> str:
+def _join_first_names(names: Sequence[str]) -> str:
     more = f" +{len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
     return f"{', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
 class PageRenderer:
-    def __init__(self, navigation: Sequence[NavigationItem], names: Names | None = None) -> None:
+    def __init__(
+        self, navigation: Sequence[NavigationItem], names: DisplayNames | None = None
+    ) -> None:
         self._navigation = navigation
         self.names = names
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
-        """Return a page's HTML; style sheets created by scripts must carry the nonce."""
+        """Return a page's HTML; `nonce` lets browsers accept the style sheets its scripts add."""
         language, faces = request.language, self.names.faces if self.names else {}
 
         def localized(pattern: str, **values: object) -> str:
@@ -119,8 +121,8 @@ class PageRenderer:
             "back": request.http.path_qs,
             "navigation": self._navigation,
             "nonce": nonce,
-            "channel_name": partial(self.names.channel, language) if self.names else str,
-            "person_name": self.names.person if self.names else str,
+            "channel_name": partial(self.names.channel_title, language) if self.names else str,
+            "person_name": self.names.person_name if self.names else str,
             "face_of": lambda preset: faces.get(preset, (preset, "")),
             "color_of": partial(color_of, names=[name for name, _ in faces.values()]),
         }
@@ -150,13 +152,13 @@ class PageRenderer:
         environment.filters.update(
             thousands="{:,}".format,
             moment=lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-            seconds=_seconds,
+            seconds=_format_seconds,
             dollars=lambda amount: format_cost(round(amount * MICROS)),
         )
         return environment
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""The playground: channels in the browser, and the actions of people in them.
+"""The playground: chat channels in the browser, in which the operator acts as several people.
 
 Every change is stored before its request is answered; the `web` platform then reads it.
 """
@@ -17,7 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import IncomingMessage, Person
@@ -33,9 +33,9 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
+    add_security_headers,
     check_scope,
     is_number,
-    protected,
     redirect,
     route,
 )
@@ -97,16 +97,16 @@ class PlaygroundPages(RouteGroup):
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
-    @route(f"GET {_PATH}", Scope.READ)
-    async def newest(self, request: ConsoleRequest) -> web.Response:
+    @route(f"GET {_PATH}", TokenScope.READ)
+    async def open_newest_channel(self, request: ConsoleRequest) -> web.Response:
         """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
             return _redirect_to(channels[-1])
-        check_scope(request.caller, Scope.OPERATE)
+        check_scope(request.caller, TokenScope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
-    @route(f"GET {_CHANNEL}", Scope.READ)
+    @route(f"GET {_CHANNEL}", TokenScope.READ)
     async def show(
         self,
         request: ConsoleRequest,
@@ -122,15 +122,15 @@ class PlaygroundPages(RouteGroup):
         messages = await self.channels.newest(found.id, _MAX_SHOWN, *newest)
         known = {one.id: one for one in messages}
         until = messages[-1].at.timestamp() + _ANSWERED_WITHIN_SECONDS if messages else None
-        answers = await self._answers(found, _MAX_SHOWN, until if before else None)
-        header = await self._header(found)
+        answers = await self._channel_answers(found, _MAX_SHOWN, until if before else None)
+        header = await self._header_values(found)
         edited = known.get(edit)
         return Page(
             "playground/channel.html",
             {
                 **header,
                 "channels": await self.channels.all(),
-                "conversations": await self.copies.recent(_MAX_COPIES),
+                "conversations": await self.copies.recent_conversations(_MAX_COPIES),
                 "messages": [
                     view_message(one, known, answers, header["names"])
                     for one in messages
@@ -146,13 +146,13 @@ class PlaygroundPages(RouteGroup):
             },
         )
 
-    async def _answers(
+    async def _channel_answers(
         self, channel: WebChannel, most: int, until: float | None = None
     ) -> Sequence[StoredAnswer]:
         asked = AnswerSearch(conversation=channel.address.conversation, until=until)
         return (await self.answers.search(asked, most)).answers
 
-    async def _header(self, channel: WebChannel) -> dict[str, Any]:
+    async def _header_values(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
         channel = await self.channels.get(channel.id) or channel
         characters = [one.preset for one in active.members]
@@ -167,17 +167,17 @@ class PlaygroundPages(RouteGroup):
             ],
         }
 
-    @route(f"POST {_PATH}", Scope.OPERATE)
+    @route(f"POST {_PATH}", TokenScope.OPERATE)
     async def create(
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
         """Create a channel with the operator as its first person."""
         shown = name.strip() or "playground"
-        channel = self._make_channel(shown, self._known_look(look), request)
+        channel = self._make_channel(shown, self._require_known_look(look), request)
         await self.channels.create(channel)
         return _redirect_to(channel)
 
-    @route(f"POST {_PATH}/copies", Scope.OPERATE)
+    @route(f"POST {_PATH}/copies", TokenScope.OPERATE)
     async def copy(
         self,
         request: ConsoleRequest,
@@ -195,38 +195,38 @@ class PlaygroundPages(RouteGroup):
             channel = replace(channel, people=tuple(people.values())[:_MAX_PEOPLE])
         await self.channels.create(channel)
         names = self.resolver.character_names({one.preset for one in turns if one.preset})
-        copied = [_to_message(at, one, names) for at, one in enumerate(turns)]
+        copied = [_copy_to_message(at, one, names) for at, one in enumerate(turns)]
         await self.channels.add(channel.id, copied)
         used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
         if used:
             await self.resolver.set_active(channel.address.lane, used, _OPERATOR)
         return _redirect_to(channel)
 
-    @route(f"POST {_CHANNEL}/delete", Scope.OPERATE, then=_PATH)
+    @route(f"POST {_CHANNEL}/delete", TokenScope.OPERATE, then=_PATH)
     async def delete_channel(self, channel: str) -> None:
         await self.channels.delete((await self._find(channel)).id)
 
-    @route(f"POST {_CHANNEL}/look", Scope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_CHANNEL}/look", TokenScope.OPERATE, then=_CHANNEL)
     async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
-        look, found = self._known_look(channel_look), await self._find(channel)
+        look, found = self._require_known_look(channel_look), await self._find(channel)
         await self.channels.change(found.id, lambda one: replace(one, look=look))
 
-    @route(f"POST {_CHANNEL}/people", Scope.OPERATE)
+    @route(f"POST {_CHANNEL}/people", TokenScope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
-        """Add a person to write messages as."""
+        """Add a person to a channel, so that the operator can write as them."""
         found = await self._find(channel)
         person = web_person(" ".join(name.split()))
         if not person.name:
             raise UserError(translatable("A person needs a name."))
-        changed = await self.channels.change(found.id, partial(_with_person, person))
+        changed = await self.channels.change(found.id, partial(_add_if_possible, person))
         if changed is not None and person.id not in {one.id for one in changed.people}:
             raise UserError(
                 translatable("{count} people are here, which is the maximum.", count=_MAX_PEOPLE)
             )
         return _redirect_to(found, person)
 
-    @route(f"GET {_CHANNEL}/events", Scope.READ)
+    @route(f"GET {_CHANNEL}/events", TokenScope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
         """Send the channel's changes, as server-sent events."""
         found = await self._find(channel)
@@ -242,8 +242,12 @@ class PlaygroundPages(RouteGroup):
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
-            answers = await self._answers(found, _NEWEST) if any(map(is_finished, changes)) else ()
-            header = await self._header(found)
+            answers = (
+                await self._channel_answers(found, _NEWEST)
+                if any(map(is_finished, changes))
+                else ()
+            )
+            header = await self._header_values(found)
 
             def rendered(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
@@ -261,7 +265,7 @@ class PlaygroundPages(RouteGroup):
         events = channel_events(self.channels, found.id, int(given), render)
         return await stream_events(request, events, self.clock)
 
-    @route(f"POST {_CHANNEL}/messages", Scope.OPERATE)
+    @route(f"POST {_CHANNEL}/messages", TokenScope.OPERATE)
     async def say(
         self,
         channel: str,
@@ -270,26 +274,26 @@ class PlaygroundPages(RouteGroup):
         key: MessageId,
         reply_to: ReplyTo = "",
     ) -> web.Response:
-        """Send a message; one with a repeated key is ignored."""
+        """Send a message as a person; a repeated request with the same key sends nothing."""
         found = await self._find(channel)
         person = _find_person(found, author)
         message = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
         await self.channels.add(found.id, [_with_text(message, text)])
         return _redirect_to(found, person)
 
-    @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE}/edit", TokenScope.OPERATE, then=_CHANNEL)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
-        found = await self._of_person(channel, message)
+        found = await self._find_own_message(channel, message)
         if text != found.text:
             edited = replace(found, edited_at=self._now())
             await self.channels.replace(channel, _with_text(edited, text))
 
-    @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE}/delete", TokenScope.OPERATE, then=_CHANNEL)
     async def delete(self, channel: str, message: str) -> None:
-        found = await self._of_person(channel, message)
+        found = await self._find_own_message(channel, message)
         await self.channels.replace(channel, found.to_tombstone())
 
-    @route(f"POST {_MESSAGE}/press", Scope.OPERATE)
+    @route(f"POST {_MESSAGE}/press", TokenScope.OPERATE)
     async def press(
         self,
         channel: str,
@@ -314,7 +318,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
 
-    @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
+    @route(f"POST {_CHANNEL}/next", TokenScope.OPERATE)
     async def show_next(
         self,
         channel: str,
@@ -327,13 +331,13 @@ class PlaygroundPages(RouteGroup):
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_incoming_message(found, written, person, replied))
-        header = await self._header(found)
+        header = await self._header_values(found)
         return Page(
             "playground/next.html",
             {
                 "answer": answer,
                 "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
-                "name": _first_name(answer),
+                "name": _answering_name(answer),
                 "color_of": partial(color_of, names=header["names"]),
                 "faces": header["faces"],
             },
@@ -345,7 +349,7 @@ class PlaygroundPages(RouteGroup):
             raise RequestRefused(404, translatable("There is no such channel."))
         return channel
 
-    async def _of_person(self, channel_id: str, message_id: str) -> WebMessage:
+    async def _find_own_message(self, channel_id: str, message_id: str) -> WebMessage:
         channel = await self._find(channel_id)
         message = await self.channels.find(channel.id, message_id)
         if message is None or message.author is None or not message.is_shown:
@@ -357,7 +361,7 @@ class PlaygroundPages(RouteGroup):
         now, language = self._now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
-    def _known_look(self, look: str) -> str:
+    def _require_known_look(self, look: str) -> str:
         if look and look not in self.looks:
             raise RequestRefused(422, translatable("There is no such platform."))
         return look
@@ -373,20 +377,20 @@ class PlaygroundPages(RouteGroup):
                 if any(one.completes for one in spec.options)
                 else [choice for one in spec.options for choice in one.choices],
             }
-            for text, spec in _flatten(self.commands)
+            for text, spec in _list_full_names(self.commands)
         ]
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
 
-def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
+def _copy_to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
     face = None if turn.preset is None else Face(names[turn.preset])
     name = turn.message_id or f"copy-{at}"
     return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
 
 
-def _with_person(person: Person, channel: WebChannel) -> WebChannel:
+def _add_if_possible(person: Person, channel: WebChannel) -> WebChannel:
     """Return a channel with a person, unless they are there already or it is full."""
     is_known = any(one.id == person.id for one in channel.people)
     if is_known or len(channel.people) >= _MAX_PEOPLE:
@@ -399,7 +403,7 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
     return replace(message, text=masked, has_masked_token=masked != text)
 
 
-def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
+def _list_full_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
     """Yield commands by full name; those without actions come first, as the most used."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
@@ -407,7 +411,7 @@ def _flatten(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec
             yield f"/{spec.name}", spec
 
 
-def _first_name(answer: NextAnswer) -> str:
+def _answering_name(answer: NextAnswer) -> str:
     chosen = answer.prompt.preset if answer.prompt is not None else ""
     return next((one.name for one in answer.characters if one.preset == chosen), chosen)
 
@@ -432,7 +436,7 @@ async def stream_events(
     request: ConsoleRequest, events: AsyncGenerator[str, None], clock: Clock
 ) -> web.StreamResponse:
     """Send events until the page closes, its session ends, or it should reconnect."""
-    response = protected(web.StreamResponse())
+    response = add_security_headers(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
     ends_at = clock.monotonic() + _STREAM_SECONDS
@@ -460,15 +464,15 @@ async def channel_events(
     """
     is_changed = asyncio.Event()
 
-    def note(channel_ids: Sequence[str]) -> None:
+    def signal_change(channel_ids: Sequence[str]) -> None:
         if channel_id in channel_ids:
             is_changed.set()
 
-    stop_watching = channels.on_change(note)
+    stop_watching = channels.on_change(signal_change)
     try:
         while True:
             is_changed.clear()
-            changes = await channels.changed(channel_id, after, _MAX_CHANGES)
+            changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES)
             pages, about = await render(changes)
             for one, html in zip(changes, pages, strict=True):
                 shown = {"id": one.id, "position": one.position, "html": html, "about": about}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.command import Command
-from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.drafts import Scene, find_newest_scene
 from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Usage
 from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
@@ -83,15 +83,15 @@ class PromptPreview:
         context = await self.sources.load(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
             try:
-                receipt = await self._prompt(speaker, context)
+                receipt = await self._compose_prompt(speaker, context)
             except (BackendError, UserError) as error:
-                problem = problem or reason_of(error)
+                problem = problem or explain_failure(error)
             else:
                 limit = receipt.prompt.max_output_tokens
                 return NextAnswer(characters, prompt=receipt, max_answer_tokens=limit)
         return NextAnswer(characters, problem=problem)
 
-    async def _prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
+    async def _compose_prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         fitted = await self.sources.fit(speaker.preset, context)
         fitted = self.spending.with_output_limit(speaker.preset, context.incoming, fitted)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
@@ -108,8 +108,8 @@ def _to_considered(
     )
 
 
-def reason_of(error: UserError | BackendError | RequestRefused) -> str:
-    """Return the reason, as shown to users, for the lack of a prompt or an answer."""
+def explain_failure(error: UserError | BackendError | RequestRefused) -> str:
+    """Return the text that tells users why there is no prompt or no answer."""
     return error.notice if isinstance(error, BackendError) else error.text
 
 
@@ -118,7 +118,7 @@ _MAX_TURNS = 400
 
 @value_class
 class DraftComposer:
-    """Composes prompts and counts tokens as for real answers, without calling models or storing."""
+    """Composes prompts and counts tokens like for an answer, without calling a model."""
 
     sources: PromptSources
     resolver: PresetResolver
@@ -127,12 +127,12 @@ class DraftComposer:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Compose a scene's prompt; return it as the receipt of a real answer.
+        """Compose the prompt for a scene, and return it as the receipt of an answer without text.
 
-        The channel's other characters stay; the preset replaces the character with its name, or
-        else the one that answered. Unless it `may_spend`, stories that need an embedding service
-        are left out. Raises `UserError` if the budget is too small, and `BackendError` if the
-        backend cannot count tokens.
+        The preset replaces the active character with its name or, if there is none, the one that
+        answered. Unless `may_spend` is set, stories that need an embedding service are left out.
+        Raises `UserError` if the token budget is too small, and `BackendError` if the tokens
+        cannot be counted.
         """
         message = scene.message
         speaker = ActivePreset(preset, None, version)
@@ -141,26 +141,26 @@ class DraftComposer:
         context = await sources.load(
             MessageGroup(claim, InboxMessage(0, message, 0)),
             AskedQuestion(message, (speaker,)),
-            await self._active_with(speaker, scene),
+            await self._replace_speaker(speaker, scene),
             before=scene.before,
         )
         context.turns.extend(scene.answers)
         fitted = await sources.fit(preset, context)
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
 
-    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
+    async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
         counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
         return counter(texts)
 
-    async def recorded(self, conversation: str) -> Scene | None:
+    async def find_recorded_scene(self, conversation: str) -> Scene | None:
         claim = Claim(conversation, _NO_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
-        scene = recorded_scene(conversation, session.number, session.turns)
+        scene = find_newest_scene(conversation, session.number, session.turns)
         return None if scene is None else replace(scene, answers=())
 
-    async def _active_with(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
+    async def _replace_speaker(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
         found = await self.resolver.resolve(scene.message.scopes)
         replaced = name if name in found.names else scene.answered_by

@@ -1,4 +1,7 @@
-"""Show a prompt's sections, control tokens and speakers, and typed text that imitates them."""
+"""Split prompts into pieces for display.
+
+Pieces are speaker names, control tokens, text that people typed to imitate either, and other text.
+"""
 
 import json
 import re
@@ -54,7 +57,7 @@ class PromptSection:
 
 
 def prompt_sections(receipt: Receipt) -> list[PromptSection]:
-    """Return the prompt's sections in order; their tokens add up to the prompt's."""
+    """Return the sections of a prompt in order, with the tokens of each."""
     sections, left = [], receipt.usage.cached_tokens  # what is cached is the prompt's begin
     for (span, tokens), each in zip(tokens_by_span(receipt), _span_pieces(receipt), strict=True):
         messages = [(role, items) for _, role, items in each]
@@ -67,32 +70,32 @@ def prompt_sections(receipt: Receipt) -> list[PromptSection]:
 
 
 def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
-    """Return each section's messages, or parts of them: index, role and pieces."""
+    """Return each section's messages as index, role, and pieces; shared messages are divided."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier sections
-    marker = LookAlikes(receipt.prompt)
+    marker = LookAlikeFinder(receipt.prompt)
     messages = receipt.prompt.messages
     return [list(_span_messages(messages, span, read, marker)) for span in receipt.layout]
 
 
 def _span_messages(
-    messages: Sequence[Message], span: PromptSpan, read: dict[int, int], marker: "LookAlikes"
+    messages: Sequence[Message], span: PromptSpan, read: dict[int, int], marker: "LookAlikeFinder"
 ) -> Iterator[tuple[int, str, list[Piece]]]:
     begin = read.get(span.message, 0)
     is_observed = span.section == "observed"
     if span.chars is None and not begin:
         for at in range(span.message, min(span.message + span.messages, len(messages))):
             one = messages[at]
-            yield at, one.role, marker.pieces(one.content, one.name, is_observed=is_observed)
+            yield at, one.role, marker.split_message(one.content, one.name, is_observed=is_observed)
         return
     message = messages[span.message]
     end = len(message.content) if span.chars is None else begin + span.chars
     read[span.message] = end
     speaker = message.name if span.section in _WITH_SPEAKERS else None
     text = message.content[begin:end]
-    yield span.message, message.role, marker.pieces(text, speaker, is_observed=is_observed)
+    yield span.message, message.role, marker.split_message(text, speaker, is_observed=is_observed)
 
 
-def question_of(receipt: Receipt) -> str:
+def extract_question(receipt: Receipt) -> str:
     """Return the answered text, without anything that the prompt added to its message."""
     found = ""
     read: dict[int, int] = {}
@@ -111,8 +114,8 @@ def joined_messages(prompt: Prompt) -> str:
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
 
 
-class LookAlikes:
-    """Finds the speaker names that Troupe adds to messages, and typed text that imitates them."""
+class LookAlikeFinder:
+    """Finds speaker names and control tokens in messages, and tells real ones from typed ones."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
@@ -124,13 +127,13 @@ class LookAlikes:
         # Otherwise the template writes the names, and those in messages were typed.
         self._adds_speakers = prompt.template.names is None
 
-    def pieces(
+    def split_message(
         self, text: str, speaker: str | None = None, *, is_observed: bool = False
     ) -> list[Piece]:
-        """Split a message's text, or a part of it, into pieces.
+        """Split the text of a message, or a part of it, into pieces.
 
-        `speaker` is the author whose name was added in front; with `is_observed`, the text quotes
-        background messages, each with its speaker.
+        `speaker` is the author's name if Troupe added it before the text. With `is_observed`, the
+        text quotes several messages, each with the name of its speaker.
         """
         marks = _control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
         is_tagged = self._adds_speakers and speaker is not None
@@ -156,7 +159,7 @@ def _cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
 
 
 def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
-    marks = _described_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
+    marks = _find_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
     kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
     for token in tokens:
@@ -176,16 +179,16 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
-    """Split the text sent to a model into pieces; text outside of messages is the template's.
+    """Split the exact text that was sent to a model into pieces.
 
-    Messages are located in order. Control tokens inside a message are flagged as look-alikes, and
-    in a request's body all of them are.
+    Control tokens that the template added are told from those that somebody typed in a message. If
+    the text is a JSON request instead of a rendered prompt, all of them count as typed.
     """
-    marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
+    marks = _find_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(_cut_at_marks(description.text, marks))
 
 
-def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
+def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
     own = PieceKind.CONTROL if is_rendered else PieceKind.LOOK_ALIKE
     marks: list[Mark] = []
     at = 0
@@ -211,9 +214,9 @@ def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
     for section in _span_pieces(receipt):
         for at, _, pieces in section:
             found[at] += pieces
-    marker = LookAlikes(receipt.prompt)
+    marker = LookAlikeFinder(receipt.prompt)
     return [
-        pieces or marker.pieces(message.content)
+        pieces or marker.split_message(message.content)
         for pieces, message in zip(found, messages, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""The route table: paths, scopes, parameters, and languages of everything served."""
+"""The route table: the path, access scope, parameters and result of each page and API call."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import BaseModel, create_model
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.errors import RequestRefused
 from bot.texts.text import LANGUAGES, Text, supported_language, translatable
 from bot.value_class import value_class
@@ -28,7 +28,7 @@ _WITH_BODY = {"POST", "PUT", "PATCH"}
 class Caller:
     name: str
     """The name in the audit log: "session", or "token" and the token's name."""
-    scopes: frozenset[Scope]
+    scopes: frozenset[TokenScope]
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
     channels: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ class Caller:
 
     @property
     def may_spend(self) -> bool:
-        return Scope.OPERATE in self.scopes
+        return TokenScope.OPERATE in self.scopes
 
 
 NOBODY = Caller("nobody", frozenset())
 
 
-def check_scope(caller: Caller, scope: Scope) -> None:
+def check_scope(caller: Caller, scope: TokenScope) -> None:
     if scope not in caller.scopes:
         raise RequestRefused(
             403, translatable("This token lacks the scope {scope}.", scope=scope.value)
@@ -81,7 +81,7 @@ class ConsoleRequest:
 
 @value_class
 class Page:
-    """A page to render: a template in bot/console/templates, and its values."""
+    """A page to render: the name of its template, and the values to fill in."""
 
     template: str
     values: Mapping[str, object] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def redirect(path: str) -> web.Response:
     return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
 
 
-def protected(response: R, nonce: str = "") -> R:
+def add_security_headers(response: R, nonce: str = "") -> R:
     """Add the headers that keep a page from loading or running third-party content."""
     style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     response.headers.update(
@@ -111,23 +111,25 @@ def protected(response: R, nonce: str = "") -> R:
     return response
 
 
-def download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
-    """Return a download; `disposition` names the file as `Content-Disposition` does."""
+def download_response(content: str | bytes, content_type: str, disposition: str) -> web.Response:
+    """Return a response to save as a file; `disposition` is as in `Content-Disposition`."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
-    response = protected(web.Response(body=body, content_type=content_type, charset=charset))
+    response = add_security_headers(
+        web.Response(body=body, content_type=content_type, charset=charset)
+    )
     response.headers["Content-Disposition"] = f"attachment; {disposition}"
     return response
 
 
 @value_class
 class Route:
-    """An entry of the route table, which also registers its handler and describes it in OpenAPI."""
+    """A route of the console: it connects a method and path with a handler and its parameters."""
 
     method: str
     path: str
     """The path in aiohttp's syntax, such as "/answers/{number}"; the API's start with /api/v1/."""
-    scope: Scope | None
+    scope: TokenScope | None
     """The scope that a token needs; None if the route is public."""
     handler: Callable[..., Awaitable[object]]
     parameters: Mapping[str, Any]
@@ -141,7 +143,7 @@ class Route:
     """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
     template: str = ""
     """The template of the page that shows the handler's answer, which is named `found` there."""
-    also: Scope | None = None
+    also: TokenScope | None = None
     """Another scope that grants access."""
 
     @property
@@ -163,7 +165,7 @@ class Route:
     async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
         """Call the handler; `given` is the validated body or query."""
         values = [
-            request if kind is ConsoleRequest else self._value(request.http, name, kind, given)
+            request if kind is ConsoleRequest else self._argument(request.http, name, kind, given)
             for name, kind in self.parameters.items()
         ]
         answer = await self.handler(*values)
@@ -171,11 +173,11 @@ class Route:
             return Page(self.template, {"found": answer})
         return redirect(self._redirect_target(request.http, answer)) if self.then else answer
 
-    def _value(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
+    def _argument(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
         if name not in http.match_info:
-            return given if is_model(kind) else getattr(given, name)
+            return given if is_pydantic_model(kind) else getattr(given, name)
         part = http.match_info[name].replace("\0", "")  # PostgreSQL has none
-        if not is_whole(kind):
+        if not is_integer_type(kind):
             return part
         if not is_number(part):
             raise RequestRefused(
@@ -188,27 +190,23 @@ class Route:
         return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
 
 
-def is_model(kind: Any) -> bool:
+def is_pydantic_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def is_whole(kind: Any) -> bool:
+def is_integer_type(kind: Any) -> bool:
     return kind is int or getattr(kind, "__origin__", None) is int
 
 
 def route(
     method_and_path: str,
-    scope: Scope | None,
+    scope: TokenScope | None,
     *,
     then: str = "",
     template: str = "",
-    also: Scope | None = None,
+    also: TokenScope | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Register a `RouteGroup` method as the handler of a route: `@route("GET /answers", ...)`.
-
-    Its signature defines its input and output, see `Route`. Decorators stack: a page, its form and
-    an API route can share a handler.
-    """
+    """Register a method as a route's handler; its signature defines what is validated and sent."""
     method, _, path = method_and_path.partition(" ")
 
     def register(handler: Handler) -> Handler:
@@ -221,7 +219,7 @@ def route(
             scope,
             handler,
             {one.name: one.annotation for one in taken},
-            _model(handler.__name__, path, taken),
+            _make_arguments_model(handler.__name__, path, taken),
             None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
             then,
             template,
@@ -233,14 +231,16 @@ def route(
     return register
 
 
-def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[BaseModel] | None:
-    """Return a model of a handler's arguments, except the request and the path's parameters."""
+def _make_arguments_model(
+    name: str, path: str, taken: Sequence[inspect.Parameter]
+) -> type[BaseModel] | None:
+    """Return a pydantic model of a handler's arguments, leaving out the request and the path's."""
     given = [
         one
         for one in taken
         if one.annotation is not ConsoleRequest and f"{{{one.name}}}" not in path
     ]
-    if not given or is_model(given[0].annotation):
+    if not given or is_pydantic_model(given[0].annotation):
         return given[0].annotation if given else None
     empty = inspect.Parameter.empty
     fields: dict[str, Any] = {

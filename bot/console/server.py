@@ -1,4 +1,4 @@
-"""A process's HTTP server on one port: console, health, metrics, webhooks, and its address."""
+"""The HTTP server of a process: console, health checks, metrics, and webhooks on one port."""
 
 import asyncio
 import contextlib
@@ -49,11 +49,11 @@ async def serve_http(
     any_port: bool = False,
     head_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
-    """Serve HTTP during the block; yields the address.
+    """Serve HTTP during the block, and yield the server's address.
 
-    If no port is set, or with `any_port`, and the port is in use, the next free one is used;
-    otherwise raises `SettingsError`, which also reports an unreadable certificate. Clients get
-    `head_seconds` to send the head of their first request.
+    If the port is in use, the next free one is used, but only if no port is set or `any_port` is
+    true. Otherwise raises `SettingsError`, as for an unreadable certificate. Clients must send the
+    head of their first request within `head_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
@@ -85,7 +85,7 @@ async def serve_http(
 
 
 def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the HTTPS server's context; None for plain HTTP."""
+    """Return the TLS context for HTTPS, or None if the server uses plain HTTP."""
     if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -127,7 +127,7 @@ _FILE = "console-address"
 
 
 @contextlib.contextmanager
-def published_address(data_dir: Path, address: str) -> Iterator[None]:
+def publish_address(data_dir: Path, address: str) -> Iterator[None]:
     file = data_dir / _FILE
     file.write_text(address, encoding="utf-8")
     try:
@@ -153,15 +153,15 @@ Probe = Callable[[], Awaitable[str | None]]
 def health_routes(
     probes: Mapping[str, Probe], *, notices: Notices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
-    async def ready(_: web.Request) -> web.Response:
+    async def report_readiness(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())
         said = {"ready": is_ready, "parts": answers, "notices": list(notices())}
         return web.json_response(said, status=200 if is_ready else 503)
 
     def add_routes(app: web.Application) -> None:
-        app.router.add_get("/healthz", _healthz)
-        app.router.add_get("/readyz", ready)
+        app.router.add_get("/healthz", _report_alive)
+        app.router.add_get("/readyz", report_readiness)
         app.router.add_get("/metrics", _metrics_page)
 
     return add_routes
@@ -176,7 +176,7 @@ async def run_probes(probes: Mapping[str, Probe], seconds: float) -> Mapping[str
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def _healthz(_: web.Request) -> web.Response:
+async def _report_alive(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
@@ -210,18 +210,14 @@ def webhook_routes(
     body_seconds: float = 10.0,
     store_seconds: float = _STORE_SECONDS,
 ) -> AddRoutes:
-    """Return the routes for the platforms' webhooks.
-
-    A call gets 200 once it is committed, and 503 if storing fails or takes too long. A slow
-    database still stores it later; repeated calls are dropped by their key.
-    """
+    """Return webhook routes, which respond with 200 once a call is stored, and else with 503."""
 
     def add_routes(app: web.Application) -> None:
         for receiver in receivers:
             if receiver.webhook_path is not None:
                 webhook = _WebhookEndpoint(receiver, intake, body_seconds, store_seconds)
-                app.router.add_post(receiver.webhook_path, webhook.answer)
-                app.cleanup_ctx.append(webhook.running)
+                app.router.add_post(receiver.webhook_path, webhook.handle_call)
+                app.cleanup_ctx.append(webhook.cancel_at_shutdown)
 
     return add_routes
 
@@ -234,15 +230,15 @@ class _WebhookEndpoint:
     store_seconds: float
     storing: set[asyncio.Task[bool]] = field(default_factory=set)
 
-    async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """Cancel unfinished stores when the server stops; the platform will call again."""
+    async def cancel_at_shutdown(self, _: web.Application) -> AsyncIterator[None]:
+        """Cancel calls that are being stored when the server stops; the platform repeats them."""
         yield
         await cancel_and_wait(self.storing)
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def handle_call(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_CALL_BYTES:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if not self.receiver.admits_call(_without_repeated(request.headers)):
+        if not self.receiver.admits_call(_drop_repeated_headers(request.headers)):
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self.body_seconds):
@@ -275,7 +271,7 @@ def _postponed_response(reason: str) -> web.Response:
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
 
 
-def _without_repeated(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _drop_repeated_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Remove headers that occur repeatedly, because a proxy may have checked another value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)

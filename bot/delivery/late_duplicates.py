@@ -62,10 +62,7 @@ class LateDuplicates:
         self._has_pending = asyncio.Event()
 
     def record_search(self, row: OutboxRow, found: str | None) -> None:
-        """Record whether a search found a row's message; `found` is its id, or None.
-
-        After None, the row is sent again, so a search for duplicates is scheduled.
-        """
+        """Record the id of a row's message; if it is missing, schedule a search for duplicates."""
         known = self._resent.pop(row.id, None)
         if known is None and found is not None:
             return
@@ -80,7 +77,7 @@ class LateDuplicates:
         self._has_pending.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run due searches until cancelled; each holds its lane, which `wake` then resumes."""
+        """Run due searches until cancelled; `wake` resumes the sending that each has paused."""
         while True:
             if not self._resent:
                 self._has_pending.clear()
@@ -117,7 +114,7 @@ class LateDuplicates:
     async def _search_exclusively(
         self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Hold the lane, and delete duplicates; return False if this must be retried later."""
+        """Delete duplicates while nothing else is sent to the chat; return False to try again."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = repeated.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_SECONDS

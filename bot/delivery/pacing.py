@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
-from bot.chat.rate import CallScope, CallWindow
+from bot.chat.rate import CallWindow, RateLimitScope
 from bot.errors import RateLimited, ResponseRefused
 from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
@@ -30,8 +30,8 @@ class DeliverySettings(BaseModel, extra="forbid"):
     settle_seconds: float = Field(
         10,
         ge=0,
-        description="How long to wait after a request without a response before checking whether"
-        " the message arrived, because the platform may still be working on it.",
+        description="How many seconds to wait after a request without a response before checking"
+        " whether the message arrived, because the platform may still be working on it.",
     )
     pacing: Literal["strict", "learned"] = Field(
         "strict",
@@ -42,8 +42,9 @@ class DeliverySettings(BaseModel, extra="forbid"):
     answerable_minutes: float = Field(
         5,
         ge=0,
-        description="After an outage, platforms deliver the messages sent meanwhile. Those older"
-        " than this are not answered, but kept as context for later questions.",
+        description="After an outage, platforms deliver the messages sent meanwhile. Messages that"
+        " are older than this many minutes are not answered, but kept as context for later"
+        " questions.",
     )
 
 
@@ -65,10 +66,7 @@ _MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
-    """Counts and orders the calls of each bot that wait for its rate limit in this process.
-
-    `source` is the platform or bot that makes a call (`Address.source`).
-    """
+    """Queues this process's calls per bot (`source`) and chat (`lane`) for the rate limit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -83,7 +81,7 @@ class WaitingCalls:
 
     @contextmanager
     def count_asking(self, source: str) -> Iterator[None]:
-        """Count a call as asking for a slot while the block runs."""
+        """Count a call, during the block, as one that asks if the rate limit allows it."""
         self._asking[source] += 1
         try:
             yield
@@ -109,7 +107,7 @@ class WaitingCalls:
                 waiting[min(waiting, key=self._waiting_since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
-        """Return whether no other call in this process has waited longer."""
+        """Return whether a chat's call has waited longest of all calls of the bot."""
         return min(self._waiting[source], key=self._waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
@@ -120,7 +118,7 @@ class WaitingCalls:
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def seconds_until_admitted(self, source: str, lane: str) -> float:
-        """Return 0 if the sender may take a row of the lane now, or else the seconds to wait."""
+        """Return how long the sender must wait before it takes a row for a chat, or 0."""
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
         is_limited = self.has_waiting_calls(source) or ends_at > now
@@ -144,7 +142,7 @@ class WaitingCalls:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
-        """Return when a lane started to wait; if it is new, add it to the queue."""
+        """Return since when a chat has been waiting; add it to the queue if it is not there."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
         if asked_at < now - _MAX_PLACE_SECONDS:
@@ -160,9 +158,9 @@ class WaitingCalls:
 class RateLimitedSurface(Surface, DraftingSurface):
     """Wraps a surface; each call waits until the platform's rate limits allow it.
 
-    With `best_effort`, for live edits of a growing answer, calls never wait but raise
-    `RateLimited`, and some of the limit is reserved for the sender. With learned pacing, the
-    approximate limits of chats apply to the sender only for an hour after a refusal.
+    With `best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
+    waiting, and leave a part of the limits to the sender. With learned pacing, limits of chats that
+    are only approximately known apply for an hour after the platform has refused a call.
     """
 
     surface: Surface
@@ -192,7 +190,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             message = replace(message, interaction=None)
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
-            bucket = await buckets.send_bucket(message)
+            bucket = await buckets.select_send_bucket(message)
         return await self._make_call(address, f"{bucket} send", partial(self.surface.send, message))
 
     @override
@@ -207,7 +205,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             interaction = None
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
-            bucket = await buckets.edit_bucket(
+            bucket = await buckets.select_edit_bucket(
                 address, message_id, content, interaction=interaction
             )
         await self._make_call(address, f"{bucket} edit", partial(edit, interaction=interaction))
@@ -246,12 +244,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Send a response to a command or button press, which does not count toward the limits.
-
-        Raises `RateLimited` if the platform has blocked the response's scopes after a refusal.
-        """
+        """Send a response, counted by no limit; raises `RateLimited` if bot or chat is blocked."""
         route = f"{address.lane} respond"
-        scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
+        scopes = [RateLimitScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
             raise RateLimited(wait)
         return await self._send_request(address, route, request)
@@ -267,9 +262,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
         lane, source, limits = address.lane, address.source, self.surface.limits(address)
         of_route, of_chat, of_bot = self._windows(limits, is_message=is_message)
         scopes = [
-            CallScope(route, of_route),
-            CallScope(lane, of_chat),
-            CallScope(source, of_bot, spans_processes=True),
+            RateLimitScope(route, of_route),
+            RateLimitScope(lane, of_chat),
+            RateLimitScope(source, of_bot, spans_processes=True),
         ]
         if is_message and not self.best_effort:
             await self._wait_for_limit(source, lane, scopes)
@@ -293,7 +288,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             raise
 
     def _select_windows(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return the windows for one kind of call in a chat, for the chat, and for the bot."""
+        """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
@@ -305,7 +300,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             _windows_in_force(limits.bot_calls, learns=learns, reserves=edits),
         )
 
-    async def _wait_for_limit(self, source: str, lane: str, scopes: list[CallScope]) -> None:
+    async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
         """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
         latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._waiting.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
@@ -314,7 +309,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self._waiting.leave_queue(lane)
 
     async def _wait_in_queue(
-        self, source: str, lane: str, scopes: list[CallScope], latest: float
+        self, source: str, lane: str, scopes: list[RateLimitScope], latest: float
     ) -> float:
         """Wait until the bot's own limit allows a call.
 
@@ -335,7 +330,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 self._waiting.record_blocked(source, of_bot)
                 await self._sleep(of_bot, latest)
 
-    async def _take_call(self, source: str, scopes: list[CallScope]) -> float:
+    async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
         with self._waiting.count_asking(source):
             return await self.rates.take_call(scopes)
 

@@ -1,8 +1,8 @@
-"""Send the rows of the outbox: in order within a lane, each exactly once.
+"""Send the rows of the outbox: in order within a chat, and each exactly once.
 
-A row is marked `sending` before its request goes out. If the response is lost, the outcome is
-unknown: the sender searches the platform for the message, and resends it only if it is missing
-(docs/delivery.md#unknown-outcomes).
+The rows of one chat are a lane. A row is marked `sending` before its request goes out. If the
+response is lost, the outcome is unknown: the sender searches the chat for the message, and sends it
+again only if it is missing (docs/delivery.md#unknown-outcomes).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import parse_address, source_of
+from bot.chat.incoming import parse_address, source_in_key
 from bot.chat.outgoing import (
     NOTICE_PARTS,
     Limits,
@@ -87,7 +87,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 @dataclass(eq=False)
 class SentRows:
-    """Lets callers wait until rows are sent; one query per second checks all awaited rows."""
+    """Lets callers wait until any process has sent a row; polls, as announcements may be lost."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -97,7 +97,7 @@ class SentRows:
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return its message id; raises `AnswerRefused`."""
+        """Wait for any process to send a row; return its message id, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
@@ -115,19 +115,19 @@ class SentRows:
 
     async def _query_sent_rows(self) -> None:
         for row_id, external_id in (await self.outbox.sent_ids([*self._arrivals])).items():
-            self.note(row_id, external_id)
+            self.record_sent(row_id, external_id)
 
-    def note(self, row_id: int, external_id: str | None) -> None:
+    def record_sent(self, row_id: int, external_id: str | None) -> None:
         """Record the message id of a sent row, or None if the row will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
-    def receive(self, keys: Sequence[str]) -> None:
-        """Record rows that other processes announced with `publish_sent_row`."""
+    def record_announced(self, keys: Sequence[str]) -> None:
+        """Record the rows that other processes have announced as sent."""
         for key in keys:
             row_id, _, external_id = key.partition(":")
-            self.note(int(row_id), external_id or None)
+            self.record_sent(int(row_id), external_id or None)
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
@@ -140,7 +140,7 @@ Response = TypeVar("Response")
 
 @dataclass(eq=False)
 class Sender:
-    """Delivers the rows of lanes; processes may deliver different lanes at the same time.
+    """Delivers the rows of chats, in order within a chat, and to several chats at the same time.
 
     `settle_seconds` is how long a platform may take to accept a request whose response was lost.
     `announce` is called when a row is done, with the row's id and its message id, or None if the
@@ -169,17 +169,17 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def seconds_on_hold(self, lane: str) -> float:
-        """Return the seconds until a lane may be delivered; 0 unless its bot is rate limited."""
-        return self._waiting.seconds_until_admitted(source_of(lane), lane)
+        """Return how long the bot's rate limit delays the delivery to a chat, or 0."""
+        return self._waiting.seconds_until_admitted(source_in_key(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Claim the first due row of each lane whose bot runs here; return the rows by lane."""
-        served = [key for key in keys if source_of(key) in self.surfaces]
+        """Claim the first due row of each chat whose bot runs in this process, by lane."""
+        served = [key for key in keys if source_in_key(key) in self.surfaces]
         rows = await self.outbox.take_due(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def deliver_lane(self, row: OutboxRow) -> None:
-        """Deliver a row, and then the next rows of its lane until none is due within seconds."""
+        """Deliver a row, and then the next rows of the chat until none is due soon."""
         following: OutboxRow | None = row
         try:
             while following is not None:
@@ -245,19 +245,19 @@ class Sender:
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
         if row.state is OutboxState.UNKNOWN:
-            return await self._reconcile(row)
+            return await self._resolve_unknown_outcome(row)
         if row.private is not None and _is_still_in_group(row) and row.interaction is None:
             return await self._deliver_privately(row, row.private, "")
         if await self._needs_placeholder(row):
-            return await self.outbox.edit_opened(row, await self._send_placeholder(row))
+            return await self.outbox.turn_into_edit(row, await self._send_placeholder(row))
         return await self._mark_sent(row, await self._perform_operation(row))
 
     async def _handle_refusal(
         self, row: OutboxRow, error: Refused
     ) -> tuple[OutboxRow | None, float | None]:
-        """Drop a refused row, or deliver a private row to its reader's private chat.
+        """Deliver a refused private row to its reader's private chat, or drop another refused row.
 
-        Return the lane's next row, and the seconds until this row is tried again, or None.
+        Return the chat's next row, and the seconds until this row is tried again, or None.
         """
         if row.private is None:
             following = await self._drop_refused(row, error)
@@ -276,11 +276,7 @@ class Sender:
     async def _deliver_privately(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
-        """Move a row to its reader's private chat.
-
-        If that is impossible, set the row aside and explain in the group how to open the chat.
-        Return the next row of the lane.
-        """
+        """Move a row to its reader's private chat, or tell how to open it; return the next row."""
         chats = self.private_chats[row.address.source]
         if not private.group:
             try:
@@ -289,21 +285,21 @@ class Sender:
                 reason = str(error)
             else:
                 moved = replace(private, group=row.address.channel)
-                following = await self.outbox.move(row, moved, there)
+                following = await self.outbox.move_to_private_chat(row, moved, there)
                 self.wake([there.lane])
                 return following
         notice = ""
         if not private.is_quiet:
             how = await chats.private_chat_instructions(private.person)
             notice = translate(how, supported_language(private.locale))
-        following = await self.outbox.set_aside(row, reason, notice)
+        following = await self.outbox.give_up_with_notice(row, reason, notice)
         if private.group:
             self.wake([parse_address(private.group).lane])
         self._notify_waiters(row, None)
         return following
 
     async def _drop_refused(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a refused row and return the lane's next row.
+        """Drop a refused row, and return the next row of the chat.
 
         If a message could not be edited, send its new text as a new message, unless a person
         deleted it. If a reaction is the whole answer, send its emoji as a message.
@@ -311,10 +307,10 @@ class Sender:
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
-            return await self.outbox.send_again(row, str(error), is_gone=is_gone)
+            return await self.outbox.queue_as_new_message(row, str(error), is_gone=is_gone)
         is_reaction = row.op is OutboxOperation.REACT
         if is_reaction and not is_gone and not await self.outbox.has_message(row.turn):
-            return await self.outbox.set_aside(row, str(error), row.content.text)
+            return await self.outbox.give_up_with_notice(row, str(error), row.content.text)
         return await self.outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
@@ -339,7 +335,7 @@ class Sender:
         rows = await self.outbox.take_due([lane])
         return rows[0] if rows else None
 
-    async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
+    async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:
         found = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
         is_repeatable = row.interaction is not None or _is_still_in_group(row)
@@ -396,7 +392,7 @@ class Sender:
         return None
 
     async def _needs_placeholder(self, row: OutboxRow) -> bool:
-        """Return whether to send a placeholder for a private row and then edit it."""
+        """Return whether to send a placeholder first, and then edit it to have the content."""
         if row.private is None or row.op is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
@@ -421,7 +417,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row and return its message id; if the platform refuses its file, send a notice."""
+        """Send a row, or a notice if its file is refused, and return the message id."""
         try:
             return await request_with_fallbacks(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -440,12 +436,12 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:
-        """Return whether to give up on a row that keeps failing while other lanes succeed."""
+        """Return whether to give up on a row that fails while the bot's other chats work."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
         others_succeed = any(
-            key != lane and source_of(key) == row.address.source and now - at < _HEALTHY_SECONDS
+            key != lane and source_in_key(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
         return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
@@ -454,7 +450,7 @@ class Sender:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
         notice = "" if is_quiet else translate_to_all_languages(_SET_ASIDE)
-        following = await self.outbox.set_aside(row, reason, notice)
+        following = await self.outbox.give_up_with_notice(row, reason, notice)
         self._notify_waiters(row, None)
         return following
 
@@ -466,11 +462,11 @@ class Sender:
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
         self._unknown_outcomes.pop(row.id, None)
-        self.sent_rows.note(row.id, external_id)
+        self.sent_rows.record_sent(row.id, external_id)
         self.announce(row.id, external_id)
 
     async def _reschedule(self, row: OutboxRow, seconds: float) -> None:
-        """Reschedule a row; an unknown outcome stays unknown until a search."""
+        """Try a row again later; an unknown outcome stays unknown until a search is complete."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:
@@ -483,7 +479,7 @@ class Sender:
         return min(delay * growth, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
-        """Return whether sending a row again returns the first message instead of a duplicate."""
+        """Return whether the platform recognizes a row that is sent twice, and shows it once."""
         limits = self._limits(row)
         has_nonce = row.content.face is None or limits.can_repeat_faces
         return limits.can_repeat_sends and has_nonce
@@ -524,7 +520,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Call `request` with the content, plain text, then a notice; return the first success."""
+    """Request with the content, then as plain text, then with a notice, until one is accepted."""
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
@@ -540,7 +536,7 @@ async def request_with_fallbacks(
 
 @dataclass(eq=False)
 class LaneDelivery(Delivery):
-    """Delivers rows with this process's senders (`start`) or, if it has none, wakes their lanes."""
+    """Delivers rows with the senders of this process or, if it has none, alerts other processes."""
 
     sent_rows: SentRows
     wake: Callable[..., None]

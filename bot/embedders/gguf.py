@@ -14,7 +14,12 @@ from typing_extensions import override
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batches, model_fingerprint
+from bot.embedders.vectors import (
+    MAX_TEXT_TOKENS,
+    EmbeddingsResponse,
+    model_fingerprint,
+    split_into_batches,
+)
 from bot.errors import EmbeddingError, SettingsError
 from bot.extras import install_command
 from bot.ports import Embedder
@@ -57,10 +62,10 @@ class GgufEmbedder(Embedder):
         server = await self._start_once()
         inputs = [await self._tokenize(server, text) for text in texts]
         vectors: list[PackedVector] = []
-        for batch in batches(inputs):
+        for batch in split_into_batches(inputs):
             body = {"input": batch, "encoding_format": "float"}
             found = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
-            vectors += pack_vectors(found.rows, len(batch))
+            vectors += pack_vectors(found.ordered_vectors, len(batch))
         return vectors
 
     @override
@@ -116,7 +121,7 @@ class GgufEmbedder(Embedder):
             return msgspec.json.decode(content, type=kind)
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
-            raise EmbeddingError(f"{child.name}: {path} failed ({reason})") from error
+            raise EmbeddingError(f"{child.name} did not answer {path} ({reason})") from error
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -29,11 +29,11 @@ class EmbeddingsResponse(msgspec.Struct):
     data: list[EmbeddingItem]
 
     @property
-    def rows(self) -> list[list[float]]:
+    def ordered_vectors(self) -> list[list[float]]:
         return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
 
 
-def batches(inputs: list[T]) -> Iterator[list[T]]:
+def split_into_batches(inputs: list[T]) -> Iterator[list[T]]:
     return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
 
 
@@ -47,7 +47,7 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
 
 
 def model_fingerprint(path: Path) -> str:
-    """Return an id of a model file from its name, size, start, and end; raise `SettingsError`."""
+    """Return an id made from a file's name, size, start, and end; raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

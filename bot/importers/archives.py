@@ -55,9 +55,9 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 
 
 def read_haruhi_zip(data: bytes) -> CharacterData:
-    """Return the persona and stories in an archive; raise `PresetError` or `CharacterError`."""
+    """Return a zip archive's ChatHaruhi character; raises `PresetError` or `CharacterError`."""
     files = _unpack(data)
-    persona_file, database = _find(files, _PERSONA), _find(files, _DATABASE)
+    persona_file, database = _find_topmost(files, _PERSONA), _find_topmost(files, _DATABASE)
     if persona_file is None:
         raise CharacterError.translatable(
             "it has no {persona}; a ChatHaruhi 1 or 2 character is a zip with {persona} and"
@@ -68,9 +68,9 @@ def read_haruhi_zip(data: bytes) -> CharacterData:
         stories = _read_documents(files[database])
     else:
         names = sorted(name for name in files if _STORY.search(name))
-        stories = [_text(files[name]) for name in names if name != persona_file]
+        stories = [_decode_text(files[name]) for name in names if name != persona_file]
     texts = tuple(story for story in stories if story.strip())
-    return with_default_placeholder(CharacterData(_text(files[persona_file]), texts))
+    return with_default_placeholder(CharacterData(_decode_text(files[persona_file]), texts))
 
 
 def _unpack(data: bytes) -> dict[str, bytes]:
@@ -78,7 +78,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             _check_entries(entries)
-            return {entry.filename: _read(archive, entry) for entry in entries}
+            return {entry.filename: _read_entry(archive, entry) for entry in entries}
     except _DAMAGES as error:
         raise PresetError.translatable(
             "the archive cannot be unpacked ({error}); download it or zip it again",
@@ -107,7 +107,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
         )
 
 
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Read an entry without unpacking more than its declared size, unlike `ZipFile.read`."""
     if entry.compress_type not in _METHODS:
         raise NotImplementedError("that compression method is not supported")
@@ -118,13 +118,13 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return content
 
 
-def _find(names: Iterable[str], wanted: str) -> str | None:
+def _find_topmost(names: Iterable[str], wanted: str) -> str | None:
     """Return the path of the file named `wanted` nearest to the archive's root, or None."""
     found = (name for name in names if name.rpartition("/")[2] == wanted)
     return min(found, key=lambda name: name.count("/"), default=None)
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         return _plain_text(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -109,17 +109,17 @@ def _read_card(data: bytes) -> Card:
     if data.startswith(png.SIGNATURE):
         image, v2, v3 = png.read_png(data)
         older = _load_json(v2) if v2 and v3 else None
-        return _card(_load_json(v3 or v2), image=image, older=older)
+        return _make_card(_load_json(v3 or v2), image=image, older=older)
     if data.startswith(b"PK\x03\x04"):
         text, assets = charx.read_charx(data)
-        return _card(_load_json(text), assets=assets)
+        return _make_card(_load_json(text), assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return _card(_load_json(data))
+        return _make_card(_load_json(data))
     raise PresetError.translatable("it is not a character card (PNG, CHARX, or a JSON object)")
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
-    """Return a card as a file of a kind, with all its fields and its image."""
+    """Return the content of a file with the card, including all fields and the image."""
     match container:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
@@ -136,7 +136,7 @@ def write_card(card: Card, container: CardContainer) -> bytes:
             return charx.write_charx(dump_json(_to_v3(card), indent=2), assets)
 
 
-def _card(
+def _make_card(
     content: Json,
     *,
     image: bytes | None = None,
@@ -253,7 +253,7 @@ def card_fields(preset: Preset) -> Json:
     }
     book = preset.lorebook
     if isinstance(book, dict) and isinstance(entries := book.get("entries"), list | dict):
-        rows = entries if isinstance(entries, list) else map(card_entry, entries.values())
+        rows = entries if isinstance(entries, list) else map(to_card_entry, entries.values())
         fields["character_book"] = {**book, "entries": [*rows]}
     return fields
 
@@ -269,7 +269,7 @@ _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNCHANGED = frozenset({"selectiveLogic", "useProbability"})
 
 
-def card_entry(row: object) -> object:
+def to_card_entry(row: object) -> object:
     """Convert a World Info entry to one of a card's `character_book`, as SillyTavern does."""
     if not isinstance(row, dict):
         return row

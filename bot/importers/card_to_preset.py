@@ -33,11 +33,7 @@ def preset_from_card(
     model: str = DEFAULT_MODEL,
     is_local: bool = True,
 ) -> Preset:
-    """Convert a card to a preset; raise `PresetError`, with `source`, if it is invalid.
-
-    Cards have no sampling parameters, so the preset gets parameters with which small models rarely
-    loop; a local model gets more of them.
-    """
+    """Convert a card from file `source`, adding sampling parameters, or raise `PresetError`."""
     read = card.fields
     names = card.name, read.text("nickname")
     data: dict[str, object] = {
@@ -73,7 +69,7 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split `mes_example` into messages; a line without a speaker continues the last message."""
+    """Split a card's `mes_example` into messages; lines without a speaker continue the last."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _START.split(text):
@@ -116,7 +112,7 @@ def _is_for_adults(card: Card) -> bool:
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:
-    """Return the card's lorebook, with its depth prompt as a constant entry, or None."""
+    """Return the card's lorebook, or None; a depth prompt becomes an always active entry."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")
     if isinstance(given := card.fields.values.get("character_book"), list):

@@ -17,7 +17,7 @@ from bot.prompting.haruhi import (
     read_rows,
     with_default_placeholder,
 )
-from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
+from bot.prompting.presets.files import PresetsInFolder, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
 from bot.runtime.plugins import enabled_plugins
@@ -30,7 +30,7 @@ CharacterFile: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters were written for it
 
 
-def read_character_folder(directory: Path) -> ReadPresets:
+def read_character_folder(directory: Path) -> PresetsInFolder:
     """Read all presets in a folder with their character files; raise `PresetError`."""
     read = read_presets(directory, _describe_other)
     for file, name in read.names.items():
@@ -88,7 +88,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     """
     file = directory / reference
     if not file.suffix:
-        keys, stories = _as_file(load_builtin_role(reference))
+        keys, stories = _to_character_file(load_builtin_role(reference))
         return {"role_name": builtin_role_name(reference), **keys}, stories
     if path_inside(directory, reference) is None:
         raise CharacterError.translatable(
@@ -112,7 +112,9 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
     except (CharacterError, PresetError) as error:
         raise CharacterError(error_text(error.prefixed_with(file))) from error
     # Empty stories cannot be found, and some services refuse to embed them.
-    return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
+    return _to_character_file(
+        replace(data, texts=tuple(text for text in data.texts if text.strip()))
+    )
 
 
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
@@ -148,7 +150,7 @@ def _read_haruhi(content: bytes) -> CharacterData:
     return with_default_placeholder(data) if data.column == _VERSION_2_COLUMN else data
 
 
-def _as_file(data: CharacterData) -> CharacterFile:
+def _to_character_file(data: CharacterData) -> CharacterFile:
     return {"persona": data.persona, **_HARUHI_BUDGET}, data.texts
 
 

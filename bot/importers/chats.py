@@ -50,10 +50,12 @@ class ExportedChat:
 def write_chat(chat: ExportedChat) -> str:
     """Return a chat as SillyTavern's `.jsonl`: a header line, then one message per line."""
     header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
-    return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *to_rows(chat)))
+    return "".join(
+        f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *chat_to_rows(chat))
+    )
 
 
-def to_rows(chat: ExportedChat) -> list[dict[str, object]]:
+def chat_to_rows(chat: ExportedChat) -> list[dict[str, object]]:
     """Return the messages of a chat as SillyTavern stores them."""
     return [
         {
@@ -76,31 +78,31 @@ def read_chat(data: bytes) -> ExportedChat:
         raise UserError(_NOT_A_CHAT) from None
     first, _, others = text.partition("\n")
     if first.rstrip().endswith("}") and others.strip():  # not one object spread over several lines
-        rows = [_load(line, number) for number, line in enumerate(text.split("\n"), 1)]
+        rows = [_load_json(line, number) for number, line in enumerate(text.split("\n"), 1)]
         return read_rows([one for one in rows if one.values])
-    value = _load(text)
+    value = _load_json(text)
     match value.values:
         case {"histories": _}:
             return _read_histories(value)
         case {"turns": _}:
-            turns = _oldest_first(value.list_of_objects("turns"), "create_time")
-            return _chat([_read_turn(JsonFields(one)) for one in turns])
+            turns = _sort_oldest_first(value.list_of_objects("turns"), "create_time")
+            return _make_chat([_read_turn(JsonFields(one)) for one in turns])
         case _:
             return read_rows([value])
 
 
 def read_rows(rows: Sequence[JsonFields]) -> ExportedChat:
-    """Read SillyTavern's messages after an optional header; raise `UserError` if invalid."""
+    """Read a SillyTavern chat, with or without a header; raises `UserError` if it is invalid."""
     if not any("mes" in one.values or "user_name" in one.values for one in rows):
         raise UserError(_NOT_A_CHAT)
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
     names = (header.text("user_name"), header.text("character_name"))
     person, character = ("" if one == "unused" else one for one in names)
     lines = [_read_row(one) for one in rows if one is not header]
-    return _chat(lines, person, character)
+    return _make_chat(lines, person, character)
 
 
-def _load(text: str, line: int = 1) -> JsonFields:
+def _load_json(text: str, line: int = 1) -> JsonFields:
     try:
         return JsonFields(read_strict_json(text) if text.strip() else None)
     except JsonSyntaxError as error:
@@ -126,15 +128,15 @@ def _read_histories(file: JsonFields) -> ExportedChat:
     """Read all chats with a character, as exported from Character.AI's first version."""
     histories = JsonFields(file.values.get("histories")).list_of_objects("histories")
     lines = []
-    for history in _oldest_first(histories, "created"):
+    for history in _sort_oldest_first(histories, "created"):
         for row in map(JsonFields, JsonFields(history).list_of_objects("msgs")):
             source = JsonFields(row.values.get("src"))
             lines.append(ChatLine(source.text("name"), row.text("text"), source.flag("is_human")))
-    return _chat(lines)
+    return _make_chat(lines)
 
 
 def _read_turn(turn: JsonFields) -> ChatLine:
-    """Read a turn from Character.AI's second version: the chosen candidate, or else the first."""
+    """Read a turn of Character.AI's second version: its chosen candidate, else the first one."""
     author = JsonFields(turn.values.get("author"))
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
     chosen = turn.text("primary_candidate_id")
@@ -143,16 +145,18 @@ def _read_turn(turn: JsonFields) -> ChatLine:
     return ChatLine(author.text("name"), text, author.flag("is_human"))
 
 
-def _oldest_first(
+def _sort_oldest_first(
     found: Sequence[Mapping[str, object]], date: str
 ) -> Sequence[Mapping[str, object]]:
-    """Sort by ISO 8601 dates; if any is missing, reverse the service's newest-first order."""
+    """Sort items by ISO 8601 date or, if any has none, reverse them, as they are newest first."""
     if all(isinstance(one.get(date), str) for one in found):
         return sorted(found, key=lambda one: str(one[date]))
     return found[::-1]
 
 
-def _chat(lines: Sequence[ChatLine | None], person: str = "", character: str = "") -> ExportedChat:
+def _make_chat(
+    lines: Sequence[ChatLine | None], person: str = "", character: str = ""
+) -> ExportedChat:
     """Clean names and texts, and drop empty messages; raise `UserError` if the chat is invalid."""
     said = [one for one in lines if one is not None and one.text.strip()]
     if not said:

@@ -36,10 +36,7 @@ _TO_CHARACTER = marked("import it as a preset with `troupe character import {fil
 
 
 class FileKind(Enum):
-    """A kind of file, and what to do with it.
-
-    `{file}` is replaced with the file's path, `{name}` with its name.
-    """
+    """A kind of file, with what to do with it; `{file}` is the file's path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
     INSTRUCT = (marked("a SillyTavern instruct template"), _TO_PRESET)

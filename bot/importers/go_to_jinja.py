@@ -59,16 +59,16 @@ _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
 
 
-def _read_shipped(name: str) -> str:
+def _read_template(name: str) -> str:
     return (Path(__file__).parent / f"{name}.jinja").read_text("utf-8").removesuffix("\n")
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MERGE_MESSAGES = _read_shipped("go_messages")
+_MERGE_MESSAGES = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
-_LOOP_OVER_TURNS = _read_shipped("go_turns")
+_LOOP_OVER_TURNS = _read_template("go_turns")
 # Go escapes these three characters in JSON.
-_AS_JSON_MACRO = _read_shipped("go_json")
+_AS_JSON_MACRO = _read_template("go_json")
 
 
 class _Value(NamedTuple):
@@ -101,7 +101,7 @@ def jinja_from_go(source: str) -> str:
             "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
         )
     tokens = list(_tokenize(source))
-    used = {name.lower() for token in tokens for name in token.fields}
+    used = {name.lower() for token in tokens for name in token.field_names}
     has_turns = "messages" not in used
     if has_turns and "response" not in used:
         tokens = list(_tokenize(source + "{{ .Response }}"))
@@ -116,67 +116,69 @@ def jinja_from_go(source: str) -> str:
 
 
 class _Token(NamedTuple):
-    """A token: `text`, `{{`, `}}`, `eof`, or one of the group names of `_TOKEN`."""
+    """A token of a Go template; `kind` is `text`, `{{`, `}}`, `eof`, or a group in `_TOKEN`."""
 
     kind: str
     text: str
     line: int
 
     @property
-    def fields(self) -> Sequence[str]:
+    def field_names(self) -> Sequence[str]:
         """The field names in `.Function.Name`, also after a variable or a parenthesis."""
         chained = self.kind in {"field", "variable", "closing"}
         return self.text.split(".")[1:] if chained else ()
 
 
 def _tokenize(source: str) -> Iterator[_Token]:
-    """Yield a template's tokens without spaces, with texts trimmed at `{{-` and `-}}`."""
+    """Yield a template's tokens except spaces, with text trimmed next to `{{-` and `-}}`."""
     at, trims = 0, False
     while opening := _OPEN.search(source, at):
         text = source[at : opening.start()]
         text = text.lstrip(_SPACE) if trims else text
-        yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line(source, at))
-        at = _after_comment(source, opening.end())
+        yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line_number(source, at))
+        at = _skip_comment(source, opening.end())
         if at == opening.end():
-            yield _Token("{{", "{{", _line(source, at))
+            yield _Token("{{", "{{", _line_number(source, at))
             while not _CLOSE.match(source, at):
-                token = _token(source, at)
+                token = _read_token(source, at)
                 at += len(token.text)
                 if token.kind != "space":
                     yield token
-            yield _Token("}}", "}}", _line(source, at))
+            yield _Token("}}", "}}", _line_number(source, at))
         closing = _CLOSE.match(source, at)
         if closing is None:
-            raise _error(_line(source, at), marked("comment ends before closing delimiter"))
+            raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
         at, trims = closing.end(), closing["trim"] is not None
-    yield _Token("text", source[at:].lstrip(_SPACE) if trims else source[at:], _line(source, at))
-    yield _Token("eof", "", _line(source, len(source)))
+    yield _Token(
+        "text", source[at:].lstrip(_SPACE) if trims else source[at:], _line_number(source, at)
+    )
+    yield _Token("eof", "", _line_number(source, len(source)))
 
 
-def _after_comment(source: str, at: int) -> int:
+def _skip_comment(source: str, at: int) -> int:
     if comment := _COMMENT.match(source, at):
         return comment.end()
     if source.startswith(("/*", " /*"), at):
-        raise _error(_line(source, at), marked("unclosed comment"))
+        raise _error(_line_number(source, at), marked("unclosed comment"))
     return at
 
 
-def _token(source: str, at: int) -> _Token:
+def _read_token(source: str, at: int) -> _Token:
     found = _TOKEN.match(source, at)
     if found is None or found.lastgroup is None:
         character = source[at : at + 1]
         problem = marked("unrecognized character in action: {character}")
         problem = _UNKNOWN_TOKENS.get(character, problem)
-        raise _error(_line(source, at), problem, character=repr(character))
-    return _Token(found.lastgroup, found[0], _line(source, at))
+        raise _error(_line_number(source, at), problem, character=repr(character))
+    return _Token(found.lastgroup, found[0], _line_number(source, at))
 
 
-def _line(source: str, at: int) -> int:
+def _line_number(source: str, at: int) -> int:
     return source.count("\n", 0, at) + 1
 
 
 class _Translator:
-    """Parses a Go template, and writes each construct in Jinja at once."""
+    """Parses a Go template, and writes each construct in Jinja as soon as it is parsed."""
 
     def __init__(
         self,
@@ -230,7 +232,7 @@ class _Translator:
         return token
 
     def _translate_body(self) -> _Token:
-        with self._scope():
+        with self._nested_scope():
             self._indent += 1
             stop = self._translate_nodes()
             self._indent -= 1
@@ -252,20 +254,20 @@ class _Translator:
                 self._emit(f"{{%- {keyword} %}}")
             case _:
                 start = self._position
-                value, variables, declares = self._read_pipe("command")
+                value, variables, declares = self._read_pipeline("command")
                 if variables:
                     self._set_variable(variables[0], value, declares=declares)
                 else:
-                    self._emit(f"{{{{- {self._to_printed(value)} }}}}")
+                    self._emit(f"{{{{- {self._printed_source(value)} }}}}")
                 self._is_cut |= self._root is _TURN_ROOT and any(
-                    token.kind == "field" and "Response" in token.fields
+                    token.kind == "field" and "Response" in token.field_names
                     for token in self._tokens[start : self._position]
                 )
 
     def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
         """Translate `if` or `with`, including a chain of `else if` that ends at a single `end`."""
-        with self._scope():
-            value, variables, declares = self._read_pipe(keyword)
+        with self._nested_scope():
+            value, variables, declares = self._read_pipeline(keyword)
             is_elif = chained and keyword == "if" and not variables
             if chained and not is_elif:
                 self._emit("{%- else %}")
@@ -281,8 +283,8 @@ class _Translator:
                 self._emit("{%- endif %}")
 
     def _translate_range(self) -> None:
-        with self._scope():
-            container, variables, _ = self._read_pipe("range")
+        with self._nested_scope():
+            container, variables, _ = self._read_pipeline("range")
             self._loops += 1
             if self._loops > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
@@ -320,7 +322,7 @@ class _Translator:
         self._expect("}}", "end")
 
     def _set_variable(self, name: str, value: _Value, *, declares: bool) -> _Value:
-        """Set a variable and return it; if it is ever reassigned, it lives in a Jinja namespace."""
+        """Assign and return a variable, kept in a Jinja namespace if assigned again elsewhere."""
         if declares:
             unique = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique}" if name in self._namespaced else unique
@@ -330,7 +332,7 @@ class _Translator:
         return target
 
     @contextmanager
-    def _scope(self) -> Iterator[None]:
+    def _nested_scope(self) -> Iterator[None]:
         self._enter_scope()
         variables = dict(self._variables)
         yield
@@ -344,8 +346,10 @@ class _Translator:
     def _emit(self, line: str) -> None:
         self.lines.append("  " * self._indent + line)
 
-    def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
-        """Read `$x := first | second`; return its value, variables, and if they are declared."""
+    def _read_pipeline(
+        self, context: str, closing: str = "}}"
+    ) -> tuple[_Value, tuple[str, ...], bool]:
+        """Read `$x := a | b`, and return the value, the variables, and whether it declares them."""
         self._enter_scope()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])
@@ -369,7 +373,7 @@ class _Translator:
             if operator in {":=", "="}:
                 if operator == "=":
                     for name in names:
-                        self._variable(name)
+                        self._find_variable(name)
                 return tuple(names), operator == ":="
             if operator != "," or context != "range" or len(names) > 1:
                 break
@@ -384,11 +388,11 @@ class _Translator:
         while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
             operands.append(self._read_operand(context))
         if is_call:
-            return self._call(first.text, [*operands, *piped])
+            return self._translate_call(first.text, [*operands, *piped])
         if not operands:
             raise self._error(marked("missing value for {context}"), context=context)
         if len(operands) > 1 or piped:
-            raise self._unsupported(marked("an argument of something other than a function"))
+            raise self._unsupported_error(marked("an argument of something other than a function"))
         return operands[0]
 
     def _read_operand(self, context: str) -> _Value:
@@ -399,29 +403,31 @@ class _Translator:
                 value = text[1:-1].replace("\r", "") if is_raw else ast.literal_eval(text)
                 return _Value(_quote(value), "text")
             case "number", text:
-                return _Value(repr(self._to_number(text)), "number")
+                return _Value(repr(self._parse_number(text)), "number")
             case "field", _:
-                return self._members(self._dot, token.fields)
+                return self._access_fields(self._dot, token.field_names)
             case "variable", text:
-                return self._members(self._variable(text.partition(".")[0]), token.fields)
+                return self._access_fields(
+                    self._find_variable(text.partition(".")[0]), token.field_names
+                )
             case "name", name:
                 if name not in _FUNCTIONS | _LITERALS.keys():
                     raise self._error(marked('function "{name}" not defined'), name=name)
-                return _LITERALS.get(name) or self._call(name, [])
+                return _LITERALS.get(name) or self._translate_call(name, [])
             case "operator", ".":
                 return self._dot
             case "operator", "(":
-                value, *_ = self._read_pipe("parenthesized pipeline", ")")
-                return self._members(value, self._tokens[self._position - 1].fields)
+                value, *_ = self._read_pipeline("parenthesized pipeline", ")")
+                return self._access_fields(value, self._tokens[self._position - 1].field_names)
             case _:
                 raise self._unexpected_error(token, context)
 
-    def _members(self, value: _Value, names: Sequence[str]) -> _Value:
+    def _access_fields(self, value: _Value, names: Sequence[str]) -> _Value:
         for name in names:
-            value = self._member(value, name)
+            value = self._access_field(value, name)
         return value
 
-    def _member(self, value: _Value, name: str) -> _Value:
+    def _access_field(self, value: _Value, name: str) -> _Value:
         match value.type:
             case "root":
                 return self._root.get(name, _MISSING)
@@ -435,11 +441,11 @@ class _Translator:
                 empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
                 return _Value(f"({source} or {empty})" if empty else source, value_type)
             case kind:
-                raise self._unsupported(
+                raise self._unsupported_error(
                     marked("the field .{name} of a {kind}"), name=name, kind=kind
                 )
 
-    def _call(self, name: str, given: list[_Value]) -> _Value:
+    def _translate_call(self, name: str, given: list[_Value]) -> _Value:
         sources = [value.source for value in given]
         match name, given:
             case "currentDate", []:
@@ -465,41 +471,41 @@ class _Translator:
                 tests = [f"{sources[0]} {_COMPARISONS[name]} {other}" for other in sources[1:]]
                 return _Value(_join_sources(" or ", tests), "bool")
             case _:
-                return self._call_for_text(name, given)
+                return self._translate_text_call(name, given)
 
-    def _call_for_text(self, name: str, given: list[_Value]) -> _Value:
+    def _translate_text_call(self, name: str, given: list[_Value]) -> _Value:
         match name, given:
             case "json", [value]:
                 return self._to_json(value)
             case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
-                return _Value(_join_sources(" ~ ", list(map(self._to_printed, given))), "text")
+                return _Value(_join_sources(" ~ ", list(map(self._printed_source, given))), "text")
             case "printf", [template, *arguments]:
-                return self._printf(template.source, arguments)
+                return self._translate_printf(template.source, arguments)
             case _:
-                raise self._unsupported(
+                raise self._unsupported_error(
                     marked("the function {name} with {count} arguments"),
                     name=name,
                     count=len(given),
                 )
 
-    def _printf(self, template: str, given: Sequence[_Value]) -> _Value:
+    def _translate_printf(self, template: str, given: Sequence[_Value]) -> _Value:
         if not template.startswith('"'):
-            raise self._unsupported(marked("printf without a literal format"))
+            raise self._unsupported_error(marked("printf without a literal format"))
         arguments = iter(given)
 
         def fill(verb: re.Match[str]) -> str:
             if verb[0] == "%%":
                 return "%"
             if verb[0] in {"%s", "%v", "%d"} and (argument := next(arguments, None)):
-                return f'" ~ {self._to_printed(argument)} ~ "'
-            raise self._unsupported(marked("printf with {verb}"), verb=verb[0])
+                return f'" ~ {self._printed_source(argument)} ~ "'
+            raise self._unsupported_error(marked("printf with {verb}"), verb=verb[0])
 
         source = f"({_FORMAT_VERB.sub(fill, template)})"
         if next(arguments, None):
-            raise self._unsupported(marked("printf with more arguments than verbs"))
+            raise self._unsupported_error(marked("printf with more arguments than verbs"))
         return _Value(source, "text")
 
-    def _to_printed(self, value: _Value) -> str:
+    def _printed_source(self, value: _Value) -> str:
         match value.type:
             case "text" | "number" | "any":
                 return value.source
@@ -515,13 +521,13 @@ class _Translator:
             case kind if kind in _JSON_TYPES:
                 return self._to_json(value).source
             case kind:
-                raise self._unsupported(marked("printing a whole {kind}"), kind=kind)
+                raise self._unsupported_error(marked("printing a whole {kind}"), kind=kind)
 
     def _to_json(self, value: _Value) -> _Value:
         self.prints_json = True
         return _Value(f"as_json({value.source})", "text")
 
-    def _to_number(self, text: str) -> int | float:
+    def _parse_number(self, text: str) -> int | float:
         if len(text) <= _MAX_NUMBER_CHARS:
             for kind in (partial(int, base=0), float):
                 with suppress(ValueError):
@@ -529,7 +535,7 @@ class _Translator:
         problem = marked('bad number syntax: "{token}"')
         raise self._error(problem, token=text[:_MAX_NUMBER_CHARS])
 
-    def _variable(self, name: str) -> _Value:
+    def _find_variable(self, name: str) -> _Value:
         if name not in self._variables:
             raise self._error(marked('undefined variable "{variable}"'), variable=name)
         return self._variables[name]
@@ -559,7 +565,7 @@ class _Translator:
     def _error(self, problem: str, **values: object) -> TemplateError:
         return _error(self._peek().line, problem, **values)
 
-    def _unsupported(self, construct: str, **values: object) -> TemplateError:
+    def _unsupported_error(self, construct: str, **values: object) -> TemplateError:
         return TemplateError.translatable(
             "template: :{line}: {construct} cannot be translated to Jinja",
             line=self._peek().line,

@@ -26,14 +26,14 @@ _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for a SillyTavern instruct template, and notes; raise `PresetError`."""
+    """Convert a SillyTavern instruct template to preset keys and notes; raises `PresetError`."""
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
         key: _expand_texts(read.text(key), key) if expands_macros else read.text(key)
         for key in _SEQUENCES
     }
-    sequences = _InstructSequences(texts, data, expands_macros=expands_macros)
+    sequences = _InstructTemplateBuilder(texts, data, expands_macros=expands_macros)
     keys: dict[str, object] = {
         "system": read.text("system_prompt").strip() or None,
         "macros": True,
@@ -50,8 +50,8 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
 _LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8").rstrip("\n"))
 
 
-class _InstructSequences:
-    """Builds the Jinja template: messages between their sequences, then the output sequence."""
+class _InstructTemplateBuilder:
+    """Builds a Jinja template from the sequences that come before and after messages."""
 
     def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
         self._texts = texts
@@ -67,7 +67,7 @@ class _InstructSequences:
 
     @property
     def naming_mode(self) -> str:
-        """The value of `user_name_in_message`; a template with name macros always needs names."""
+        """The value of `user_name_in_message`, which is "add" if the template has name macros."""
         return "add" if self._uses_name_macros else _MODES[self._behavior]
 
     @property
@@ -83,18 +83,18 @@ class _InstructSequences:
             story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
         return _LAYOUT.substitute(
             alignment=self._alignment_message(first_user),
-            story=self._message(story, after_story, "'System'"),
-            narration=self._message(
+            story=self._message_template(story, after_story, "'System'"),
+            narration=self._message_template(
                 texts[f"{narrator}_sequence"],
                 texts[f"{narrator}_suffix"] or newline,
                 "(name or 'System')",
             ),
             newest_or_none="loop.index0" if last_user else "none",
-            newest=self._turn(last_user, "input"),
-            first=self._turn(first_user, "input"),
-            question=self._turn(user, "input"),
-            first_answer=self._turn(first_answer, "output"),
-            answer=self._turn(answer, "output"),
+            newest=self._turn_template(last_user, "input"),
+            first=self._turn_template(first_user, "input"),
+            question=self._turn_template(user, "input"),
+            first_answer=self._turn_template(first_answer, "output"),
+            answer=self._turn_template(answer, "output"),
             opening=self._character_opening(),
         )
 
@@ -102,21 +102,21 @@ class _InstructSequences:
         """Return the user message to put before a conversation that the character started."""
         opening = self._texts["user_alignment_message"]
         name = "(user or '')"
-        before = self._expression(self._own_line(sequence), name)
-        suffix = self._expression(self._texts["input_suffix"] or self._newline, name)
+        before = self._jinja_expression(self._put_on_own_line(sequence), name)
+        suffix = self._jinja_expression(self._texts["input_suffix"] or self._newline, name)
         shown = self._shown_name(name)
-        return _print(before, shown, _quote(opening), suffix) if opening else ""
+        return _output_tag(before, shown, _quote(opening), suffix) if opening else ""
 
-    def _turn(self, sequence: str, kind: str) -> str:
+    def _turn_template(self, sequence: str, kind: str) -> str:
         suffix = self._texts[f"{kind}_suffix"] or self._newline
-        return self._message(sequence, suffix, "name", self._shown_name("name"))
+        return self._message_template(sequence, suffix, "name", self._shown_name("name"))
 
-    def _message(self, before: str, after: str, name: str, shown_name: str = "") -> str:
+    def _message_template(self, before: str, after: str, name: str, shown_name: str = "") -> str:
         on_new_line = "true" if not self._newline or after.endswith("\n") else "false"
         return (
-            _print(self._expression(self._own_line(before), name), shown_name)
+            _output_tag(self._jinja_expression(self._put_on_own_line(before), name), shown_name)
             + "{{- message.content -}}"
-            + _print(self._expression(after, name))
+            + _output_tag(self._jinja_expression(after, name))
             + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
         )
 
@@ -125,14 +125,14 @@ class _InstructSequences:
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
         sequence, name = last or usual, "(char or '')"
         begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
-        bare = self._own_line(sequence.rstrip() if self._newline else sequence)
-        plain = _print(self._expression(bare, name))
+        bare = self._put_on_own_line(sequence.rstrip() if self._newline else sequence)
+        plain = _output_tag(self._jinja_expression(bare, name))
         shown = self._shown_name(name, separator=":")
         if not shown:
             return begin + plain
         # SillyTavern does this for Mistral's sequences.
         space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
-        named = _print(self._expression(sequence + self._newline + space, name), shown)
+        named = _output_tag(self._jinja_expression(sequence + self._newline + space, name), shown)
         return (
             f"{begin}{{%- if {self._name_condition} -%}}{named}{{%- else -%}}{plain}{{%- endif -%}}"
         )
@@ -148,10 +148,10 @@ class _InstructSequences:
             return ""
         return f"({name} ~ {_quote(separator)} if {name} and {self._name_condition} else '')"
 
-    def _own_line(self, sequence: str) -> str:
+    def _put_on_own_line(self, sequence: str) -> str:
         return sequence + self._newline if sequence else ""
 
-    def _expression(self, text: str, name: str) -> str:
+    def _jinja_expression(self, text: str, name: str) -> str:
         """Return a sequence as a Jinja expression, with variables for its macros."""
         if not self._expands_macros:
             return _quote(text)
@@ -167,7 +167,7 @@ class _InstructSequences:
 
 
 def _names_behavior(data: Json) -> str:
-    """Return when names come before texts; older files have two flags for this."""
+    """Return when to show names: "none", "force" (in groups) or "always"; older files use flags."""
     behavior = data.get("names_behavior")
     if isinstance(behavior, str) and behavior in _BEHAVIORS:
         return behavior
@@ -177,7 +177,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_texts(text: str, where: str) -> str:
-    """Expand macros for fixed texts, and keep those for names; raise for any other macro."""
+    """Replace macros for texts but not for names; raises `PresetError` for any other macro."""
 
     def expand(macro: re.Match[str]) -> str:
         name = macro[1].lower()
@@ -195,7 +195,7 @@ def _expand_texts(text: str, where: str) -> str:
     return _MACRO.sub(expand, text)
 
 
-def _print(*expressions: str) -> str:
+def _output_tag(*expressions: str) -> str:
     parts = [each for each in expressions if each and each != '""']
     return f"{{{{- {' ~ '.join(parts)} -}}}}" if parts else ""
 
@@ -255,7 +255,7 @@ _DEFAULT_STARTS = {
 
 
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for a KoboldCpp adapter, and notes; missing texts are Alpaca's."""
+    """Convert a KoboldCpp adapter to preset keys and notes; missing texts are as in Alpaca."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")
@@ -265,12 +265,12 @@ def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     opening = read.text("assistant_gen") or starts["assistant"]
     blocks = "".join(
         f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
-        + _print(_quote(start), "message.content", _quote(ends[role]))
+        + _output_tag(_quote(start), "message.content", _quote(ends[role]))
         for role, start in starts.items()
     )
     jinja = (
         f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
-        f"{{%- if add_generation_prompt -%}}{_print(_quote(opening))}{{%- endif -%}}"
+        f"{{%- if add_generation_prompt -%}}{_output_tag(_quote(opening))}{{%- endif -%}}"
     )
     stops = (each.strip().partition("\n")[0] for each in (ends["assistant"], starts["user"]))
     keys: dict[str, object] = {

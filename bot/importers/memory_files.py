@@ -13,8 +13,8 @@ import regex
 
 from bot.chat.memory import Memory, MemoryKind, MemorySubject, SubjectKind
 from bot.errors import UserError
-from bot.importers.card import card_entry, card_fields
-from bot.importers.chats import ExportedChat, read_chat, read_rows, to_rows
+from bot.importers.card import card_fields, to_card_entry
+from bot.importers.chats import ExportedChat, chat_to_rows, read_chat, read_rows
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
@@ -35,7 +35,7 @@ _MAX_KEYS = 5
 
 @value_class
 class MemoryFile:
-    """The contents of an imported file."""
+    """What was read from an imported file: memories, and perhaps a chat or a character card."""
 
     memories: tuple[Memory, ...] = ()
     """`said_by` and `place` are the importing person's; a character's key is its name."""
@@ -68,8 +68,8 @@ def write_character(
     book = JsonFields(fields.get("character_book"))
     lore = book.list_of_objects("entries")
     own = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
-    fields["character_book"] = {**book.values, "entries": [*lore, *map(card_entry, own)]}
-    fields["extensions"] = {_OWN: {"chat": to_rows(chat) if chat is not None else []}}
+    fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, own)]}
+    fields["extensions"] = {_OWN: {"chat": chat_to_rows(chat) if chat is not None else []}}
     return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
 
@@ -101,7 +101,7 @@ def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
     del entry["extensions"]  # from now on, it is ordinary lore
     if isinstance(entries, list):
-        return {**values, "entries": [*entries, card_entry(entry)]}
+        return {**values, "entries": [*entries, to_card_entry(entry)]}
     return {**values, "entries": {**taken, str(uid): entry}}
 
 
@@ -131,8 +131,8 @@ def _read_card(
 ) -> MemoryFile:
     book = JsonFields(JsonFields(fields.get("character_book")).values)
     entries = book.list_of_objects("entries")
-    memories = [one for one in entries if _own_fields(one) is not None]
-    lore = [one for one in entries if _own_fields(one) is None]
+    memories = [one for one in entries if _find_troupe_fields(one) is not None]
+    lore = [one for one in entries if _find_troupe_fields(one) is None]
     extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
     rows = JsonFields(extensions.pop(_OWN, None)).list_of_objects("chat")
     plain = {**fields, "extensions": extensions}
@@ -146,16 +146,16 @@ def _read_card(
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[object, object]]:
-    """Return each entry's text and our own fields; by default, an entry is about this channel."""
+    """Return each entry's text and stored fields; without such fields, it is about the channel."""
     texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
     others = {"about": _PLACE}
     return [
-        (text, _own_fields(JsonFields(one).values) or others)
+        (text, _find_troupe_fields(JsonFields(one).values) or others)
         for text, one in zip(texts, rows, strict=True)
     ]
 
 
-def _own_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
+def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
     return JsonFields(entry.get("extensions")).object_or_none(_OWN)
 
 

@@ -85,14 +85,14 @@ class _ModelfileParser:
 
     def parse(self) -> Iterator[ModelfileCommand]:
         while self._skip(_IGNORED) < len(self._text):
-            yield self._command()
+            yield self._read_command()
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
         found = pattern.match(self._text, self._at)
         self._at = found.end() if found else self._at
         return self._at
 
-    def _command(self) -> ModelfileCommand:
+    def _read_command(self) -> ModelfileCommand:
         first = self._text[self._at]
         self._at += 1
         name, end = self._read_word(_LETTERS)
@@ -100,9 +100,9 @@ class _ModelfileParser:
         if end not in " \t" or name not in _COMMANDS:
             raise self._error(_BAD_COMMAND)
         if name == "parameter":
-            return ModelfileCommand(self._argument(_PARAMETER_CHARACTERS), self._read_value())
+            return ModelfileCommand(self._read_argument(_PARAMETER_CHARACTERS), self._read_value())
         if name == "message":
-            role = self._argument(_LETTERS)
+            role = self._read_argument(_LETTERS)
             if role not in _ROLES:
                 raise self._error(_BAD_ROLE)
             return ModelfileCommand(name, f"{role}: {self._read_value()}")
@@ -117,7 +117,7 @@ class _ModelfileParser:
         self._at += 1
         return self._text[begin:end], self._text[end]
 
-    def _argument(self, allowed: re.Pattern[str]) -> str:
+    def _read_argument(self, allowed: re.Pattern[str]) -> str:
         word, end = self._read_word(allowed)
         if end not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
@@ -183,12 +183,11 @@ _ANSWER_FRACTION = 4  # of the context, reserved for the answer if `num_predict`
 def preset_from_modelfile(
     text: str, name: str, model_path: str | Path, *, provider: str = "local"
 ) -> Preset:
-    """Convert a Modelfile to a preset; raise `PresetError` or `TemplateError`.
+    """Convert a Modelfile to a preset; raise `PresetError` or `TemplateError` if that fails.
 
-    TEMPLATE becomes string templates in `parameters` if these render identically, and otherwise
-    Jinja in `template`. RodelAgent's own example becomes both, because string templates drop its
-    `<s>`; `template` then takes precedence. `num_ctx` is the context size; the prompt's budget is
-    the context minus `num_predict`, or three quarters of the context.
+    TEMPLATE becomes string templates in `parameters` if these render the same, and otherwise Jinja
+    in `template`. Both are set if the string templates differ only by a BOS token; `template` is
+    then used. `max_input_tokens` is the context size `num_ctx` minus the tokens for the answer.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -197,7 +196,7 @@ def preset_from_modelfile(
         "provider": provider,
         "model": str(model_path),
         "system": values.get("system") or None,
-        "messages": [_message(args) for args in _find_arguments(modelfile, "message")],
+        "messages": [_parse_message(args) for args in _find_arguments(modelfile, "message")],
         "stop_sequences": _find_arguments(modelfile, "stop"),
         "parameters": _to_parameters(values),
         **_token_budget(values),
@@ -239,7 +238,7 @@ def modelfile_from_preset(preset: Preset) -> str:
             " or a file, which becomes FROM",
             preset=repr(preset.name),
         )
-    commands = list(_commands(preset))
+    commands = list(_list_commands(preset))
     text = "".join(f"{command.written(_quote_if_needed)}\n" for command in commands)
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
@@ -254,7 +253,7 @@ def modelfile_from_preset(preset: Preset) -> str:
     return text
 
 
-def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
+def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
     yield ModelfileCommand("model", preset.model)
     parameters: Mapping[str, Any] = preset.parameters
     if any(parameters.get(key) is not None for key in STRING_TEMPLATES):
@@ -263,7 +262,7 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("system", preset.system)
     for key, value in parameters.items():
         if key not in STRING_TEMPLATES and value is not None:
-            yield _parameter(preset, key, value)
+            yield _parameter_command(preset, key, value)
     if preset.max_input_tokens is not None:
         answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_FRACTION - 1)
         yield ModelfileCommand("num_ctx", str(preset.max_input_tokens + int(answer)))
@@ -278,7 +277,7 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
 
-def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
+def _parameter_command(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
     if name not in _SAMPLING:
         raise PresetError.translatable(
@@ -316,7 +315,7 @@ def _find_arguments(modelfile: Modelfile, name: str) -> list[str]:
     return [command.args for command in modelfile.commands if command.name == name]
 
 
-def _message(args: str) -> dict[str, str]:
+def _parse_message(args: str) -> dict[str, str]:
     role, _, content = args.partition(": ")
     return {"role": role, "content": content}
 
@@ -325,7 +324,7 @@ def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for name, text in values.items():
         if name in _SAMPLING:
-            parameters[name] = _to_number(name, text)
+            parameters[name] = _parse_number(name, text)
         elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
             near = difflib.get_close_matches(name, [*_SAMPLING, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
@@ -343,7 +342,7 @@ def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
 
 def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
     context, answer = (
-        int(_to_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
+        int(_parse_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
     )
     if context <= 0:
         return {}
@@ -352,7 +351,7 @@ def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
     return {"max_input_tokens": max(1, context - answer)}
 
 
-def _to_number(name: str, text: str) -> float:
+def _parse_number(name: str, text: str) -> float:
     kind = _SAMPLING[name]
     try:
         return kind(text)
@@ -377,9 +376,8 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
     """Return equivalent string templates by preset parameter, and whether they are exact.
 
     They are exact if they render alternating conversations, with or without a system message, like
-    the template. The result is empty unless the template consists of blocks joined by newlines. A
-    BOS token before every exchange is removed, as in RodelAgent's example; the string templates are
-    then close but not exact.
+    the template. They are not exact if the template has a BOS token before each exchange, which
+    they leave out. If there are no equivalent ones, the result is empty.
     """
     try:
         single = _render(template, _USER)
@@ -392,7 +390,7 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
         if found is None:
             return {}, False
         exact = all(
-            _render(template, *texts) == StringTemplate(**found).render(_messages(texts))
+            _render(template, *texts) == StringTemplate(**found).render(_probe_messages(texts))
             for texts in (
                 (_USER,),
                 (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3),
@@ -405,10 +403,10 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:
-    return template.render(_messages(texts), add_generation_prompt=True)
+    return template.render(_probe_messages(texts), add_generation_prompt=True)
 
 
-def _messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
+def _probe_messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
     return [{"role": _PROBE_ROLES.get(text, "user"), "content": text} for text in texts]
 
 

@@ -18,15 +18,12 @@ _MAX_CHUNKS = 10_000
 
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the image without cards, the JSON of the V1 or V2 card, and that of the V3 card.
-
-    A missing card is b"". Raises `PresetError` if there is none.
-    """
+    """Return the image without cards, its V1/V2 JSON, and its V3 JSON; raises `PresetError`."""
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
-    for kind, body, raw in _chunks(data):
+    for kind, body, raw in _read_chunks(data):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and (name := keyword.lower()) in cards:
-            cards[name] = cards[name] or _decode(text)  # like SillyTavern, use the first one
+            cards[name] = cards[name] or _decode_card(text)  # like SillyTavern, use the first one
         else:
             kept.append(raw)
     if not any(cards.values()):
@@ -39,10 +36,10 @@ def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     """Return the PNG with cards at its end, where other programs put them."""
-    texts = [_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
+    texts = [_make_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
     if v3 is not None:
-        texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
-    chunks = list(_chunks(image))
+        texts.append(_make_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
+    chunks = list(_read_chunks(image))
     others = [
         raw
         for kind, body, raw in chunks[:-1]
@@ -56,10 +53,10 @@ def blank_image(width: int = 256, height: int = 384) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height
     body = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
-    return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in body)
+    return SIGNATURE + b"".join(_make_chunk(kind, data) for kind, data in body)
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _read_chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield each chunk's type, body, and raw bytes, up to IEND."""
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
@@ -80,7 +77,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     )
 
 
-def _decode(text: bytes) -> bytes:
+def _decode_card(text: bytes) -> bytes:
     try:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
@@ -89,5 +86,5 @@ def _decode(text: bytes) -> bytes:
         ) from None
 
 
-def _chunk(kind: bytes, body: bytes) -> bytes:
+def _make_chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

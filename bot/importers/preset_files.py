@@ -49,12 +49,12 @@ def preset_from_text(
     provider: str | None = None,
     into: Preset | None = None,
 ) -> ImportedPreset:
-    """Convert the text of a file to a preset; raise `PresetError` or `TemplateError`.
+    """Convert the text of a file to a preset; raise `PresetError` or `TemplateError` if that fails.
 
-    `file` is the file's path; a relative FROM is resolved in its folder, as in ollama. By default,
-    the preset's name is the name in the file, the file's own name, or the model in a Modelfile. The
-    default provider is the one in the file; for a Modelfile, it is `ollama` if FROM is an ollama
-    model, else `local`. With `into`, the file's keys are added to that preset instead.
+    `name` and `provider` replace those in the file. If the file has no name, the preset is named
+    like the file or, for a Modelfile, like its model. If it has no provider, that is `local`, or
+    `ollama` for a Modelfile with a model of ollama. With `into`, the file's keys are added to that
+    preset.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
@@ -72,7 +72,7 @@ def preset_from_text(
     if into is not None:
         preset = _add_keys(into, keys, source)
     else:
-        own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
+        own = {"name": name or _choose_name(keys, file), "provider": provider or "local"}
         preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
     return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
 
@@ -115,7 +115,7 @@ def _from_modelfile(
 
 
 def _keys_from_other_program(text: str, source: str) -> _Keys | None:
-    """Return preset keys and notes for another program's JSON; None if it may be a preset."""
+    """Return preset keys and notes for a JSON file of another program, or None for other text."""
     try:
         data = read_json(text).value
     except JsonSyntaxError:
@@ -194,7 +194,7 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
 
 
 def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Return both presets' keys, with parameters merged, and a new template in place of the old."""
+    """Merge new preset keys into the old; parameters merge, but a new template replaces the old."""
     given = {key: value for key, value in new.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
@@ -208,13 +208,13 @@ def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[st
     return {**old, **given, "parameters": {**old_parameters, **new_parameters}}
 
 
-def _name_in(keys: Mapping[str, object], file: Path) -> str:
+def _choose_name(keys: Mapping[str, object], file: Path) -> str:
     name = keys.get("name")
     return name if isinstance(name, str) and name.strip() else file.stem[:MAX_NAME_CHARS]
 
 
 def _resolve_model(source: str, folder: Path) -> tuple[str, str, list[str]]:
-    """Return the preset's `model` and `provider` for the argument of FROM, and notes."""
+    """Return a preset's model and provider for a Modelfile's FROM, and notes."""
     if not _is_path(source, folder):
         note = (
             f"FROM {source} is an ollama model, so the provider is ollama, at its usual address;"

@@ -36,7 +36,9 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif given > 0:
             notes.append(f"{name} {given:g} is omitted: it must be from {low:g} to {high:g}")
-    if "dry_multiplier" in parameters and (breakers := _texts(data.get("dry_sequence_breakers"))):
+    if "dry_multiplier" in parameters and (
+        breakers := _read_texts(data.get("dry_sequence_breakers"))
+    ):
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
@@ -48,7 +50,7 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     return {"parameters": parameters, **_read_limits(read)}, notes
 
 
-def _texts(value: object) -> Sequence[str]:
+def _read_texts(value: object) -> Sequence[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -58,7 +60,7 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _read_limits(read: JsonFields) -> dict[str, object]:
-    """Return the token limits; `max_length` is the context if `genamt` is set, else the answer."""
+    """Return the token limits; `max_length` limits the context if `genamt` is set, else answers."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
@@ -114,7 +116,7 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
 
 
 def _read_script(read: JsonFields, name: str) -> dict[str, object]:
-    """Convert a regex script, reducing HTML to text; omit `find` if it would have no effect."""
+    """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
@@ -185,12 +187,12 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
             continue  # a prompt only for swipes or continuations
         if name in known or name in _MARKERS:
-            prompt = _prompt(name, JsonFields(known.get(name)), settings)
+            prompt = _convert_prompt(name, JsonFields(known.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():
                 yield prompt
 
 
-def _prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
+def _convert_prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
     role = read.text("role")
     prompt: dict[str, object] = {
         "role": role if role in _ROLES else "system",

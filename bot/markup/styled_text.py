@@ -296,7 +296,7 @@ def _skip_whitespace(whole: str, start: int, stop: int, indented: Collection[int
 def _trim_span(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span relative to `begin`, trimmed except at `indented` starts; None if empty."""
+    """Return a span trimmed except for indentation at `indented`, relative to `begin`."""
     stop = min(span.end, end)
     start = _skip_whitespace(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():

@@ -135,14 +135,14 @@ class _FileCollector:
             if self._with_images:
                 if is_missing("PIL"):
                     return _NOT_INSTALLED
-                jpeg = base64.b64encode(await convert("picture", data)).decode()
+                jpeg = base64.b64encode(await convert_in_child("picture", data)).decode()
                 self.images.append(Image(f"data:image/jpeg;base64,{jpeg}"))
                 return None
             return _UNKNOWN_KIND
         if data.startswith(b"%PDF-"):
             if is_missing("pypdf"):
                 return _NOT_INSTALLED
-            data = await convert("pdf", data)
+            data = await convert_in_child("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED
         text = decode_text(data, MAX_TEXT_BYTES)
@@ -163,12 +163,8 @@ class Unconvertible(TroupeError):
     """A file is damaged, too large when unpacked, or not of the kind that it claims to be."""
 
 
-async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Convert a file in a child process, and return the result; raises `Unconvertible`.
-
-    A picture becomes a JPEG, a PDF becomes UTF-8 text, and a character card becomes the JSON that
-    `bot.media.card_child` describes.
-    """
+async def convert_in_child(kind: Conversion, data: bytes) -> bytes:
+    """Convert a file in a child process (to JPEG, text, or preset JSON); raises `Unconvertible`."""
     module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
     if kind == "card":
         module, seconds = "bot.media.card_child", _CARD_SECONDS

@@ -34,9 +34,9 @@ def main() -> None:
 def convert_card(data: bytes) -> dict[str, object]:
     """Convert a character card to a preset.
 
-    Return {"preset": the preset's text, "picture": the embedded picture in base64}. The picture is
-    None if the card has the URL of one, or none that can be read. If the card cannot be converted,
-    return {"problem": the reason by language}.
+    Return the keys "preset", the preset's text, and "picture", the embedded picture in base64. The
+    picture is None if the card has a URL of one, or none that can be read. If the card cannot be
+    converted, return the key "problem", with the reason by language.
     """
     try:
         kind = detect_file_kind(data)

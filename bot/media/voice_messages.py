@@ -30,11 +30,7 @@ class VoiceTranscriber:
         self._admits = admits
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
-        """Return a message with its voice attachments replaced by their transcripts in the text.
-
-        Messages not addressed to the bot, and attachments that cannot be transcribed, stay
-        unchanged; `provider` is preferred among the providers that can transcribe.
-        """
+        """Transcribe the voice in messages to the bot, if possible and preferably by `provider`."""
         if message.wake is None or all(
             one.kind is not MediaKind.VOICE for one in message.attachments
         ):

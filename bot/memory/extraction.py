@@ -1,8 +1,8 @@
-"""Read the notes that a model takes on a conversation, and check each against its quote.
+"""Read the facts that a model notes about a conversation, and check each against its quote.
 
-The model reads only what people and characters said, as one numbered line per turn. A note cites a
-turn and quotes it verbatim; it is dropped if the quote is not in that turn, or is somebody else's.
-Nothing here calls a model or a database.
+The model reads what people and characters said, as one numbered line per turn. Each note names a
+turn and quotes it verbatim. It is dropped if the quote is not in that turn, or if somebody else
+said it. Nothing here calls a model or a database.
 """
 
 import json
@@ -14,7 +14,7 @@ from bot.chat.incoming import Person
 from bot.chat.memory import CheckedNote, Memory, MemoryKind, MemoryPlace, MemorySubject, SubjectKind
 from bot.chat.session import StoredTurn
 from bot.prompting.speakers import SpeakerLabels, label_speakers
-from bot.prompting.text.confusables import skeleton, strip_hidden_text
+from bot.prompting.text.confusables import confusable_skeleton, strip_hidden_text
 from bot.value_class import value_class
 
 MAX_NOTES = 12
@@ -88,10 +88,10 @@ class Transcript:
             return self.labels.people[one.turn.speaker.id]
         return self.labels.characters.get(one.turn.preset or "", "you")
 
-    def find(self, name: str) -> MemorySubject | None:
-        """Return the speaker with this label, or else the only one with this name, or None."""
+    def find_speaker(self, name: str) -> MemorySubject | None:
+        """Return the speaker with a label, or else the only speaker with that name, or None."""
         named = [
-            (skeleton(label), MemorySubject(kind, key, label))
+            (confusable_skeleton(label), MemorySubject(kind, key, label))
             for kind, labels in (
                 (SubjectKind.PERSON, self.labels.people),
                 (SubjectKind.CHARACTER, self.labels.characters),
@@ -99,14 +99,14 @@ class Transcript:
             for key, label in labels.items()
             if key not in _RESERVED
         ]
-        given = skeleton(name)
+        given = confusable_skeleton(name)
         same = [one for label, one in named if label == given]
         same = same or [one for label, one in named if label.partition("#")[0] == given]
         return same[0] if len(same) == 1 else None
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
-    """Return a transcript of the turns with own words; `characters` are names by preset."""
+    """Return the turns' transcript without quotes, files, and code; `characters` is by preset."""
     words = [(one, own_words(one.turn.text)) for one in turns]
     shown = [(one, text) for one, text in words if text]
     speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
@@ -121,10 +121,7 @@ def own_words(text: str) -> str:
 
 
 def read_notes(response: str) -> list[Mapping[str, Any]]:
-    """Return the JSON objects with a quote from a response, ignoring what is around them.
-
-    The complete objects of a truncated list are returned, too.
-    """
+    """Return the facts noted in a response: its complete JSON objects that have a quote."""
     decoder, found, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
     text = response[:_MAX_RESPONSE_CHARS]
     while len(found) < MAX_NOTES and (at := text.find("{", at)) >= 0:
@@ -133,11 +130,11 @@ def read_notes(response: str) -> list[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             at += 1
         else:
-            found += _notes_in(value)
+            found += _find_notes(value)
     return found[:MAX_NOTES]
 
 
-def _notes_in(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _find_notes(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if "quote" in value:
         yield value
         return
@@ -152,12 +149,12 @@ def check_notes(
     place: MemoryPlace,
     conversation: str,
 ) -> list[CheckedNote]:
-    """Return the notes that the conversation supports, as memories."""
-    found = [_check(one, transcript, place, conversation) for one in notes]
+    """Return the noted facts whose quotes are in the conversation, as memories."""
+    found = [_check_note(one, transcript, place, conversation) for one in notes]
     return [one for one in found if one is not None]
 
 
-def _check(
+def _check_note(
     note: Mapping[str, Any], transcript: Transcript, place: MemoryPlace, conversation: str
 ) -> CheckedNote | None:
     number = re.sub(r"\D", "", str(note.get("turn", "")))[:6]
@@ -165,7 +162,9 @@ def _check(
     if not number or not 1 <= int(number) <= len(transcript.turns):
         return None
     source, words = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
-    speaker, about = (transcript.find(_one_line(note.get(key))) for key in ("speaker", "about"))
+    speaker, about = (
+        transcript.find_speaker(_one_line(note.get(key))) for key in ("speaker", "about")
+    )
     turn, label = source.turn, transcript.find_label(source)
     author = turn.speaker or Person(turn.preset or "", label)
     if speaker is None or speaker.key != author.id or not is_quoted(quote, words):
@@ -176,7 +175,7 @@ def _check(
         return None
     subject: MemorySubject | None = about
     if about is None:
-        subject = _subject_beside_speakers(_one_line(note.get("about")), speaker, words, place)
+        subject = _non_speaker_subject(_one_line(note.get("about")), speaker, words, place)
     # Characters are no witnesses to people and places: they repeat what they recall, and invent.
     is_invented = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
     if subject is None or is_invented:
@@ -197,10 +196,13 @@ def _check(
     return CheckedNote(memory, source, _one_line(note.get("ends"))[:_MAX_NOTE_CHARS])
 
 
-def _subject_beside_speakers(
+def _non_speaker_subject(
     about: str, speaker: MemorySubject, words: str, place: MemoryPlace
 ) -> MemorySubject | None:
-    """Return a non-speaker's subject: the channel, the speaker who named them, or else None."""
+    """Return the subject of a note that is not about a speaker.
+
+    This is the channel or, if the speaker named somebody else, the speaker; otherwise None.
+    """
     if about.casefold() == _HERE:
         return MemorySubject(SubjectKind.PLACE, place.channel)
     return speaker if about and about.casefold() in words.casefold() else None

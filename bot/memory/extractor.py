@@ -1,9 +1,9 @@
 """Extract memories from conversations in the background, after answers.
 
-A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. The
-position up to which a conversation was read is stored, so a restart neither repeats nor skips
-turns; it only delays the pass after a quiet time until the next answer. After a failure, the next
-pass reads the same turns again.
+A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. How
+far a conversation was read is stored, so a restart neither repeats nor skips turns. After a restart
+during the quiet minutes, the model is only asked after the next answer. If asking the model fails,
+the same turns are read again next time.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ from bot.memory.extraction import (
     read_notes,
     write_transcript,
 )
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.memory.summaries import (
     ConversationQueue,
     Summarizer,
@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedConversation:
     """A conversation with an answer in the last ten minutes."""
 
     preset: Preset
@@ -67,7 +67,7 @@ class _Watched:
     """Exchanges since a model was last asked; None if they must be read from the database."""
     stop_timer: Callable[[], None] = lambda: None
 
-    def present_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
+    def active_presets_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
         """Return the presets active at a turn or, if unknown, the one that answered it."""
         at = one.turn.at
         if at < self.present[0][0]:
@@ -81,7 +81,7 @@ class _Watched:
 class MemoryExtractor:
     """Extracts memories for presets with the key `memory`."""
 
-    recaller: Recaller
+    recaller: MemoryRecaller
     progress: SqlExtractions
     summarizer: Summarizer
     """Asks models in the background, and knows which turns may be read."""
@@ -92,10 +92,10 @@ class MemoryExtractor:
     """Returns the names of characters by preset."""
 
     def __post_init__(self) -> None:
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedConversation] = {}
         self._queue = ConversationQueue(self.extract_if_due, "memories_not_extracted")
 
-    def note_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
+    def record_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
         """Record that a message was answered in a channel where these presets are active."""
         preset = next((one for one in presets if one.memory), None)
         if preset is None or message.is_withheld:
@@ -109,7 +109,7 @@ class MemoryExtractor:
             # Without its words: `/forget` has to reach them within a minute.
             payer = replace(payer, name="")
             wordless = replace(message, author=payer, text="", quote=None, attachments=())
-            watched = watched or _Watched(preset, wordless)
+            watched = watched or _WatchedConversation(preset, wordless)
             self._watched[key], watched.message = watched, wordless
         watched.preset = preset
         watched.present.append((message.at, tuple(one.name for one in presets)))
@@ -151,9 +151,11 @@ class MemoryExtractor:
         if await self.progress.begin(conversation, unread):
             await self._extract(conversation, watched, unread)
 
-    async def _extract(self, conversation: str, watched: _Watched, unread: UnreadTurns) -> None:
+    async def _extract(
+        self, conversation: str, watched: _WatchedConversation, unread: UnreadTurns
+    ) -> None:
         preset, message = watched.preset, watched.message
-        admissible = await self._admissible(unread.turns)
+        admissible = await self._admissible_turns(unread.turns)
         presets = {one.turn.preset for one in admissible if one.turn.preset}
         names = self.character_names(presets.union(*(active for _, active in watched.present)))
         limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
@@ -168,16 +170,19 @@ class MemoryExtractor:
             )
             response = await self.summarizer.complete(preset, provider, prompt, message)
             notes = read_notes(response)
-            place = MemoryPlace.at(message.address, message.scopes, is_private=message.is_private)
+            place = MemoryPlace.from_event(
+                message.address, message.scopes, is_private=message.is_private
+            )
             checked = check_notes(notes, transcript, place, conversation)
             counts = {"noted": len(notes), "backed": len(checked)}
             _log.info("memories_extracted", conversation=conversation, **counts)
         complete = [
-            await self._complete(one, watched.present_at(one.source, turns)) for one in checked
+            await self._complete(one, watched.active_presets_at(one.source, turns))
+            for one in checked
         ]
         await self.progress.finish(conversation, unread, read_to, complete)
 
-    async def _admissible(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
+    async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns of people without consent."""
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
@@ -209,7 +214,7 @@ class MemoryExtractor:
         scopes = () if memory.place.is_private else (memory.place.server,)
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
-    async def takes_notice(self, person: str) -> bool:
+    async def claim_first_notice(self, person: str) -> bool:
         """Return whether to tell a person now that memories of them exist; then mark it done."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
         if found.get(person) != _DUE:

@@ -36,8 +36,8 @@ CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]],
 
 
 @dataclass(eq=False, repr=False)
-class Recaller:
-    """Loads and ranks memories; without an embedder, only by words and age."""
+class MemoryRecaller:
+    """Loads and ranks memories for an answer, without an `embedder` only by words and age."""
 
     memories: SqlMemories
     budget_share: float = 0.1
@@ -53,7 +53,7 @@ class Recaller:
         An embedding service is only asked if `may_spend` is set. Raises `StoreError`.
         """
         private = message.is_private
-        place = MemoryPlace.at(message.address, message.scopes, is_private=private)
+        place = MemoryPlace.from_event(message.address, message.scopes, is_private=private)
         speakers = [one.speaker.id for one in turns if one.speaker]
         people = tuple(dict.fromkeys([*person_ids_in(message), *message.mentions, *speakers]))
         listener = MemoryListener(place, preset, message.author.id, people)
@@ -103,9 +103,9 @@ class Recaller:
 def rank_memories(
     query: str, memories: Sequence[Memory], similarities: Mapping[int, float]
 ) -> tuple[RankedMemory, ...]:
-    """Rank memories for a message: pinned ones, then by vectors, words and age together.
+    """Rank memories for a message: pinned ones first, then by similarity, shared words and age.
 
-    The three orders are joined by reciprocal rank fusion, since their scores do not compare:
+    The last three orders are merged by reciprocal rank fusion, as their scores cannot be compared:
     https://plg.uwaterloo.ca/~gvcormac/cormacksigir09-rrf.pdf
     """
     by_words = _score_words(query, memories)
@@ -133,7 +133,7 @@ def rank_memories(
 
 
 def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
-    """Return a score by memory id: the weight of the words that the memory shares with a query."""
+    """Return a score for each memory by id; it grows with the words shared with a query."""
     wanted = set(split_words(query))
     shared = {
         one.id: wanted.intersection(split_words(f"{one.subject.name} {one.text}"))

@@ -1,4 +1,4 @@
-"""Stories of characters that are similar to a message, found by their vectors."""
+"""Find stories of a character that are similar to a message, by comparing their vectors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ async def index_stories(
     while pending:
         for name, texts in list(pending.items()):
             try:
-                await _index(name, texts, embedder, stories)
+                await _index_character(name, texts, embedder, stories)
                 del pending[name]
             except (EmbeddingError, StoreError) as error:
                 _log.warning("stories_not_indexed", character=name, reason=str(error))
@@ -53,7 +53,7 @@ async def index_stories(
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
-async def _index(
+async def _index_character(
     character: str, texts: Sequence[str], embedder: Embedder, stories: Stories
 ) -> None:
     missing = await stories.replace_stories(character, texts, embedder.model_id)
@@ -68,7 +68,7 @@ async def _index(
 
 @dataclass(eq=False, repr=False)
 class StoryRetriever:
-    """Retrieves stories of the given characters, which have the same names as their presets."""
+    """Finds stories of characters for a message; characters have the names of their presets."""
 
     embedder: Embedder
     stories: Stories
@@ -80,7 +80,7 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, newest: str, may_spend: bool = True
     ) -> RetrievedStories | None:
-        """Retrieve stories for each query that can be embedded; raises `StoreError`."""
+        """Return the stories of each query that could be embedded, or None; raises `StoreError`."""
         if preset.name not in self.characters:
             return None
         found: dict[str, Sequence[Story]] = {}
@@ -89,10 +89,10 @@ class StoryRetriever:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
-                    vector = await self._embed(query, may_spend=may_spend)
+                    vector = await self._embed_query(query, may_spend=may_spend)
                     if query not in fixed:
                         drop_later(self._cached_vectors.pop, query, None)
-                    found[query] = await self.stories.nearest(
+                    found[query] = await self.stories.find_nearest(
                         preset.name, vector, self.embedder.model_id, limit
                     )
         except (EmbeddingError, TimeoutError) as error:
@@ -100,7 +100,7 @@ class StoryRetriever:
             _log.warning("stories_not_retrieved", preset=preset.name, reason=reason)
         return found
 
-    async def _embed(self, query: str, *, may_spend: bool) -> PackedVector:
+    async def _embed_query(self, query: str, *, may_spend: bool) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)
         if vector is None:
             if self.embedder.is_metered and not may_spend:

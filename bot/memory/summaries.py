@@ -1,8 +1,8 @@
 """Summaries of turns that do not fit into the prompt.
 
-Turns are summarized in the background, after the answer: each summary is generated from the
-previous one and the turns dropped since. If a turn it covers was edited or deleted, it becomes
-invalid, and the next one starts from the beginning.
+Turns are summarized in the background, after the answer. A summary is made from the previous one,
+and from the turns that no longer fit since then. If a summarized turn is edited or deleted, the
+summary becomes invalid, and the next one is made from all turns.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ _MIN_NEW_TURNS = 6  # fewer are not worth a new summary
 _MAX_CONCURRENT = 2
 
 
-def instruction(max_tokens: int | None) -> str:
-    """Return the system message; a summary may have at most `max_tokens`, if given."""
+def summary_instruction(max_tokens: int | None) -> str:
+    """Return the system message that asks for a summary, with at most `max_tokens` if given."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
@@ -68,7 +68,9 @@ _RECAP_INSTRUCTION = (
 )
 
 
-def transcript(last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False) -> str:
+def write_transcript(
+    last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False
+) -> str:
     """Return the last summary, if any, and the turns since then with their real speakers.
 
     With `has_numbers`, turns are numbered from 1: [3].
@@ -182,8 +184,8 @@ class Summarizer:
         self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
         self._queue = ConversationQueue(self._summarize_requested, "summary_failed")
 
-    async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
-        """Return the prompt part with the summary, if there is a valid one."""
+    async def load_prompt_part(self, preset: Preset, conversation: str) -> PromptPart | None:
+        """Return the last summary as a part of the prompt, or None if there is no valid one."""
         summary = await self.summaries.current(conversation) if preset.summary else None
         if summary is None:
             return None
@@ -224,7 +226,7 @@ class Summarizer:
                 session=sources.session,
                 covers_to=old[covered - 1].id,
                 fingerprint=fingerprint_turns(old[:covered]),
-                text=await self._generate(preset, conversation, summary, batch, message),
+                text=await self._generate_summary(preset, conversation, summary, batch, message),
             )
             if not await self.summaries.save(conversation, summary):
                 return
@@ -235,7 +237,7 @@ class Summarizer:
         """Return a recap and the turns it covers, the newest that fit; `message` asked for it."""
         count, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
         fitting = fit_turns(turns[::-1], limit, count)[::-1]
-        messages = (Message("user", transcript("", fitting, has_numbers=True)),)
+        messages = (Message("user", write_transcript("", fitting, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
         provider, prompt = background_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
         text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
@@ -247,7 +249,7 @@ class Summarizer:
         model_limit = await self.backends[provider].max_prompt_tokens(empty)
         return lower_limit(preset.max_input_tokens, model_limit)
 
-    async def _generate(
+    async def _generate_summary(
         self,
         preset: Preset,
         conversation: str,
@@ -257,7 +259,7 @@ class Summarizer:
     ) -> str:
         read = {id(one) for one in await self.readable([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in read]
-        messages = (Message("user", transcript(last.text if last else "", turns)),)
+        messages = (Message("user", write_transcript(last.text if last else "", turns)),)
         provider, prompt = background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
 
@@ -336,7 +338,7 @@ def background_prompt(
     settings = preset.summary
     max_tokens = max_tokens or (settings.max_output_tokens if settings else None)
     prompt = Prompt(
-        messages=(Message("system", system or instruction(max_tokens)), *messages),
+        messages=(Message("system", system or summary_instruction(max_tokens)), *messages),
         model=(settings and settings.model) or preset.model,
         conversation=conversation,
         max_output_tokens=max_tokens,

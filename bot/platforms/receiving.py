@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Edited, Incoming, IncomingMessage
+from bot.chat.incoming import Incoming, IncomingMessage, MessageEdited
 
 Cursor = TypeVar("Cursor")
 _log = structlog.get_logger(__name__)
@@ -38,8 +38,11 @@ def find_number(stored: Mapping[str, str], name: str) -> int | None:
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
     """Mark a message or edit from before `oldest` (in Unix seconds) as too late to answer."""
-    if not isinstance(incoming, IncomingMessage | Edited) or incoming.at.timestamp() >= oldest:
+    if (
+        not isinstance(incoming, IncomingMessage | MessageEdited)
+        or incoming.at.timestamp() >= oldest
+    ):
         return incoming
-    if isinstance(incoming, Edited):
+    if isinstance(incoming, MessageEdited):
         return replace(incoming, said=replace(incoming.said, is_late=True))
     return replace(incoming, is_late=True)

@@ -24,7 +24,7 @@ _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
-    """Add a platform; must be called before the settings are read; raises `ValueError`."""
+    """Add a platform before settings are read; raises `ValueError` if invalid or a duplicate."""
     if not isinstance(spec, PlatformSpec):
         raise ValueError("not a PlatformSpec")  # noqa: TRY004 # callers show a ValueError's text
     if spec.settings is not None:

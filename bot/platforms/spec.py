@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import IncomingMessage, Pressed
+from bot.chat.incoming import ButtonPressed, IncomingMessage
 from bot.chat.outgoing import Limits
 from bot.chat.web_channel import WebChannel, WebMessage
 from bot.ports import Clock, Intake
@@ -105,7 +105,9 @@ class WebChannels(Protocol):
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
     async def find(self, channel_id: str, message_id: str) -> WebMessage | None: ...
     async def replace(self, channel_id: str, message: WebMessage) -> bool: ...
-    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]: ...
+    async def list_changed_messages(
+        self, channel_id: str, after: int, limit: int
+    ) -> Sequence[WebMessage]: ...
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]: ...
 
 
@@ -124,7 +126,7 @@ class PlatformContext:
     """Commands for a message's menu, on platforms that have such menus."""
     edit_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
     """Returns a form with the text of the message that a command was called on."""
-    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
+    press_form: Callable[[ButtonPressed], Awaitable[EditableText | None]] = _do_nothing
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
     command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
@@ -135,7 +137,7 @@ class PlatformContext:
     """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Waits until every received message is answered and every answer is sent."""
-    press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
+    press_refusal: Callable[[ButtonPressed], Awaitable[str | None]] = _do_nothing
     """Returns a private notice if a person may not press a button, or None if they may."""
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
     """Returns whether a command's author may not use the bot in the channel. If so, the response
@@ -185,7 +187,7 @@ class CodeInstructions:
 
 
 class AccountSetup(Protocol):
-    """Checks a bot's token and finds the first admin during setup; call `close` when done."""
+    """Checks a bot's token during setup, and finds the first admin. Call `close` at the end."""
 
     token_source: Text
     """The place where people get a token, worded as the end of a sentence."""

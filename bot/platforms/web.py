@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from bot.chat.incoming import (
     Address,
-    Deleted,
-    Edited,
+    ButtonPressed,
     Incoming,
     IncomingMessage,
+    MessageEdited,
+    MessagesDeleted,
     Person,
-    Pressed,
     Quote,
     WakeReason,
 )
@@ -59,7 +59,7 @@ def to_incoming(
     if author is None or message.is_note:
         return None
     if message.press is not None:
-        return Pressed(
+        return ButtonPressed(
             address,
             key,
             message.reply_to,
@@ -76,11 +76,13 @@ def to_incoming(
     if is_new and (message.is_copied or message.is_deleted):
         return None
     if message.is_deleted:
-        return Deleted(address, f"{key}:deleted", (message.id,), message.at, (address.lane,))
+        return MessagesDeleted(
+            address, f"{key}:deleted", (message.id,), message.at, (address.lane,)
+        )
     incoming = to_incoming_message(channel, message, author, replied_to)
     if is_new:
         return incoming
-    return Edited(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
+    return MessageEdited(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
 
 
 def to_incoming_message(
@@ -260,7 +262,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
         known = self._read_to.get(channel.id, 0)
-        changes = await self._channels.changed(channel.id, known, _MAX_CHANGES)
+        changes = await self._channels.list_changed_messages(channel.id, known, _MAX_CHANGES)
         events: list[Incoming] = []
         for message in changes:
             if message.author is None:
@@ -269,7 +271,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             if message.reply_to is not None and message.press is None:
                 replied_to = await self._channels.find(channel.id, message.reply_to)
             event = to_incoming(channel, message, replied_to, known)
-            is_refused = isinstance(event, Pressed) and await self._refuse_press(
+            is_refused = isinstance(event, ButtonPressed) and await self._refuse_press_if_forbidden(
                 channel, message, event
             )
             if event is not None and not is_refused:
@@ -281,7 +283,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         if newest < channel.revision:
             self._is_changed.set()
 
-    async def _refuse_press(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
+    async def _refuse_press_if_forbidden(
+        self, channel: WebChannel, message: WebMessage, press: ButtonPressed
+    ) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:
             await self._channels.add(channel.id, [self._create_note(message.id, refusal)])

@@ -111,7 +111,7 @@ class Character:
         self._stories = StoryIndex(texts or (), vectors, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
-        self._count = _text_counter(token_counter)
+        self._count = _to_text_counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
         if str(user_name_in_message).lower() not in _MODES:
             raise CharacterError(
@@ -198,7 +198,7 @@ class Character:
             self._question = None
         if speaker is None:  # models tend to start with their own tag
             own = self.role_name if self._tags_speakers() else None
-            echo_filter = EchoFilter(own, self._labels().people.values())
+            echo_filter = EchoFilter(own, self._label_speakers().people.values())
             response = echo_filter.feed(response) + echo_filter.finish()
         self._lines.append(TranscriptLine(speaker, response))
 
@@ -245,7 +245,7 @@ class Character:
         )
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
-        labels, tagged = self._labels(), self._tags_speakers()
+        labels, tagged = self._label_speakers(), self._tags_speakers()
         messages = []
         for line in lines:
             label = labels.people.get(line.speaker or "", self.role_name)
@@ -254,7 +254,7 @@ class Character:
             messages.append({"role": role, "content": text})
         return messages
 
-    def _labels(self) -> SpeakerLabels:
+    def _label_speakers(self) -> SpeakerLabels:
         """Label all speakers by name, because this library has no user ids."""
         speakers = (line.speaker for line in self._lines if line.speaker is not None)
         people = [Person(name, name) for name in (*self._participants, *speakers)]
@@ -280,7 +280,7 @@ def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> Funct
     return FunctionEmbedder(embedding, embedding)
 
 
-def _text_counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
+def _to_text_counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
     match token_counter:
         case None:
             return lambda texts: [0 for _ in texts]

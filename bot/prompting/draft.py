@@ -111,7 +111,7 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        for name, group in groupby(self._history_names(), key=itemgetter(0)):
+        for name, group in groupby(self._history_runs(), key=itemgetter(0)):
             messages = sum(number for _, number in group)
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
@@ -123,8 +123,8 @@ class Draft:
             spans.append(PromptSpan("post_history", at + 1, len(self.closing)))
         return spans
 
-    def _history_names(self) -> Iterator[tuple[str, int]]:
-        """Yield each inserted message as (name, 1), and each run of others as ("", length)."""
+    def _history_runs(self) -> Iterator[tuple[str, int]]:
+        """Yield (name, 1) for each inserted message, and ("", length) for each run of others."""
         for unit in self.history:
             if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)

@@ -51,7 +51,7 @@ async def fit_draft(
         return whole
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
-        return content.fitted(content.most, content.estimate(content.most))
+        return content.to_fitted_prompt(content.item_count, content.estimate(content.item_count))
     kept, tokens = await _most_that_fits(content, limit, count)
     if kept < 0 and draft.stories:
         return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
@@ -63,7 +63,7 @@ async def fit_draft(
             tokens=newest,
             limit=limit,
         )
-    return content.fitted(kept, tokens)
+    return content.to_fitted_prompt(kept, tokens)
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
@@ -128,7 +128,7 @@ class _OptionalContent:
         self._made: dict[int, tuple[Draft, Prompt]] = {}
 
     @property
-    def most(self) -> int:
+    def item_count(self) -> int:
         return len(self._sizes)
 
     def estimate(self, kept: int) -> int:
@@ -164,7 +164,7 @@ class _OptionalContent:
         so_far = self._sums[kept - 1] if kept else 0
         return bisect_right(self._sums, so_far + tokens_left, kept)
 
-    def fitted(self, kept: int, tokens: int) -> FittedPrompt:
+    def to_fitted_prompt(self, kept: int, tokens: int) -> FittedPrompt:
         draft, prompt = self._draft_with(kept)
         dropped = [*self._draft.left_out]
         dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
@@ -184,9 +184,9 @@ async def _most_that_fits(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens); (-1, 0) if too long without items."""
-    fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
+    fits, tokens_of_fit, exceeds = -1, 0, content.item_count + 1
     probe = content.next_guess(0, limit - content.estimate(0))
-    for tries in range(content.most + 2):
+    for tries in range(content.item_count + 2):
         tokens = await count(content.prompt(probe))
         if tokens <= limit:
             fits, tokens_of_fit = probe, tokens

@@ -65,10 +65,7 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return the character in some rows; raise `CharacterError` if they have no persona.
-
-    Its vectors are those in `column`, by default the first column besides the text.
-    """
+    """Return the character stored in rows, with vectors from `column`; raises `CharacterError`."""
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
@@ -88,11 +85,11 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
         try:
             match row.get(column):
                 case "system_prompt":
-                    persona = _text(row)
+                    persona = _row_text(row)
                 case "config":
                     continue
                 case vector:
-                    texts.append(_text(row))
+                    texts.append(_row_text(row))
                     if vector and isinstance(vector, str):
                         vectors.append(decode_floats(vector))
         except ValueError as error:
@@ -129,7 +126,7 @@ def decode_floats(text: str) -> Vector:
     return struct.unpack(f"!{len(data) // _FLOAT_BYTES}f", data)
 
 
-def decode_text(text: str) -> str:
+def decode_base64_text(text: str) -> str:
     """Decode UTF-8 from base64; raise ValueError if the text is malformed."""
     return _decode_base64(text).decode()
 
@@ -143,12 +140,12 @@ def _decode_base64(text: str) -> bytes:
         ) from error
 
 
-def _text(row: HaruhiRow) -> str:
+def _row_text(row: HaruhiRow) -> str:
     match row:
         case {"text": str(text)}:
             return strip_hidden_text(text)
         case {"enc_text": str(encoded)}:
-            return strip_hidden_text(decode_text(encoded))
+            return strip_hidden_text(decode_base64_text(encoded))
         case _:
             raise ValueError(translatable("it has neither 'text' nor 'enc_text'"))
 

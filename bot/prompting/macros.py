@@ -32,7 +32,7 @@ def parse_expression(text: str) -> VariableExpression | None:
     found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
     if found is None:
         return None
-    return _key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or ""
+    return _variable_key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or ""
 
 
 class Variables:
@@ -44,15 +44,15 @@ class Variables:
     def call(self, macro: str, arguments: Sequence[str]) -> str:
         """Run a macro such as `setvar` or `getglobalvar`, and return its value."""
         verb = macro.replace("global", "").removesuffix("var")
-        key = _key(arguments[0] if arguments else "", is_global="global" in macro)
+        key = _variable_key(arguments[0] if arguments else "", is_global="global" in macro)
         value = "::".join(arguments[1:])
         match verb:
             case "set":
                 self._values[key] = value
             case "add":
-                self._add(key, value)
+                self._add_to_variable(key, value)
             case "inc" | "dec":
-                return self._add(key, "1" if verb == "inc" else "-1")
+                return self._add_to_variable(key, "1" if verb == "inc" else "-1")
             case "has" | "varexists":
                 return str(key in self._values).lower()
             case "delete" | "flush":
@@ -73,13 +73,13 @@ class Variables:
                 self._values[key] = expand(operand)
                 return ""
             case "++" | "--":
-                return self._add(key, "1" if operator == "++" else "-1")
+                return self._add_to_variable(key, "1" if operator == "++" else "-1")
             case "+=" | "-=":
                 added = expand(operand)
                 if operator == "+=":
-                    self._add(key, added)
+                    self._add_to_variable(key, added)
                 elif (number := _parse_number(added)) is not None:
-                    self._add(key, _format_number(-number))
+                    self._add_to_variable(key, _format_number(-number))
                 return ""
             case "||" | "??" | "||=" | "??=":
                 if not (is_false if operator[0] == "|" else key not in self._values):
@@ -91,7 +91,7 @@ class Variables:
             case _:
                 return str(_compare(value, operator, expand(operand))).lower()
 
-    def _add(self, key: str, value: str) -> str:
+    def _add_to_variable(self, key: str, value: str) -> str:
         old = self._values.get(key, "")
         left, right = _parse_number(old), _parse_number(value)
         is_text = left is None or right is None
@@ -99,7 +99,7 @@ class Variables:
         return self._values[key]
 
 
-def _key(name: str, *, is_global: bool) -> str:
+def _variable_key(name: str, *, is_global: bool) -> str:
     return ("$" if is_global else ".") + name.strip()
 
 
@@ -255,7 +255,7 @@ class Macros:
         return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand the text from macro call `first` up to macro call `end`; -1: to the text's end."""
+        """Expand a text from macro call `first` up to macro call `end` (-1: to the text's end)."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
         position = calls[first - 1].end if first else 0
@@ -269,7 +269,7 @@ class Macros:
             found = None
             if depth < _MAX_DEPTH and not self.budget.is_spent():
                 self.budget.macros -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
-                found = self._value(document, index, closing, depth)
+                found = self._macro_value(document, index, closing, depth)
                 self.budget.chars -= len(found or "")
             if found is None:
                 closing = None
@@ -288,7 +288,7 @@ class Macros:
         names = {"user": self.user, "group": group, "charifnotgroup": group}
         return _LEGACY.sub(lambda found: names.get(found[1].lower(), self.char), text)
 
-    def _value(
+    def _macro_value(
         self, document: "_Document", index: int, closing: int | None, depth: int
     ) -> str | None:
         call = document.calls[index]
@@ -313,9 +313,9 @@ class Macros:
         if closing is not None:
             scoped = self._expand_calls(document, index + 1, depth + 1, closing)
             arguments.append(scoped if "#" in call.flags else scoped.strip())
-        return self._call(call.name, arguments)
+        return self._call_macro(call.name, arguments)
 
-    def _call(self, name: str, arguments: Sequence[str]) -> str:
+    def _call_macro(self, name: str, arguments: Sequence[str]) -> str:
         if name in _VARIABLE_MACROS:
             return self.variables.call(name, arguments)
         argument = arguments[0] if arguments else ""
@@ -325,7 +325,9 @@ class Macros:
             case "reverse":
                 return argument[::-1]
             case "newline" | "space":
-                return ("\n" if name == "newline" else " ") * min(_count(argument, 1), _MAX_REPEATS)
+                return ("\n" if name == "newline" else " ") * min(
+                    _parse_count(argument, 1), _MAX_REPEATS
+                )
             case "trim":
                 return argument if arguments else _TRIM
             case "datetimeformat":
@@ -334,7 +336,7 @@ class Macros:
                 first, second = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
                 return describe_duration(first - second, relative=True) if first and second else ""
             case "greeting":
-                return "".join(self.greetings[(number := _count(argument, 0)) : number + 1])
+                return "".join(self.greetings[(number := _parse_count(argument, 0)) : number + 1])
             case _:
                 return self._plain_value(name, argument)
 
@@ -482,7 +484,7 @@ class _Document:
         for index, call in enumerate(self.calls):
             if call.is_closing and opened[call.name]:
                 self.closing[opened[call.name].pop()] = index
-            elif call.name in _SCOPED and len(call.arguments) < _scoped_argument(call.name):
+            elif call.name in _SCOPED and len(call.arguments) < _block_argument_number(call.name):
                 opened[call.name].append(index)
 
     def find_else(self, index: int, closing: int) -> int | None:
@@ -501,12 +503,12 @@ def _read_document(text: str) -> _Document:
     return _Document(text)
 
 
-def _count(argument: str, default: int) -> int:
+def _parse_count(argument: str, default: int) -> int:
     return int(argument) if argument.isdecimal() and len(argument) < 4 else default
 
 
-def _scoped_argument(name: str) -> int:
-    """Return which argument (from 1) may be a block of text that a closing tag ends."""
+def _block_argument_number(name: str) -> int:
+    """Return the number (from 1) of the argument that may be a block with a closing tag."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 
@@ -532,7 +534,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
 
 
 def _is_known(name: str) -> bool:
-    """Return whether a macro is supported; `instruct` macros are, but their value is ""."""
+    """Return whether a macro is supported, including `instruct` macros, which are always empty."""
     return name in _KNOWN or name.startswith("instruct")
 
 

@@ -14,11 +14,11 @@ from bot.chat.incoming import Person
 from bot.chat.session import Turn, shown_name
 from bot.prompting.text.confusables import (
     COLON,
+    confusable_skeleton,
     find_script,
     is_invisible,
     is_overlay_mark,
     mixes_confusable_scripts,
-    skeleton,
     spell_enclosed_letters,
 )
 from bot.texts.caches import text_cache
@@ -128,10 +128,10 @@ MAX_TAG_CHARS = 80
 """The number of characters from a line's start within which a speaker's tag must end."""
 
 _ROLES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
-ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
+ROLE_SKELETONS = frozenset(map(confusable_skeleton, _ROLES))
 
 # Words that turn a short text into a role name: `System message`, `the assistant`.
-_ROLE_WORDS = frozenset(map(skeleton, ("system", "assistant", "система", "ассистент")))
+_ROLE_WORDS = frozenset(map(confusable_skeleton, ("system", "assistant", "система", "ассистент")))
 _MAX_HEADING_WORDS = 3
 _MAX_HEADING_CHARS = 48
 _WORD = re.compile(r"[^\W_]+")
@@ -159,7 +159,7 @@ def is_role_heading(text: str) -> bool:
     words = _WORD.findall(text)
     if len(words) > _MAX_HEADING_WORDS:
         return False
-    return not _ROLE_WORDS.isdisjoint(map(skeleton, words))
+    return not _ROLE_WORDS.isdisjoint(map(confusable_skeleton, words))
 
 
 def strip_name_suffix(head: str) -> str:
@@ -205,7 +205,7 @@ class SpeakerLabels:
     """The skeletons (UTS #39) of texts that look like a speaker's name, except role names."""
 
     @property
-    def form(self) -> Hashable:
+    def tagging_key(self) -> Hashable:
         """A value that changes whenever turns have to be tagged again."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
@@ -227,7 +227,7 @@ class SpeakerLabels:
         quoted = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
         return "".join([f"{label}:{first}", *quoted])
 
-    def others(self, own: str) -> tuple[str, ...]:
+    def other_labels(self, own: str) -> tuple[str, ...]:
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
 
@@ -255,8 +255,10 @@ def _label_speakers(
 ) -> SpeakerLabels:
     names = _character_labels(dict(characters))
     people_labels = _assign_labels(dict(people), names.values())
-    seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
-    without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
+    seen = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
+    without_suffix = {
+        confusable_skeleton(label.partition("#")[0]) for label in people_labels.values()
+    }
     return SpeakerLabels(
         people_labels, names, frozenset((seen | without_suffix) - ROLE_SKELETONS - {""})
     )
@@ -264,8 +266,8 @@ def _label_speakers(
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
     cleaned = {one: clean_name(name) for one, name in people.items()}
-    skeletons = {one: skeleton(label) for one, label in cleaned.items()}
-    taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
+    skeletons = {one: confusable_skeleton(label) for one, label in cleaned.items()}
+    taken = ROLE_SKELETONS | {confusable_skeleton(name) for name in characters} | {""}
     all_skeletons = list(skeletons.values())
     given: dict[str, str] = {}
     for one in people:
@@ -284,7 +286,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
-    """Return whether to tag turns; `default`: if two or more speakers besides `own` take part."""
+    """Return whether to tag turns with names; `default` requires two speakers besides `own`."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, own}) > 1
@@ -297,7 +299,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
         return True
     if any(map(is_role_heading, _possible_tags(line))):
         return True
-    skeletons = set(map(skeleton, candidate_names(line)))
+    skeletons = set(map(confusable_skeleton, candidate_names(line)))
     return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
 
 
@@ -307,10 +309,10 @@ def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
         preset: clean_name(name) or clean_name(shown_name(preset))
         for preset, name in characters.items()
     }
-    skeletons = [skeleton(label) for label in cleaned.values()]
+    skeletons = [confusable_skeleton(label) for label in cleaned.values()]
     return {
         preset: label
-        if skeletons.count(skeleton(label)) == 1
+        if skeletons.count(confusable_skeleton(label)) == 1
         else with_id_suffix(clean_name(shown_name(preset)), preset)
         for preset, label in cleaned.items()
     }
@@ -338,7 +340,7 @@ def sanitize_persona(text: str) -> str:
 def describe_speakers(
     speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
-    """Return the self-descriptions of speakers (ids, latest first), one per line."""
+    """Return how speakers (person ids, latest first) describe themselves, one per line."""
     if not personas:
         return ""
     # Without round brackets, a persona cannot end its own description and start another person's.

@@ -38,29 +38,29 @@ _LETTER = rf"(?![{_FIRST_UNSPACED}-\U0010ffff])[^\W_]"
 
 
 @value_class
-class WordList:
-    """A pattern that matches banned words, and the length of the longest one."""
+class BannedWords:
+    """A pattern that matches banned words, and the length of the longest banned word."""
 
     pattern: re.Pattern[str]
     longest: int
 
     def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text has a banned word; in a partial text, ignore a match at the end."""
+        """Return whether a banned word is found, other than at the end of a partial text."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
-def read_word_list(words: str) -> WordList | None:
-    """Parse words or phrases, one per line ("word*": any ending); return None if empty."""
+def parse_banned_words(words: str) -> BannedWords | None:
+    """Parse banned phrases, one per line, or return None; a final "*" stands for any ending."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
     longest = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
-    return WordList(re.compile("|".join(map(_expression, phrases)), re.IGNORECASE), longest)
+    return BannedWords(re.compile("|".join(map(_phrase_pattern, phrases)), re.IGNORECASE), longest)
 
 
-def _expression(phrase: Sequence[str]) -> str:
+def _phrase_pattern(phrase: Sequence[str]) -> str:
     text = rf"\s{{1,{_MAX_SPACES}}}".join(map(re.escape, phrase))
     is_open = text.endswith(r"\*")
     text = text.removesuffix(r"\*")
@@ -79,7 +79,7 @@ def refusal_sentence(locale: str | None) -> str:
 class AnswerCheck:
     """Checks an answer, and shows each part of its text once that part has passed."""
 
-    words: WordList | None
+    words: BannedWords | None
     moderator: str = ""
     """The name of the provider that moderates; empty: no moderation."""
     backend: Backend | None = None
@@ -96,17 +96,17 @@ class AnswerCheck:
         self._text = ""
         self._released = self._judged = 0
 
-    def wrap_shows(
+    def wrap_show_callbacks(
         self, show: Callable[[str], None], replace_shown: Callable[[str], None]
     ) -> tuple[Callable[[str], None], Callable[[str], None]]:
-        """Return wrappers of `show` and `replace_shown` that show only checked text."""
+        """Wrap the callbacks `show` and `replace_shown`, so that they show only checked text."""
 
         def show_checked(text: str) -> None:
             begin = max(0, len(self._text) - self._held_chars)
             self._text += text
             if self.words is not None and self.words.is_found_in(self._text, begin, is_whole=False):
                 self._refuse(_BY_WORDS, "words")
-            self._release()
+            self._show_passed_text()
 
         def replace_checked(text: str) -> None:
             self._text = text
@@ -125,7 +125,7 @@ class AnswerCheck:
             read, judged = len(self._text), ends[-1] if ends else len(self._text)
             await self._moderate([self._text[max(0, self._judged - _OVERLAP_CHARS) : read]])
             self._judged = judged
-            self._release()
+            self._show_passed_text()
 
     @property
     def notes(self) -> str:
@@ -168,7 +168,7 @@ class AnswerCheck:
     def _held_chars(self) -> int:
         return self.words.longest + 1 if self.words is not None else 0
 
-    def _release(self) -> None:
+    def _show_passed_text(self) -> None:
         end = len(self._text) - self._held_chars
         if self._is_moderated:
             end = min(end, self._judged)

@@ -115,7 +115,7 @@ def fold_thoughts(
         return tuple(parts)
     at, units = messages[-1], limits.units
     last = parts[at]
-    most = limits.limits_below_name(last.content.face).max_units - _FRAME_UNITS
+    most = limits.without_name_line(last.content.face).max_units - _FRAME_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
     if left >= min(_FEWEST_UNITS, units(thoughts)):
@@ -147,7 +147,7 @@ _REST = translatable("The rest of the answer")
 
 
 def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
-    """Return the form for long answers, or "parts" if the channel has no threads."""
+    """Return `form`, or "parts" if it is "thread" and the channel has no threads."""
     return "parts" if form == "thread" and not limits.has_threads else form
 
 
@@ -170,7 +170,7 @@ class PartPlaces:
         return OutgoingPart(number, content, thread=self.thread)
 
 
-def find_places(
+def choose_part_places(
     form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
 ) -> PartPlaces:
     """Return the destinations of an answer's parts, numbered from `first_part`."""
@@ -189,8 +189,8 @@ def arrange_parts(
 ) -> tuple[OutgoingPart, ...]:
     """Return an answer's parts in the preset's form for long answers.
 
-    With "parts", each part is a message. With "file", only the first one is, and a file contains
-    all of `text`. With "thread", the others are sent to a thread opened from the first one.
+    With "parts", each part is a message. With "file", the first part is followed by a file with all
+    of `text`. With "thread", the parts after the first are sent to a thread opened from the first.
     """
     if form == "parts" or len(parts) < 2:
         return tuple(parts)
@@ -198,7 +198,7 @@ def arrange_parts(
     if form == "file":
         caption = MessageContent(translate(_WHOLE, supported_language(locale)), first.content.face)
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
-    places = find_places(form, first.part, locale, part_name)
+    places = choose_part_places(form, first.part, locale, part_name)
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))
 
 

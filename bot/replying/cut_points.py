@@ -51,7 +51,7 @@ class FenceLine:
     def indentation(self) -> int:
         return len(self.margin) - len(self.margin.lstrip())
 
-    def opens(self, text: str) -> Fence | None:
+    def opened_fence(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
         run = text[self.fence_start : self.fence_end]
         if run[0] == "`" and "`" in self.info:
@@ -82,14 +82,14 @@ _HALF_LINK = re.compile(r"!?\[(?P<label>[^\[\]\n]+)\]\([^()\s]*\Z")
 _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 
-def open_marks(text: str) -> tuple[str, ...]:
-    """Return the marks that are opened but not closed in a text's last paragraph, in order."""
+def find_open_marks(text: str) -> tuple[str, ...]:
+    """Return the Markdown marks that a text's last paragraph leaves open, in order."""
     breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
     position, stack = breaks[-1] if breaks else 0, list[str]()
     while found := _TOKEN.search(text, position):
         position = found.end()
         if found[0].startswith("`"):
-            end = _end_of_code(text, found[0], position)
+            end = _find_inline_code_end(text, found[0], position)
             if end is None:
                 return (*stack, found[0])
             position = end
@@ -98,19 +98,19 @@ def open_marks(text: str) -> tuple[str, ...]:
     return tuple(stack)
 
 
-def close_unfinished(part: str) -> str:
-    """Return a partial text with its open code block, marks and link closed."""
-    fence = _open_fence(part)
+def close_open_markdown(part: str) -> str:
+    """Close the code block, marks or link that a partial Markdown text leaves open."""
+    fence = _find_open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
     half_link = _HALF_LINK.search(part)
     if half_link is not None:
         part = part[: half_link.start()] + half_link["label"]
     trailing = _TRAILING_MARKS.search(part)
-    marks = open_marks(part)
+    marks = find_open_marks(part)
     if trailing is not None:
         before = part[: trailing.start()]
-        still_open = open_marks(before)
+        still_open = find_open_marks(before)
         if len(marks) >= len(still_open):  # it closes nothing, so it is an incomplete mark
             part, marks = before.rstrip(), still_open
     return part + "".join(reversed(marks))
@@ -137,16 +137,16 @@ def _track_mark(found: re.Match[str], text: str, stack: list[str]) -> None:
         stack += marks
 
 
-def _end_of_code(text: str, run: str, position: int) -> int | None:
+def _find_inline_code_end(text: str, run: str, position: int) -> int | None:
     closing = re.compile(rf"(?<!`){run}(?!`)").search(text, position)
     return closing.end() if closing else None
 
 
-def _open_fence(part: str) -> Fence | None:
+def _find_open_fence(part: str) -> Fence | None:
     fence: Fence | None = None
     for line in fence_lines(part, 0, len(part)):
         if fence is None:
-            fence = line.opens(part)
+            fence = line.opened_fence(part)
         elif line.closes(fence, part):
             fence = None
     return fence
@@ -173,11 +173,7 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The prefix of the text that fills one message; independent of any text after `stop`.
-
-    Units are reserved to close a possible code block. The reserve only grows when text is appended,
-    so that a prefix that is too long stays too long.
-    """
+    """The text that fits into one message, and where to cut it; later text never moves the cut."""
 
     text: str
     offsets: Sequence[int]
@@ -202,10 +198,10 @@ class CutWindow:
         """Ranges in which no message may start: after the first position, up to the second."""
         self.edges: set[int] = set()
         """The positions where code blocks begin and end."""
-        self._scan()
+        self._scan_fence_lines()
         self.is_full = self._stop is not None
         """Whether the text is longer than the message."""
-        self.stop = self._end
+        self.stop = self._window_end
         """The position after the first character that does not fit."""
         half = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
         self.half = max(self.start + 1, half)
@@ -220,11 +216,11 @@ class CutWindow:
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
         return self._closing_ends.get(begin, begin)
 
-    def _scan(self) -> None:
-        for line in fence_lines(self.text, self.position, self._end):
-            if line.start >= self._end:
+    def _scan_fence_lines(self) -> None:
+        for line in fence_lines(self.text, self.position, self._window_end):
+            if line.start >= self._window_end:
                 break
-            self._end_with_quote(line.start)
+            self._end_quoted_block(line.start)
             fence = self._fences[-1][1]
             if fence is None:
                 self._reserve_closing(line)
@@ -239,10 +235,10 @@ class CutWindow:
                 self._closing_ends[line.start + 1] = line.end
                 self._uncuttable.append((line.start, line.end))
                 self.edges.add(line.end)
-        self._end_with_quote(self._end)
+        self._end_quoted_block(self._window_end)
 
     @property
-    def _end(self) -> int:
+    def _window_end(self) -> int:
         return len(self.text) if self._stop is None else self._stop
 
     def _find_stop(self) -> int | None:
@@ -265,18 +261,18 @@ class CutWindow:
         self._stop = self._find_stop()
 
     def _open_block(self, line: FenceLine) -> None:
-        fence = line.opens(self.text)
+        fence = line.opened_fence(self.text)
         too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
         if fence is None or too_long:
             return
         if line.start < self.start:
             fence = replace(fence, margin=fence.margin.lstrip())
-        content = _VISIBLE.search(self.text, line.end, self._end)
+        content = _VISIBLE.search(self.text, line.end, self._window_end)
         self._fences.append((line.start + 1, fence))
         self._uncuttable.append((line.start, content.start() if content else line.end))
         self.edges.add(line.start + line.indentation)
 
-    def _end_with_quote(self, before: int) -> None:
+    def _end_quoted_block(self, before: int) -> None:
         """End a quoted code block where its quote ends, if the quote ends before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
@@ -288,11 +284,11 @@ class CutWindow:
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
         """Return whether an unfinished line may still become one that opens or closes a block."""
         if fence is not None:
-            return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
-        if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
+            return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.run[0]}
+        if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:
             return False
         return self.text[line.fence_start] == "~" or (
-            "`" not in self.text[line.fence_end : self._end]
+            "`" not in self.text[line.fence_end : self._window_end]
         )
 
     def allows_cut(self, end: int, resume: int) -> bool:
@@ -318,12 +314,12 @@ class CutWindow:
     def _grapheme_starts(self) -> Set[int]:
         return grapheme_starts(self.text, self.start, self.stop)
 
-    def shows_fence(self, position: int) -> bool:
+    def looks_like_fence(self, position: int) -> bool:
         """Return whether a line starting at this position would look like a fence."""
         run = self.text[position : min(position + 3, self.stop)]
         return run in {"```", "~~~"}
 
-    def splits_run(self, position: int) -> bool:
+    def splits_fence(self, position: int) -> bool:
         """Return whether a cut at this position would split a sequence of fence characters."""
         character = self.text[position]
         return character in "`~" and self.text[position - 1] == character
@@ -353,7 +349,7 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
             if _is_between_paragraphs(window, *cut):
                 return cut
             last_line = last_line or cut
-    return last_line or _cut_line(window, words)
+    return last_line or _choose_cut_within_line(window, words)
 
 
 def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
@@ -363,26 +359,26 @@ def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
     return blank_line or not window.edges.isdisjoint((end, resume))
 
 
-def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
     matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
     unbreakable = [one.span() for one in matches if one.end() > window.half]
-    best = _last_gap(window, gaps, unbreakable)
+    best = _find_last_gap(window, gaps, unbreakable)
     for pattern, pause in ((_CJK_SENTENCE_END, _SENTENCE), (_CJK_WORD_END, _WORD)):
-        position = _last_match(window, pattern, unbreakable)
+        position = _find_last_match(window, pattern, unbreakable)
         if position is not None:
             best = max(best or (pause, 0, 0), (pause, position, position))
     return best[1:] if best else _cut_anywhere(window, unbreakable)
 
 
-def _last_gap(
+def _find_last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
     """Return the last gap after a sentence or, if there is none, the last gap after a word."""
     last: tuple[int, int, int] | None = None
     for end, resume in gaps:
         if (
-            window.shows_fence(resume)
-            or _breaks(unbreakable, resume)
+            window.looks_like_fence(resume)
+            or _is_within_unbreakable(unbreakable, resume)
             or not window.allows_cut(end, resume)
         ):
             continue
@@ -397,19 +393,23 @@ def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
     return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
+def _is_within_unbreakable(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
     nearest = bisect_left(unbreakable, (position, 0)) - 1
     return nearest >= 0 and position < unbreakable[nearest][1]
 
 
-def _last_match(
+def _find_last_match(
     window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
     """Return the end of the last match where a cut is allowed outside of code, or None."""
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
         position = match.end()
-        if position == window.stop or window.fence_at(position) or _breaks(unbreakable, position):
+        if (
+            position == window.stop
+            or window.fence_at(position)
+            or _is_within_unbreakable(unbreakable, position)
+        ):
             continue
         last = position if window.allows_cut(position, position) else last
     return last
@@ -428,9 +428,9 @@ def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> 
         for position in fitting
         if window.allows_cut(position, position)
         and not (
-            _breaks(unbreakable, position)
-            or window.splits_run(position)
-            or window.shows_fence(position)
+            _is_within_unbreakable(unbreakable, position)
+            or window.splits_fence(position)
+            or window.looks_like_fence(position)
         )
     )
     position = next(chain(harmless, between, fitting), window.start + 1)

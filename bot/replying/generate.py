@@ -62,7 +62,7 @@ _END_MARKS = {
 
 @value_class
 class GeneratedAnswer:
-    """A generated answer as stored in the history, without the end mark that readers see."""
+    """A generated answer as stored in the history, without notes on tools or incompleteness."""
 
     text: str
     reason: FinishReason | None
@@ -79,7 +79,7 @@ class GeneratedAnswer:
 
 
 @value_class
-class VisibleLimit:
+class VisibleTokenLimit:
     """The token limit of the visible text of a thinking model; thoughts do not count."""
 
     tokens: int
@@ -112,7 +112,7 @@ async def generate_answer(
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = allow_always,
     tools: Toolbox | None = None,
-    limit: VisibleLimit | None = None,
+    limit: VisibleTokenLimit | None = None,
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
     check: AnswerCheck | None = None,
@@ -121,20 +121,20 @@ async def generate_answer(
 
     A cut-off stream is continued once if the model supports it. An answer is kept if it was
     interrupted after its first text, or stopped at any time. `may_continue` decides whether another
-    request may be sent, such as for a round of `tools`. `replace_shown` gets the remaining text if
-    the other text turns out to be reasoning. Only text that passed `check` is shown; a refused
+    request may be sent, such as for a round of `tools`. If some text turns out to be reasoning,
+    `replace_shown` gets the text that remains. Only text that passed `check` is shown; a refused
     answer ends early. Raises `BackendError` if generation fails before the first text.
     """
     interrupted = False
     stop = stop or StopFlag()
     if check is not None:
-        show, replace_shown = check.wrap_shows(show, replace_shown)
+        show, replace_shown = check.wrap_show_callbacks(show, replace_shown)
     shows = (show, stop.count_text)
     answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider, check)
     try:
         if not stop.requested:
             with stop.stoppable_block():
-                await _stream(backend, prompt, answer, may_continue, tools)
+                await _stream_answer(backend, prompt, answer, may_continue, tools)
     except BackendInterrupted as error:
         if not answer.has_text:
             raise
@@ -145,7 +145,7 @@ async def generate_answer(
     return replace(built, tool_calls=tuple(tools.records)) if tools is not None else built
 
 
-async def _stream(
+async def _stream_answer(
     backend: Backend,
     prompt: Prompt,
     answer: "_AnswerBuilder",
@@ -180,11 +180,11 @@ async def _stream_request(
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Add a request's events to the builder; if its stream is cut off, also a continuation's."""
+    """Add the events of a request to the builder; continue once if the stream is cut off."""
     try:
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
-        begun = answer.written.rstrip()
+        begun = answer.unfiltered_text.rstrip()
         can_continue = error.can_continue and begun and backend.can_continue(prompt)
         if not can_continue or not await may_continue():
             raise
@@ -197,7 +197,7 @@ async def _stream_request(
 
 
 async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder") -> None:
-    with answer.traced(prompt):
+    with answer.trace_request(prompt):
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
                 answer.add(event)
@@ -207,7 +207,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
                     break
 
 
-def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
+def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note on why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
     unseen = {UNKNOWN_TOOL, REACT}  # the reaction itself is visible
@@ -276,7 +276,7 @@ class _AnswerBuilder:
     replace_shown: Callable[[str], None]
     show_wait: Callable[[Waiting], None]
     clock: Clock
-    limit: VisibleLimit | None
+    limit: VisibleTokenLimit | None
     provider: str
     check: AnswerCheck | None = None
 
@@ -307,16 +307,16 @@ class _AnswerBuilder:
         if self._beginning is not None:
             self._feed(self._beginning.finish())
             self._beginning = None
-        written = self.written[self._written_before :]
+        written = self.unfiltered_text[self._written_before :]
         self._usages.append(self.finish.usage)
         self.finish = Finish(FinishReason.STOP)
         if written.strip():
             self._feed("\n\n")
-        self._written_before, self._chunks_before = len(self.written), len(self._chunks)
+        self._written_before, self._chunks_before = len(self.unfiltered_text), len(self._chunks)
         return written
 
     @property
-    def written(self) -> str:
+    def unfiltered_text(self) -> str:
         """The model's unfiltered text so far."""
         return "".join(self._written)
 
@@ -337,7 +337,7 @@ class _AnswerBuilder:
                 self._reasoning.append(text.replace("\0", ""))
                 self._repeated_thought.feed(text)
             case Retraction():
-                self._retract()
+                self._move_text_to_reasoning()
             case Finish():
                 self.finish = event
                 record_usage(event.usage)
@@ -345,7 +345,7 @@ class _AnswerBuilder:
                 self.show_wait(event)
 
     @contextmanager
-    def traced(self, prompt: Prompt) -> Iterator[None]:
+    def trace_request(self, prompt: Prompt) -> Iterator[None]:
         """Record the request in the block as a tracing span of the message."""
         began, error = self.clock.now(), None
         try:
@@ -373,17 +373,17 @@ class _AnswerBuilder:
         self._token_filter = TokenFilter()
         self._repetition = RepetitionDetector()
 
-    def _retract(self) -> None:
+    def _move_text_to_reasoning(self) -> None:
         self._reasoning += self._chunks[self._chunks_before :]
         del self._chunks[self._chunks_before :]
-        self._written = [self.written[: self._written_before]]
+        self._written = [self.unfiltered_text[: self._written_before]]
         self._visible_tokens = 0
         self._begin_filters()
         self.replace_shown("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Treat the next text as a continuation of the text so far."""
-        self._begun = self.written
+        self._begun = self.unfiltered_text
         self._beginning = RepeatedStartFilter(self._begun)
 
     def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:

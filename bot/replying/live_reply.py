@@ -17,7 +17,7 @@ from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Delivery, DraftingSurface, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
-from bot.replying.cut_points import close_unfinished
+from bot.replying.cut_points import close_open_markdown
 from bot.replying.split import split
 from bot.runtime.http_client import send_only_if
 from bot.storage.conversations import Conversations
@@ -31,7 +31,7 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Shows an answer live until the block ends; the exit waits for a request in flight."""
+    """Shows an answer during an `async with` block, whose end waits for a request in flight."""
 
     surface: Surface
     address: Address
@@ -55,7 +55,7 @@ class LiveReply:
     def __post_init__(self) -> None:
         self.final: Sequence[str] = ()
         """The texts of the complete answer's parts, set at the end of the block."""
-        self._limits = self.surface.limits(self.address).limits_below_name(self.face)
+        self._limits = self.surface.limits(self.address).without_name_line(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids, self._shown = list[str](), list[str]()  # by part index
@@ -136,7 +136,7 @@ class LiveReply:
             raise failure
 
     def _on_change(self) -> None:
-        """Schedule the next update; raise the error that ended the updates, if any."""
+        """Schedule the next update; if an error has ended the updates, raise it."""
         if self._updates is not None:
             self._changed.set()
             if self._updates.done():
@@ -146,9 +146,9 @@ class LiveReply:
                 self._cancel_start()
             self._starts_at = self._buffer.due_at
             wait = self._buffer.seconds_until_due(self.clock.monotonic())
-            self._cancel_start = self.clock.call_later(wait, self._start)
+            self._cancel_start = self.clock.call_later(wait, self._start_updates)
 
-    def _start(self) -> None:
+    def _start_updates(self) -> None:
         self._changed.set()
         self._updates = asyncio.create_task(
             self._update_until_cancelled(), name=f"show {self.address.lane}"
@@ -263,7 +263,7 @@ _MAX_PAUSE_SECONDS = 10.0
 
 
 class StreamBuffer:
-    """Buffers an answer's text, and decides when to update its messages. `now` is monotonic."""
+    """Buffers an answer's text and decides when to update messages; `now` is monotonic time."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -303,7 +303,7 @@ class StreamBuffer:
 
     @property
     def due_at(self) -> float:
-        """The time of the next update; infinite: nothing has changed."""
+        """The time of the next update, or infinity if nothing has changed."""
         if not self._changed or self._first_fed_at is None:
             return math.inf
         if self._shown:
@@ -314,11 +314,11 @@ class StreamBuffer:
         return max(self._not_before, self._first_fed_at + delay)
 
     def seconds_until_due(self, now: float) -> float:
-        """Return the seconds until the next update; infinite if nothing has changed."""
+        """Return the seconds until the next update, or infinity if nothing has changed."""
         return max(0.0, self.due_at - now)
 
     def take_parts(self, now: float) -> list[str]:
-        """Return all text so far, split into messages, and restart the pause."""
+        """Return all text split into messages, and start the pause until the next update."""
         text = "".join(self._chunks)
         self._chunks = [text]
         text = text or self._notice
@@ -327,11 +327,11 @@ class StreamBuffer:
         self._not_before = now + self._pause
         parts = split(text, self._limits)
         if parts and self._limits.render is not None:
-            parts[-1] = self._without_half_marks(parts[-1])
+            parts[-1] = self._close_open_marks(parts[-1])
         return parts
 
-    def _without_half_marks(self, part: str) -> str:
-        closed = close_unfinished(part)
+    def _close_open_marks(self, part: str) -> str:
+        closed = close_open_markdown(part)
         is_whole = split(closed, self._limits) == [closed]
         return closed if is_whole else part
 
@@ -378,7 +378,7 @@ class LiveReplies:
     def final_parts(
         self, address: Address, text: str, first_part: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
-        """Return a final text as an answer's parts; none if the text is invisible."""
+        """Split an answer's final text into numbered parts; return none if no text is visible."""
         return final_parts(text, self.limits(address), first_part, face)
 
     def notice_parts(
@@ -414,12 +414,12 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Start to deliver a lane; `row` is its first row, if already reserved for sending."""
+        """Start sending a channel's queue; `row` is its first row, if this process reserved it."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
     @asynccontextmanager
-    async def live(
+    async def show_live(
         self,
         claim: Claim,
         message: InboxMessage,
@@ -515,6 +515,6 @@ class TypingIndicator:
 def final_parts(
     text: str, limits: Limits, first_part: int = 0, face: Face | None = None
 ) -> tuple[OutgoingPart, ...]:
-    """Return a final text as numbered parts; none if the text is invisible."""
-    texts = enumerate(split(text, limits.limits_below_name(face)), first_part)
+    """Split an answer's final text into numbered parts; return none if no text is visible."""
+    texts = enumerate(split(text, limits.without_name_line(face)), first_part)
     return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)

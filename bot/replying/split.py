@@ -12,7 +12,7 @@ from bot.replying.cut_points import (
     Fence,
     choose_cut_point,
     fence_lines,
-    open_marks,
+    find_open_marks,
     quote_prefix,
 )
 from bot.value_class import value_class
@@ -29,7 +29,7 @@ _SHOWN = ("code", "label", "inner")
 
 
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of Markdown marks, except marks inside other marks."""
+    """Yield the spans of Markdown marks, which rendering hides; skip marks inside other marks."""
     for found in _HIDDEN_MARKS.finditer(text):
         start, end = found.span()
         shown = next((name for name in _SHOWN if found[name] is not None), None)
@@ -125,7 +125,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
 
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become messages, in order."""
-    offsets = _offsets(text, limits)
+    offsets = _unit_offsets(text, limits)
     position, fence, reopened, table = 0, None, "", ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
@@ -138,14 +138,14 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             if ">" in fence.margin:
                 opener += quote_prefix(text, start)
         max_units = limits.max_units - limits.units(opener)
-        window = _find_window(text, offsets, position, start, fence, limits, max_units)
+        window = _find_cut_window(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
         content = text[start:end].rstrip()
         marks, reopened = "", ""
         if window.is_full and fence is None and _reopens_marks(limits):
             prose = max(window.prose_start(position), start)
-            marks, reopened = _find_reopened(text, prose, end, position)
+            marks, reopened = _find_reopened_marks(text, prose, end, position)
             table = find_open_table_head(text[prose:end], table if prose == start else "")
             is_short = limits.units(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
@@ -157,7 +157,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             yield PartSpan(start, start + len(content), opener, closer)
 
 
-def _find_window(
+def _find_cut_window(
     text: str,
     offsets: Sequence[int],
     position: int,
@@ -166,7 +166,7 @@ def _find_window(
     limits: Limits,
     max_units: int,
 ) -> CutWindow:
-    """Return the window of one message, with reserved units if marks may have to be closed."""
+    """Return the `CutWindow` of the next message, with space for closing marks if necessary."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
     has_marks = window.is_full and _MARKS.search(text, start, window.stop)
     if not has_marks or not _reopens_marks(limits):
@@ -178,14 +178,14 @@ def _reopens_marks(limits: Limits) -> bool:
     return limits.render is not None and limits.max_units >= _FEWEST_UNITS_WITH_MARKS
 
 
-def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
+def _find_reopened_marks(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
     """Return the marks that are open at a cut, and the text with which the next message starts.
 
     `prose` is the position after the last code block. The message ends at `end`, and the next one
     starts at `position`.
     """
     between = text[end:position]
-    marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(open_marks(text[prose:end]))
+    marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(find_open_marks(text[prose:end]))
     if len(marks) > _MAX_MARK_UNITS:
         marks = ""
     return marks, marks if "\n" in between else quote_prefix(text, end) + marks
@@ -216,7 +216,7 @@ def _fits(text: str, limits: Limits) -> bool:
     return 2 * len(text) <= limits.max_units or limits.units(text) <= limits.max_units
 
 
-def _offsets(text: str, limits: Limits) -> Sequence[int]:
+def _unit_offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the number of visible units before each position, including the end."""
     hides_marks = limits.hides_markup and len(text) > limits.max_units
     if not hides_marks and limits.units(text) == len(text):

@@ -65,7 +65,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The message cannot be read, or its author opted out; its author gets a notice."""
+    """The author gets a notice: the message cannot be read, or the author opted out."""
 
     attachments: tuple[MediaItem, ...]
 
@@ -90,7 +90,7 @@ def decide(
     if incoming.is_withheld:
         return Ignore() if incoming.wake is None or incoming.is_late else Unreadable(())
     if incoming.is_late:
-        return _decide_late(incoming, active)
+        return _decide_on_late_message(incoming, active)
     is_empty = not (incoming.text.strip() or has_readable_file(incoming))
     if (
         is_empty
@@ -113,7 +113,7 @@ def decide(
     return Observe(candidates) if active.any_reads_all_messages else Ignore(candidates)
 
 
-def _decide_late(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
+def _decide_on_late_message(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
     """Decide about a message that is too late to answer: observe it, but run /forget."""
     command = _parse_addressed_command(incoming, active.presets)
     if command is not None:
@@ -156,7 +156,7 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
     """Decide access by the narrowest scope with a rule for one of these targets.
 
     Args:
-        targets: The author, their roles and the channels of a message: "person telegram:77".
+        targets: The author, roles and channels of a message, in the form "person telegram:77".
         levels: For each scope, narrowest first, "allow" or "block" by target. Blocks take
             precedence. A scope that allows some targets blocks all others.
     """
@@ -216,24 +216,24 @@ class AccessRules:
 
     async def is_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
-        return _switch_off(await self.load(scopes)) is not None
+        return _find_off_scope(await self.load(scopes)) is not None
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
-        """Return whether the author may use the bot there; the rules apply to admins, too."""
+        """Return whether the author of an event, even an admin, may use the bot in its chat."""
         if event.address.platform in self.local_platforms:
             return Access()
         # Everybody is an admin of their private chat, so private chats have no rules.
         levels = await self.load(() if event.is_private else event.scopes)
         if not any(levels.values()):
             return Access()
-        off = _switch_off(levels)
+        off = _find_off_scope(levels)
         if off is not None and not ignores_off:
             return Access(False, "off", off)
         person = event.author.id
         if person in self.operators:
             return Access()
         channels = (f"channel {one}" for one in event.scopes)
-        own, roles = {f"person {person}", *channels}, await self._roles(event, levels)
+        own, roles = {f"person {person}", *channels}, await self._load_author_roles(event, levels)
         found = [decide_access(own | (roles or set()), levels)]
         if roles is None:  # apply the strictest decision that any role could lead to
             named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
@@ -251,36 +251,46 @@ class AccessRules:
         """Return whether a rule lets the author run an admin command, such as "preset use"."""
         what = [f"command {name}", f"command {name.partition(' ')[0]}"]
         levels = await self.load(() if message.is_private else message.scopes)
-        own = {f"person {message.author.id}", *(await self._roles(message, levels) or ())}
-        return any(own & _holders(rules, one) for rules in levels.values() for one in what)
+        own = {
+            f"person {message.author.id}",
+            *(await self._load_author_roles(message, levels) or ()),
+        }
+        return any(
+            own & _permission_holders(rules, one) for rules in levels.values() for one in what
+        )
 
     async def may_use(self, message: IncomingMessage, what: str) -> bool:
-        """Return whether an answer to a message may use "tools" or the preset's "model".
+        """Return whether an author may use `what`: "tools" or the preset's "model".
 
         The narrowest scope that gives this permission to anybody decides; if there is none,
-        everybody has it. If several people are answered, all of them need it.
+        everybody has it. If an answer goes to several people, all of them need it.
         """
         people = set(message.charged_people)
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
         levels = await self.load(() if message.is_private else message.scopes)
-        holders = next((one for rules in levels.values() if (one := _holders(rules, what))), None)
-        if holders is None or holders & (await self._roles(message, levels) or set()):
+        holders = next(
+            (one for rules in levels.values() if (one := _permission_holders(rules, what))), None
+        )
+        if holders is None or holders & (await self._load_author_roles(message, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
 
-    async def _roles(
+    async def _load_author_roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles in the form "role <id>", or None if needed but unknown."""
+        """Return the author's roles or None if unknown; ask the platform only if rules need it."""
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
             roles = await self.read_author_roles(event) if is_named else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
-    async def refusal(self, event: Request) -> Access | None:
-        """Return why an event is refused, or None; only the installation can refuse admins."""
+    async def find_refusal(self, event: Request) -> Access | None:
+        """Return the access rule that refuses an event, or None if the event is allowed.
+
+        A chat's rules do not refuse its admins, but `/access off` leaves them only a few commands.
+        """
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
             return None
@@ -308,12 +318,12 @@ class AccessRules:
         return True
 
 
-def _switch_off(levels: Mapping[str, Mapping[str, str]]) -> str | None:
+def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
     """Return the scope where the bot is switched off, or None."""
     return next((scope for scope, rules in levels.items() if "off" in rules), None)
 
 
-def _holders(rules: Mapping[str, str], what: str) -> set[str]:
+def _permission_holders(rules: Mapping[str, str], what: str) -> set[str]:
     """Return the people and roles that a scope's rules give a permission to."""
     return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
 
@@ -359,7 +369,7 @@ class _LoggedDecision:
         outcome = to_translatable(self.outcome)
         if not self.name:
             return outcome
-        reasons = join_texts(map(_with_reasons, self.candidates), "; ")
+        reasons = join_texts(map(_describe_candidate, self.candidates), "; ")
         values = {"text": self.begin, "outcome": join_texts([outcome, reasons], ": ")}
         return translatable("{name}: “{text}” – {outcome}", name=self.name, **values)
 
@@ -401,7 +411,7 @@ class DecisionLog:
         outcome = _REFUSED.with_values(**names)
         self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
-    def note_substitutes(
+    def note_substitute_models(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from another model than the preset's own."""
@@ -414,18 +424,18 @@ class DecisionLog:
                 outcome = _IN_PLACE_OF.with_values(name=shown_name(receipt.preset), **names)
                 self._add(channel, _LoggedDecision(outcome))
 
-    async def newest(self, channel: str) -> tuple[Text, ...]:
+    async def describe_recent(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
         lines = []
-        for note in await self.notes.newest(_key(channel), _MAX_MESSAGES):
+        for note in await self.notes.newest_with_key(_log_key(channel), _MAX_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
                 lines.append(_decode(note).describe())
         return tuple(lines)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
-        """Delete a channel's decisions, one person's or all; raises `StoreError`."""
-        key = _key(channel)
+        """Delete decisions on a channel's messages, or only one person's; raises `StoreError`."""
+        key = _log_key(channel)
         self._pending = [
             one for one in self._pending if one.key != key or person_id not in {None, one.person}
         ]
@@ -433,7 +443,7 @@ class DecisionLog:
 
     def _add(self, channel: str, logged: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._pending) < _MAX_PENDING:
-            note = MessageNote(_key(channel), _encode(logged).decode(), person_id)
+            note = MessageNote(_log_key(channel), _encode(logged).decode(), person_id)
             self._pending.append(note)
             self._has_pending.set()
 
@@ -448,13 +458,13 @@ class DecisionLog:
             _log.warning("decisions_not_stored", reason=str(error))
 
 
-def _key(channel: str) -> str:
+def _log_key(channel: str) -> str:
     return f"why:{channel}"
 
 
 def describe_silence(decision: Observe | Ignore) -> Text:
     """Return a text that says for each character why it did not answer."""
-    return join_texts([_with_reasons(one) for one in decision.candidates], "; ")
+    return join_texts([_describe_candidate(one) for one in decision.candidates], "; ")
 
 
 def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
@@ -471,7 +481,7 @@ def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDec
     return _LoggedDecision(outcome, message.author.name, begin, candidates)
 
 
-def _with_reasons(one: SpeakerCandidate) -> Text:
+def _describe_candidate(one: SpeakerCandidate) -> Text:
     return join_texts(
         [shown_name(one.preset), join_texts(map(to_translatable, one.reasons), translatable(", "))],
         " ",

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Incoming, IncomingMessage, Joined, Request, person_ids_in
+from bot.chat.incoming import ChatJoined, Incoming, IncomingMessage, Request, person_ids_in
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CHARACTER_KEY,
@@ -114,7 +114,7 @@ class ActiveCharacters:
     def name_line_and_face(
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> tuple[str, Face | None]:
-        """Return how to show the speaker: a name line (may be empty), and a face if supported."""
+        """Return how to show which character answers: a name line or a face, or neither."""
         preset, shows_faces = speaker.preset, limits.shows_faces
         is_named = preset.is_character if shows_faces else limits.names_only_speaker
         if not (self.is_group or is_named):
@@ -135,7 +135,8 @@ AGE_KEY = "persona_adult"
 """The setting of a person who confirmed to be an adult; deleted with their persona."""
 _CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
 _FOR_AGE_RESTRICTED = marked(
-    "{name} is for adults only: it answers in age-restricted channels, and this is none."
+    "{name} is for adults only: it answers only in age-restricted channels, and this channel is not"
+    " age-restricted."
 )
 _FOR_ADULT_GROUPS = marked(
     "{name} is for adults only: it answers here once an admin has written /access adult on."
@@ -167,11 +168,7 @@ class _LoadedCharacter:
 
 
 class Characters:
-    """Loads people's and servers' own characters, which the owner's chat settings list.
-
-    A setting contains the hash of the character's text, so that processes notice changes of the
-    text like any change of a setting.
-    """
+    """Loads characters that people and servers created, and reloads those whose text changed."""
 
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
@@ -195,7 +192,7 @@ class Characters:
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """Update the owner's setting after a character was saved (or deleted: empty `content`).
+        """Update the owner's setting after a character was saved, or deleted (empty `content`).
 
         The description may be followed by a tab and the URL of a picture.
         """
@@ -302,7 +299,7 @@ def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, .
 
 
 class PresetResolver:
-    """Finds active presets: of the thread or topic, else channel, else guild, or the default."""
+    """Finds a channel's active presets: its thread's, its own, its guild's, or else the default."""
 
     def __init__(
         self,
@@ -327,7 +324,7 @@ class PresetResolver:
             self.default = find_preset(presets, default, self.disabled)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
-        self._default_alone = ActiveCharacters((self._activate(self.default, None),))
+        self._default_alone = ActiveCharacters((self._to_active_preset(self.default, None),))
 
     def publish(self, preset: Preset, version: int) -> None:
         """Add a preset, replacing any preset with the same name."""
@@ -336,7 +333,7 @@ class PresetResolver:
         self.versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
-            self._default_alone = ActiveCharacters((self._activate(preset, None),))
+            self._default_alone = ActiveCharacters((self._to_active_preset(preset, None),))
 
     def remove(self, name: str) -> None:
         """Remove a preset, unless it is the default preset."""
@@ -345,7 +342,7 @@ class PresetResolver:
             self.presets.pop(name, None)
             self.versions.pop(name, None)
 
-    def load_published_with(self, load: LoadPublished) -> None:
+    def set_published_loader(self, load: LoadPublished) -> None:
         """Set the function that loads presets published by other processes."""
         self._load = load
 
@@ -353,7 +350,7 @@ class PresetResolver:
         """Mark presets to be reloaded, because another process published them."""
         self._stale |= set(names)
 
-    async def _reload(self, load: LoadPublished) -> None:
+    async def _reload_stale_presets(self, load: LoadPublished) -> None:
         while self._stale:
             name = self._stale.pop()
             try:
@@ -394,8 +391,8 @@ class PresetResolver:
         self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
         if self._stale and self._load is not None:
-            await self._reload(self._load)
-        setting = ChatSetting.first(found, scopes, PRESET_KEY)
+            await self._reload_stale_presets(self._load)
+        setting = ChatSetting.find_first(found, scopes, PRESET_KEY)
         if setting is None:
             return self._default_alone
         members = []
@@ -416,7 +413,7 @@ class PresetResolver:
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
     ) -> None:
         """Replace the active presets of a scope; `by` is the admin's id."""
-        lines = (f"{one.name}\t{one.behavior_of}".rstrip("\t") for one in presets)
+        lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
         value = "\n".join(lines)
         await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
@@ -424,12 +421,8 @@ class PresetResolver:
         """Remove a scope's own choice of presets; the scope then inherits its presets."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
-    async def check_adults(self, preset: Preset, where: IncomingMessage | Joined) -> None:
-        """Raise `UserError` if an adults-only preset must not answer here.
-
-        In private, raise `AgeUnconfirmed` if the person did not confirm their age. If the platform
-        does not say whether a group is for adults, its admins' setting counts.
-        """
+    async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoined) -> None:
+        """Raise `UserError` (in DMs `AgeUnconfirmed`) if an adults-only preset must not answer."""
         if not preset.adults_only or where.is_age_restricted:
             return
         name = preset.character_name
@@ -445,12 +438,12 @@ class PresetResolver:
     async def filter_adult_speakers(
         self, message: IncomingMessage, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        """Remove adults-only presets that must not answer here; raise if no speaker is left."""
+        """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
         restricted = next((one for one in active.presets if one.adults_only), None)
         if restricted is None:
             return speakers, active
         try:
-            await self.check_adults(restricted, message)
+            await self.check_adults_only(restricted, message)
         except UserError:
             left = tuple(one for one in speakers if not one.preset.adults_only)
             if not left:
@@ -473,7 +466,7 @@ class PresetResolver:
         return await self._chat_settings.resolve(scopes, OBSERVE_KEY)
 
     async def find_consent(self, person: str) -> Consent | None:
-        """Return a person's chosen consent; None: nothing was chosen, which counts as `HERE`."""
+        """Return the consent that a person chose, or None, which counts as `Consent.HERE`."""
         value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
         return Consent(value) if value in list(Consent) else None  # a newer version may have others
 
@@ -496,10 +489,7 @@ class PresetResolver:
     async def find_in_channel(
         self, word: str, message: Request, active: ActiveCharacters
     ) -> Preset:
-        """Return a preset, or a character of the chat's owner; raises `UserError` as `find` does.
-
-        A character gets the behavior of the active preset.
-        """
+        """Return the named preset or chat owner's character; raises `UserError` like `find`."""
         owned = await self.characters.descriptions(character_owner(message))
         wanted = preset_id(word.strip())
         is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
@@ -513,7 +503,7 @@ class PresetResolver:
     def find_behavior_preset(self, active: ActiveCharacters) -> Preset:
         """Return the operator's preset that determines model and behavior in a channel."""
         first = active.first.preset
-        return self.presets.get(first.behavior_of or first.name, self.default)
+        return self.presets.get(first.behavior_preset_name or first.name, self.default)
 
     async def list_descriptions(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
@@ -539,7 +529,7 @@ class PresetResolver:
         matching = [name for name in sorted(given) if typed in name.casefold()]
         return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
 
-    def _activate(self, preset: Preset, scope: str | None) -> ActivePreset:
+    def _to_active_preset(self, preset: Preset, scope: str | None) -> ActivePreset:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
 
 
@@ -577,10 +567,7 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return a channel's history scope, or None if all messages share a history by default.
-
-        The author's and the installation's settings are read with the same query, for later use.
-        """
+        """Return the history scope, or None if all messages share one; preloads other settings."""
         own = person_scopes(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
@@ -604,11 +591,11 @@ class HistoryScopes:
         return await find_opted_out(self.chat_settings, people)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return the admin's choice that applies to a channel, or None."""
+        """Return the setting with the history scope that an admin chose for a channel, or None."""
         return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a channel's history scope, or inherit (None); old messages stay in their history."""
+        """Set or remove (None) a channel's history scope; stored messages keep their history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

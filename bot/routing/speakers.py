@@ -151,8 +151,8 @@ class SpeakerCandidate:
 
 
 @value_class
-class _Chance:
-    """Besides talkativeness, the inputs to the random choice of whether a character answers."""
+class _ChanceInputs:
+    """The inputs, other than talkativeness, to choosing at random whether a character answers."""
 
     recent: Sequence[Turn]
     now: datetime
@@ -169,7 +169,7 @@ def select_speakers(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a person's message; the chosen ones come first, in order."""
+    """Rank the characters that may answer a person's message; those chosen come first."""
     if is_for_others(incoming, recent, presets):
         reason = marked("was not addressed: it is meant for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
@@ -178,7 +178,7 @@ def select_speakers(
     quoted = quoted_preset(incoming.quote, recent, presets)
     candidates = [
         _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
-        for one in _called_by_name(presets, incoming.own_text, recent)
+        for one in _score_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
         return _rank(
@@ -189,7 +189,7 @@ def select_speakers(
         is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
         for preset in presets
     )
-    chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
+    chance = _ChanceInputs(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
         _with_choice(one, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
@@ -211,11 +211,7 @@ def select_reaction(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a reaction to the newest of the `answers`; choose at most one.
-
-    A character that has already answered is only chosen if it is called by name. `recent` includes
-    the answers.
-    """
+    """Rank who may react to the newest answer; choose at most one. `recent` includes `answers`."""
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
     newest = answers[-1]
@@ -223,12 +219,12 @@ def select_reaction(
     if not others:
         return ()
     answered = {turn.preset for turn in answers}
-    chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
+    chance = _ChanceInputs(recent, now, dice, share=_REACTION_SHARE)
     ranked = _rank(
         _with_reason(one, marked("has answered already"))
         if one.preset in answered and not one.chosen
         else _decide_by_chance(one, preset, chance)
-        for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
+        for one, preset in zip(_score_by_name(others, newest.text, recent), others, strict=True)
     )
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
@@ -250,21 +246,21 @@ def _only_candidate(
     return _with_reason(candidate, marked("was not addressed"))
 
 
-def _called_by_name(
+def _score_by_name(
     presets: Sequence[Preset], text: str, recent: Sequence[Turn]
 ) -> list[SpeakerCandidate]:
     candidates = []
     for preset in presets:
         position = name_position(preset, text) if preset.wake.names else None
         if position is None:
-            candidates.append(_scored_by_recency(preset, recent))
+            candidates.append(_score_by_recency(preset, recent))
         else:  # recency does not count: whoever is named first speaks first
             score, reasons = _SCORE_CALLED - position / len(text), (marked("was called by name"),)
             candidates.append(SpeakerCandidate(preset.name, score, reasons, chosen=True))
     return candidates
 
 
-def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidate:
+def _score_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidate:
     speakers = [turn.preset for turn in reversed(recent) if turn.preset]
     if preset.name not in speakers:
         return SpeakerCandidate(preset.name, 0.0, ())
@@ -274,7 +270,9 @@ def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandida
     return SpeakerCandidate(preset.name, score, (reason,))
 
 
-def _decide_by_chance(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
+def _decide_by_chance(
+    one: SpeakerCandidate, preset: Preset, chance: _ChanceInputs
+) -> SpeakerCandidate:
     if one.chosen:
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
@@ -291,7 +289,7 @@ def _decide_by_chance(one: SpeakerCandidate, preset: Preset, chance: _Chance) ->
     return replace(lost, score=one.score + threshold)
 
 
-def _seconds_silent(preset: Preset, chance: _Chance) -> float:
+def _seconds_silent(preset: Preset, chance: _ChanceInputs) -> float:
     last = next((turn.at for turn in reversed(chance.recent) if turn.preset == preset.name), None)
     return math.inf if last is None else (chance.now - last).total_seconds()
 

@@ -53,12 +53,7 @@ def split_credentials(address: str) -> tuple[str, str]:
 
 
 def require_escaped_password(address: str, *, may_have_at: bool = False) -> None:
-    """Raise `ValueError` if the password in a URL contains an unescaped @, /, ? or #.
-
-    Without this check, the rest of the password would be parsed as the host name and appear in
-    error messages, so this error does not quote the URL. Set `may_have_at` for URLs whose parser
-    ends the login at the last `@`.
-    """
+    """Raise `ValueError`, not quoting the URL, if the password has an unescaped @, /, ? or #."""
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     behind, _, query = rest[len(authority) :].partition("?")

@@ -120,7 +120,7 @@ class HttpClient:
         `deadline` is in event loop time; `headers` must not contain text written by people.
         Raises `ConnectionFailed`, or `TimeoutError` after the deadline.
         """
-        attempt = _Attempt()
+        attempt = _RequestAttempt()
         try:
             session = self._session or self._open_session()
             sent = {**self._headers, **(headers or {})}  # not sent with a proxy's CONNECT
@@ -245,7 +245,7 @@ class HttpResponse:
             with timeout:
                 data = await content.readany()
         except aiohttp.ClientError as error:
-            raise _to_connection_failed(error, _Attempt(is_sent=True)) from error
+            raise _to_connection_failed(error, _RequestAttempt(is_sent=True)) from error
         await resume_limiter().wait_turn()
         return data
 
@@ -325,7 +325,7 @@ class _Deadline:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _RequestAttempt:
     is_sent: bool = False
     """Whether the server may have received the request or a part of it."""
     is_on_idle_connection: bool = False
@@ -381,7 +381,7 @@ def _find_environment_proxy(url: URL) -> str | None:
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
-def _to_connection_failed(error: Exception, attempt: _Attempt) -> ConnectionFailed:
+def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> ConnectionFailed:
     match error:
         case aiohttp.ClientHttpProxyError():
             reason = f"the proxy answered with status {error.status}"

@@ -7,7 +7,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from bot.chat.operation import RefusedCalls
-from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
+from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
@@ -41,7 +41,12 @@ class InProcessRateLimits(RateLimits):
 
     @override
     async def acquire_slot(
-        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: WaitingProcess | None = None,
     ) -> int:
         now = self._clock.monotonic()
         holders = self._holders[key]
@@ -52,7 +57,7 @@ class InProcessRateLimits(RateLimits):
         holders[holder] = now + lease_seconds
         return len(holders)
 
-    def _admit_waiter(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
+    def _admit_waiter(self, key: str, free: int, waiter: WaitingProcess | None, now: float) -> bool:
         """Return whether a waiter gets one of the free slots; if not, add the waiter to the queue.
 
         Without a waiter, return whether any slot is free.
@@ -76,7 +81,7 @@ class InProcessRateLimits(RateLimits):
             del self._holders[key]
 
     @override
-    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+    async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
         now = self._clock.monotonic()
         if (wait := self._seconds_until_allowed(scopes, now)) > 0:
             return wait
@@ -91,7 +96,7 @@ class InProcessRateLimits(RateLimits):
         return 0.0
 
     @override
-    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+    async def seconds_until_call(self, scopes: Sequence[RateLimitScope]) -> float:
         return self._seconds_until_allowed(scopes, self._clock.monotonic())
 
     @override
@@ -107,7 +112,7 @@ class InProcessRateLimits(RateLimits):
         waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
         return longest_refusals(waits)
 
-    def _seconds_until_allowed(self, scopes: Sequence[CallScope], now: float) -> float:
+    def _seconds_until_allowed(self, scopes: Sequence[RateLimitScope], now: float) -> float:
         longest = 0.0
         for scope in scopes:
             longest = max(longest, self._refused_until.get(scope.key, now) - now)

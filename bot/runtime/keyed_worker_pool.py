@@ -31,7 +31,7 @@ _MAX_URGENT = 10_000
 
 
 def urgent_topic(queue: str) -> str:
-    """Return the topic of the signals that mark a queue's keys as urgent, before they are woken."""
+    """Return the topic of the signals that mark keys of a queue as urgent."""
     return f"urgent {queue}"
 
 
@@ -44,7 +44,7 @@ def wake_keys(
     signals.publish(queue, keys)
 
 
-def _never_hold(_key: str) -> float:
+def _no_seconds_on_hold(_key: str) -> float:
     return 0.0
 
 
@@ -63,7 +63,7 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    seconds_on_hold: Callable[[str], float] = _never_hold
+    seconds_on_hold: Callable[[str], float] = _no_seconds_on_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, each process waits a moment before it claims keys
@@ -113,7 +113,7 @@ class KeyedWorkerPool(Generic[Item]):
         task.add_done_callback(lambda done: self._on_task_done(key, done))
 
     async def run(self) -> None:
-        """Claim and process ready keys until cancelled; then call `drain` to end running work."""
+        """Claim and process ready keys until cancelled; then call `drain` to finish open work."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_woken_keys(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
@@ -155,7 +155,7 @@ class KeyedWorkerPool(Generic[Item]):
             keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
-                if self.seconds_on_hold is not _never_hold:
+                if self.seconds_on_hold is not _no_seconds_on_hold:
                     await asyncio.sleep(0)  # an item that starts may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 

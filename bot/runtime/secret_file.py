@@ -19,7 +19,7 @@ def read_secrets(file: Path) -> list[str]:
 
 
 def read_setting_secrets(file: Path, what: str) -> list[str]:
-    """Return the secrets in a file; raises `ValueError`, whose text calls them `what`."""
+    """Return a file's secrets; raises `ValueError`, whose message names them as `what`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,7 +28,7 @@ def read_setting_secrets(file: Path, what: str) -> list[str]:
 
 
 def read_single_secret(file: Path, name: str) -> str:
-    """Return a file's only secret; raises `ValueError`, whose text calls it `name`."""
+    """Return a file's only secret; otherwise raises `ValueError` with a message about `name`."""
     found = read_setting_secrets(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")
@@ -36,7 +36,7 @@ def read_single_secret(file: Path, name: str) -> str:
 
 
 def resolve_secret(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return the secret of the setting `field` from its value or file; raises `ValueError`."""
+    """Return a secret given directly or in a file, or None; raises `ValueError` naming `field`."""
     if file is None:
         return given
     found = SecretStr(read_single_secret(file, field.replace("_", " ")))

@@ -24,8 +24,7 @@ def presets_folder(chosen: Path | None) -> Path:
 def prepare_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
     """Return the folder to write presets to, and whether it was just created; raises `OSError`.
 
-    A new ./presets starts as a copy of the shipped presets, because they are no longer read once
-    it exists.
+    A new ./presets starts as a copy of the shipped presets, which are not read once it exists.
     """
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()

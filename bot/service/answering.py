@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import source_of
+from bot.chat.incoming import source_in_key
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
 from bot.commands.memories import MemoryHandlers
-from bot.commands.privacy import Forgetting, PrivacyNotice, SharedMemories, StoragePolicy
+from bot.commands.privacy import DeletionRequests, ForgetBroadcast, PrivacyNotice, StoragePolicy
 from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
 from bot.extras import import_extra
@@ -18,7 +18,7 @@ from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceTranscriber
 from bot.memory.extractor import MemoryExtractor
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.memory.summaries import Summarizer
 from bot.ports import ConversationMemory, HistoryReader
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -29,7 +29,7 @@ from bot.settings import collect_secrets
 from bot.storage.extractions import SqlExtractions
 from bot.storage.retention import FORGOTTEN_SECONDS, retention_start
 from bot.storage.summaries import SqlSummaries
-from bot.storage.web_channels import ForgottenWebMessages
+from bot.storage.web_channels import WebMessageBlanker
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnStages
@@ -47,7 +47,7 @@ _IDLE_POLL_SECONDS = 0.02
 
 
 class AnsweringContainer(MessagingContainer, ABC):
-    """Creates command handlers, the stages of a turn, and the worker that runs them."""
+    """Creates the command handlers, the stages of a turn, and the worker that runs the stages."""
 
     # commands
 
@@ -57,19 +57,19 @@ class AnsweringContainer(MessagingContainer, ABC):
         return CommandHandlers(
             self.resolver,
             self.admins,
-            ContextView(self.receipts, prompts.write, prompts.mask, self.console_links.answer),
+            ContextView(self.receipts, prompts.write, prompts.mask, self.console_links.answer_url),
             self.personas,
             self.forgetting,
             self.history_scopes,
             {spec.kind: spec.commands for spec in self.specs},
-            UsageView(self.usage_totals, self.budgets, self.spending.caps),
+            UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
             self.privacy_notice,
             self.dead_letters,
             self.access,
             self.receive,
             self.characters,
             Recaps(
-                self._summarizer(Urgency.QUESTION),
+                self._create_summarizer(Urgency.QUESTION),
                 self.access,
                 self.replies.limits,
                 self.pipeline.models.check_text,
@@ -97,10 +97,10 @@ class AnsweringContainer(MessagingContainer, ABC):
         return PrivacyNotice(self.resolver, self.history_scopes, self.chat_settings, policy)
 
     @cached_property
-    def forgetting(self) -> Forgetting:
+    def forgetting(self) -> DeletionRequests:
         data, index = self.personal_data, self.history_index
         scopes, memories = self.history_scopes, self.memories
-        return Forgetting(data, self.personas, index, scopes, self.receive, memories)
+        return DeletionRequests(data, self.personas, index, scopes, self.receive, memories)
 
     @cached_property
     def operator_notes(self) -> OperatorNotes:
@@ -120,7 +120,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # informs other processes itself
         kept = [settings] if isinstance(settings, ConversationMemory) else []
-        web = ForgottenWebMessages(
+        web = WebMessageBlanker(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
         return TurnStages(
@@ -157,10 +157,12 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        return self._summarizer(Urgency.BACKGROUND)
+        return self._create_summarizer(Urgency.BACKGROUND)
 
-    def _summarizer(self, urgency: Urgency) -> Summarizer:
-        pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots, urgency).paid
+    def _create_summarizer(self, urgency: Urgency) -> Summarizer:
+        pay = BudgetedSummaries(
+            self.spending, self.usage_log, self.provider_slots, urgency
+        ).pay_for_summary
         summaries = SqlSummaries(self.database)
         return Summarizer(summaries, self.backends, pay, self.resolver.remove_opted_out_turns)
 
@@ -183,12 +185,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
 
     @cached_property
-    def recaller(self) -> Recaller:
+    def recaller(self) -> MemoryRecaller:
         share, embedder = self.settings.memory.budget_share, self.models.memory_embedder
         if embedder is None:
-            return Recaller(self.memories, share)
+            return MemoryRecaller(self.memories, share)
         similarities = import_extra(_EMBEDDING, "a preset with memories").cosine_similarities
-        return Recaller(self.memories, share, embedder, similarities)
+        return MemoryRecaller(self.memories, share, embedder, similarities)
 
     @cached_property
     def extractor(self) -> MemoryExtractor:
@@ -235,8 +237,8 @@ class AnsweringContainer(MessagingContainer, ABC):
         return ConversationWorker(self.stages, self.owner, self.leases)
 
     @cached_property
-    def shared_memories(self) -> SharedMemories:
-        return SharedMemories(
+    def shared_memories(self) -> ForgetBroadcast:
+        return ForgetBroadcast(
             lambda: [
                 self.conversations.windows,
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
@@ -264,7 +266,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         # Signals also arrive for bots that only other processes serve.
-        served = [key for key in keys if source_of(key) in self.platforms]
+        served = [key for key in keys if source_in_key(key) in self.platforms]
         return await self.worker.claim(served) if served else {}
 
     async def wait_until_idle(self) -> None:

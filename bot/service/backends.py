@@ -42,7 +42,7 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return the presets that cannot run with these settings, with reasons, one per line."""
+    """Return the presets that cannot run with these settings, by name, with the reasons."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 
@@ -81,8 +81,8 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
     return [*missing.values(), *unpriced, *preset_problems(preset, settings)]
 
 
-def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
-    """Return what a new preset lacks before it can answer, including model files."""
+def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
+    """Return what must still be set up before a preset can answer, including model files."""
     lacks = list(preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
@@ -114,7 +114,7 @@ def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """Return the reasons why a preset's model cannot call its tools; ignores fallbacks."""
+    """Return why a preset's model cannot call its tools; fallback models are not checked."""
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:

@@ -18,7 +18,7 @@ from bot.console.memory_page import MemoryPage
 from bot.console.openapi import ApiDescription
 from bot.console.operation import OperationPage
 from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
-from bot.console.pages import Names
+from bot.console.pages import DisplayNames
 from bot.console.playground import PlaygroundPages
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.files import PresetImports
@@ -58,7 +58,7 @@ class ConsoleContainer:
         """Return the console; `probes` are the checks for /readyz."""
         c, home = self._c, first_page(self._c.settings)
         policy = PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values()))
-        pages = [*self._pages(probes), policy]
+        pages = [*self._create_pages(probes), policy]
         return make_console(
             c.settings.console,
             c.database,
@@ -67,10 +67,10 @@ class ConsoleContainer:
             c.clock,
             pages,
             home,
-            Names(self._state, c.web_channels, c.clock, self._read_faces),
+            DisplayNames(self._state, c.web_channels, c.clock, self._read_names_and_pictures),
         )
 
-    def _pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
+    def _create_pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
         c, prompts, editing = self._c, self._c.exact_prompts, self.preset_editing
         providers, conversations = c.settings.providers, c.conversations
         preview = PromptPreview(
@@ -81,11 +81,11 @@ class ConsoleContainer:
             c.clock,
             c.history_router.preview_route,
         )
-        operation = self._operation_page(probes)
+        operation = self._create_operation_page(probes)
         memories = MemoryPage(c.memories, c.audit_log, c.clock)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
-            HomePage(c.usage_totals, operation, self._set_up_parts, c.clock),
+            HomePage(c.usage_totals, operation, self._setup_state_by_part, c.clock),
             PlaygroundPages(
                 c.web_channels,
                 HistoryCopies(c.database, conversations),
@@ -136,13 +136,13 @@ class ConsoleContainer:
         chosen = (set(one.value.splitlines()) for one in settings if one.key == "preset")
         return Counter(name.partition("\t")[0] for names in chosen for name in names)
 
-    def _read_faces(self) -> Mapping[str, tuple[str, str]]:
+    def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
             name: (preset.character_name, self.preset_editing.picture(name))
             for name, preset in self._c.resolver.presets.items()
         }
 
-    def _set_up_parts(self) -> Mapping[Text | str, bool]:
+    def _setup_state_by_part(self) -> Mapping[Text | str, bool]:
         settings = self._c.settings
         used = {one["name"] for one in self._provider_rows if one["presets"]}
         return {
@@ -166,7 +166,7 @@ class ConsoleContainer:
             self._operator_requests,
             self._c.resolver.presets,
             self._c.answer_log,
-            self._draft_previews.find_ready,
+            self._draft_previews.find_prepared,
             self._draft_composer,
             self._c.published_presets.prepare,
         )
@@ -195,14 +195,14 @@ class ConsoleContainer:
         c = self._c
         return DraftComposer(c.prompt_sources, c.resolver, c.conversations)
 
-    def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
+    def _create_operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
         c = self._c
         return OperationPage(
             probes,
             self._state,
             self._provider_rows,
             c.backends,
-            c.provider_slots.waiting,
+            c.provider_slots.waiting_count,
             c.rate_limits,
             RECENT_EVENTS,
             c.nodes,
@@ -248,7 +248,7 @@ def make_console(
     clock: Clock,
     pages: Sequence[RouteGroup],
     home: str | None = None,
-    names: Names | None = None,
+    names: DisplayNames | None = None,
 ) -> Console:
     """Return a console with these pages; after login, it shows `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
@@ -260,5 +260,5 @@ def make_console(
 
 
 def first_page(settings: Settings) -> str | None:
-    """Return the setup page if no platform is configured, otherwise None: the default page."""
+    """Return the setup page's path if no platform is configured, or None for the default page."""
     return None if settings.configured_platforms else SETUP_PATH

@@ -24,8 +24,8 @@ from bot.service.answering import AnsweringContainer
 from bot.service.jobs import (
     Job,
     ProviderNotices,
-    RolePart,
-    heartbeat,
+    RoleJobs,
+    heartbeat_jobs,
     measure_loop_lag,
     measure_queues,
     repeat,
@@ -35,7 +35,7 @@ from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RECENT_EVENTS
-from bot.turn.signals import MissedSignals
+from bot.turn.signals import MissedSignalPoller
 
 _DRAIN_SECONDS = 10.0
 """The maximum time for one role's work in progress after a termination signal."""
@@ -61,7 +61,7 @@ class Container(AnsweringContainer):
             cursors=self.inbox,
             data_dir=self.settings.data_dir,
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
-            press_refusal=self.answer_buttons.refusal,
+            press_refusal=self.answer_buttons.find_refusal_reason,
             is_refused=self.is_refused,
             limits_of=channel_limits,
             web_channels=self.web_channels,
@@ -86,8 +86,8 @@ class Container(AnsweringContainer):
         return PublishedPresets(self)
 
     @cached_property
-    def role_parts(self) -> Sequence[RolePart]:
-        """The jobs of this process's roles, in the order of a message's path."""
+    def role_jobs(self) -> Sequence[RoleJobs]:
+        """The jobs of this process's roles, in the order in which they handle a message."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
         jobs: list[Job] = [partial(measure_loop_lag, self.clock)]
@@ -98,14 +98,14 @@ class Container(AnsweringContainer):
             report = partial(share_reports, self.nodes, self.owner, self.backends)
             jobs.append(partial(report, RECENT_EVENTS, self.clock))
         return [
-            RolePart(start=self.restored_messages.load),
-            *([self._worker_part()] if Role.WORKER in roles else []),
-            *([self._sender_part()] if Role.SENDER in roles else []),
-            heartbeat(self.nodes, self.owner, names, __version__, self.clock),
-            RolePart(jobs),
+            RoleJobs(start=self.restored_messages.load),
+            *([self._worker_jobs()] if Role.WORKER in roles else []),
+            *([self._sender_jobs()] if Role.SENDER in roles else []),
+            heartbeat_jobs(self.nodes, self.owner, names, __version__, self.clock),
+            RoleJobs(jobs),
         ]
 
-    def _worker_part(self) -> RolePart:
+    def _worker_jobs(self) -> RoleJobs:
         pool, worker = self.conversation_pool, self.worker
 
         async def release() -> None:
@@ -119,11 +119,11 @@ class Container(AnsweringContainer):
         jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
         jobs += [self.extractor.run, self.answering_pauses.run, self.decisions.run]
         if not self.is_alone:
-            missed = MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
+            missed = MissedSignalPoller(self.inbox, self.stops, self.arrivals, self.clock)
             jobs += [missed.run, self.shared_memories.run]
-        return RolePart(jobs, release, drain)
+        return RoleJobs(jobs, release, drain)
 
-    def _sender_part(self) -> RolePart:
+    def _sender_jobs(self) -> RoleJobs:
         lanes = self.lane_pool
 
         async def drain() -> None:
@@ -146,7 +146,7 @@ class Container(AnsweringContainer):
         ]
         if self.settings.events.url is not None:
             jobs.append(self.send_events)
-        return RolePart(jobs, self.outbox.release_all, drain)
+        return RoleJobs(jobs, self.outbox.release_all, drain)
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:

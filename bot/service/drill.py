@@ -31,12 +31,12 @@ from bot.backends.llama_cpp.slots import SlotOwner, SlotStore
 from bot.backends.registry import EchoSettings
 from bot.chat.incoming import (
     Address,
+    ButtonPressed,
     Incoming,
     IncomingMessage,
     Person,
-    Pressed,
-    Reacted,
     Reaction,
+    ReactionChanged,
     WakeReason,
 )
 from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
@@ -148,7 +148,7 @@ class DrillResult:
 
 
 async def run_drill(settings: Settings) -> DrillResult:
-    """Run the drill; raises `StoreError` if one of `PLACES` contained no data beforehand."""
+    """Run the deletion drill; raises `StoreError` if one of `PLACES` had no data to delete."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = _drill_settings(settings, folder)
@@ -209,7 +209,7 @@ class _Drill:
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
             await self._store_all_data()
-            before, _ = await self._search()
+            before, _ = await self._count_traces()
             places = PLACES if self.redis is None else (*PLACES, "redis window")
             missing = [each for each in places if not any(one.startswith(each) for one in before)]
             if missing:
@@ -217,11 +217,11 @@ class _Drill:
                     f"the drill proves nothing: no data was stored in {', '.join(missing)}"
                 )
             await self._forget()
-            after, kept = await self._search()
+            after, kept = await self._count_traces()
             end = clock.monotonic() + _FORGOTTEN_SECONDS
             while after and clock.monotonic() < end:
                 await clock.sleep(_POLL_SECONDS)
-                after, kept = await self._search()
+                after, kept = await self._count_traces()
             return DrillResult(before, after, kept)
         finally:
             await cancel_and_wait(tasks)
@@ -231,7 +231,7 @@ class _Drill:
         return self.container.database
 
     @property
-    def _newest(self) -> tuple[str, str]:
+    def _newest_message_and_button(self) -> tuple[str, str]:
         surface = self.container.platforms["drill"].surface
         return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
 
@@ -241,16 +241,26 @@ class _Drill:
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
-            await self._receive(self._message(line))
-        liked = (_PRIVATE, self._key(), self._newest[0], _PERSON, Reaction.GOOD, _now(), private)
-        await self._receive(Reacted(*liked, is_private=True))
+            await self._receive(self._create_message(line))
+        liked = (
+            _PRIVATE,
+            self._next_event_key(),
+            self._newest_message_and_button[0],
+            _PERSON,
+            Reaction.GOOD,
+            _now(),
+            private,
+        )
+        await self._receive(ReactionChanged(*liked, is_private=True))
         for line, wake in (
             (_REFUSED, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
-            await self._receive(self._message(line, _GROUP, wake))
-        await self.container.decisions.newest(_GROUP.channel)  # stores those that are pending
+            await self._receive(self._create_message(line, _GROUP, wake))
+        await self.container.decisions.describe_recent(
+            _GROUP.channel
+        )  # stores those that are pending
 
         key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)
         read = await summaries.load_turns(key)
@@ -259,33 +269,41 @@ class _Drill:
         folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = SqlMemories(self._database, clock)
         about = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
-        place = MemoryPlace.at(_PRIVATE, private, is_private=True)
+        place = MemoryPlace.from_event(_PRIVATE, private, is_private=True)
         derived = Memory(about, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
         await memories.add(derived, read.turns[-1:])
         await memories.add(replace(derived, text=f"I am {_WORDS}", is_derived=False))
         slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
-        slots.open()
+        slots.load_saved_slots()
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
-        await self.container.inbox.receive([self._message(_WORDS, _ELSEWHERE)], {})
+        await self.container.inbox.receive([self._create_message(_WORDS, _ELSEWHERE)], {})
         of = {"of": _ELSEWHERE.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)
         await self._database.execute(SQL["set_message_aside"], message=number)
 
     async def _forget(self) -> None:
-        await self._receive(self._message("/forget me"))
-        message, button = self._newest
-        pressed = (_PRIVATE, self._key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
-        await self._receive(Pressed(*pressed, is_private=True))
+        await self._receive(self._create_message("/forget me"))
+        message, button = self._newest_message_and_button
+        pressed = (
+            _PRIVATE,
+            self._next_event_key(),
+            message,
+            _PERSON,
+            button,
+            _now(),
+            (_PRIVATE.lane,),
+        )
+        await self._receive(ButtonPressed(*pressed, is_private=True))
 
-    def _message(
+    def _create_message(
         self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
-        key, is_private = self._key(), address is not _GROUP
+        key, is_private = self._next_event_key(), address is not _GROUP
         scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
         message = (address, key, key, _PERSON, text, _now(), wake, scopes)
         return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
 
-    def _key(self) -> str:
+    def _next_event_key(self) -> str:
         self.events += 1
         return f"{MARK}:{self.events}"
 
@@ -293,22 +311,22 @@ class _Drill:
         await self.container.supervisor.intake.receive([event], {})
         await self.container.wait_until_idle()
 
-    async def _search(self) -> tuple[Counter[str], Counter[str]]:
+    async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
         """Count where the person is found and, separately, the ids that are kept on purpose."""
         found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
-        async for place, text in self._stored():
-            for needle in _needles_in(text):
+        async for place, text in self._read_stored_texts():
+            for needle in _find_person_traces(text):
                 (kept if needle == "id" and place in KEPT_IDS else found)[place] += 1
         return found, kept
 
-    async def _stored(self) -> AsyncIterator[tuple[str, str]]:
+    async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their places."""
         for table in metadata.sorted_tables:
-            async for row in self._rows(table):
+            async for row in self._read_rows(table):
                 for column, value in row.items():
                     yield f"{table.name}.{column}", self._decode_text(value)
         prefix = f"troupe:{await read_installation_id(self._database)}:"
-        async for key in self.redis.scan_iter(f"{prefix}*") if self.redis else _nothing():
+        async for key in self.redis.scan_iter(f"{prefix}*") if self.redis else _empty_iterator():
             is_text = await self.redis.type(key) == b"string"
             values = [await self.redis.get(key)] if is_text else []
             if await self.redis.type(key) == b"zset":
@@ -319,7 +337,7 @@ class _Drill:
             if path.is_file() and path.name != FILE_NAME:
                 yield f"file {path.parent.name}", path.read_text()
 
-    async def _rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
+    async def _read_rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
         encryptable = encryptable_columns(table)
         columns = [
             type_coerce(one, Text()).label(one.name) if one in encryptable else one
@@ -329,7 +347,7 @@ class _Drill:
         last: Sequence[Any] | None = None if first is None else [first - 1]
         while True:
             page = page_after(select(*columns), table, last).limit(_ROWS_PER_PAGE)
-            rows = await self._database.read(lambda c, page=page: _execute(c, page))  # type: ignore[misc]
+            rows = await self._database.read(lambda c, page=page: _fetch_page(c, page))  # type: ignore[misc]
             if not rows:
                 return
             for row in rows:
@@ -349,16 +367,16 @@ class _Drill:
         """Delete all data that the drill stored."""
         await self._database.write(_delete_rows)
         await self._database.truncate_log()
-        async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _nothing():
+        async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _empty_iterator():
             await self.redis.delete(key)
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def _empty_iterator() -> AsyncIterator[bytes]:
     for each in list[bytes]():
         yield each
 
 
-def _execute(connection: Connection, page: Select[Any]) -> Sequence[Mapping[Any, Any]]:
+def _fetch_page(connection: Connection, page: Select[Any]) -> Sequence[Mapping[Any, Any]]:
     # Without SQLAlchemy's statement cache, which would keep the keys in memory.
     return connection.execution_options(compiled_cache=None).execute(page).mappings().all()
 
@@ -371,7 +389,7 @@ def _delete_rows(connection: Connection) -> None:
             connection.execute(delete(table).where(or_(*(one.contains(MARK) for one in texts))))
 
 
-def _needles_in(text: str) -> list[str]:
+def _find_person_traces(text: str) -> list[str]:
     folded = text.casefold()
     return [name for name, one in _NEEDLES.items() if one in folded] if MARK in folded else []
 
@@ -384,7 +402,7 @@ def _find_in_memory(container: Container) -> Iterator[str]:
     seen: set[int] = set()
     while stack:
         one, holder = stack.pop()
-        if isinstance(one, str) and set(_needles_in(one)) - {"id"}:
+        if isinstance(one, str) and set(_find_person_traces(one)) - {"id"}:
             yield f"memory of {holder}"
         if id(one) in seen or isinstance(one, _NO_DATA):
             continue

@@ -46,7 +46,7 @@ class EventSender:
                 try:
                     self._positions = self._positions or dict(await self.events.start_positions())
                     for kind in EventKind:
-                        await self._send_newer(kind, client)
+                        await self._send_newer_events(kind, client)
                     failures = 0
                 except (StoreError, ConnectionFailed, TimeoutError) as error:
                     failures += 1
@@ -56,7 +56,7 @@ class EventSender:
         finally:
             await client.close()
 
-    async def _send_newer(self, kind: EventKind, client: HttpClient) -> None:
+    async def _send_newer_events(self, kind: EventKind, client: HttpClient) -> None:
         rows = await self.events.rows_after(kind, self._positions[kind], _MAX_ROWS)
         try:
             for row in rows:
@@ -86,7 +86,7 @@ class EventSender:
         headers = {
             "webhook-id": event_id,
             "webhook-timestamp": at,
-            "webhook-signature": sign(self.settings.key, event_id, at, body),
+            "webhook-signature": sign_event(self.settings.key, event_id, at, body),
         }
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         async with await client.request(
@@ -99,7 +99,7 @@ class EventSender:
             raise ConnectionFailed(f"the receiver answered with status {status}")
 
 
-def sign(key: bytes, event_id: str, at: str, body: bytes) -> str:
+def sign_event(key: bytes, event_id: str, at: str, body: bytes) -> str:
     """Return an event's signature by the symmetric scheme of Standard Webhooks."""
     signed = f"{event_id}.{at}.".encode() + body
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"

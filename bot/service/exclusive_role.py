@@ -49,7 +49,7 @@ class ExclusiveRole:
         """Do the work whenever this process holds the lease, until the work ends or raises."""
         try:
             while True:
-                await self._wait_for_turn()
+                await self._wait_for_lease()
                 try:
                     if await self._work_while_held(work):
                         return
@@ -61,8 +61,8 @@ class ExclusiveRole:
             with contextlib.suppress(StoreError):  # the lease expires then
                 await self.leases.release(self.name)
 
-    async def _wait_for_turn(self) -> None:
-        while not (is_taken := self.may_take() and await self._take()):
+    async def _wait_for_lease(self) -> None:
+        while not (is_taken := self.may_take() and await self._take_lease()):
             if is_taken is not None and not self.is_standby:
                 self.is_standby = True
                 _log.info("standing_by", role=self.name)
@@ -93,10 +93,10 @@ class ExclusiveRole:
             await self.clock.sleep(min(_RENEW_SECONDS, left))
             if self.clock.monotonic() >= self._held_until:
                 return  # this process was paused, or the database down
-            if await self._take() is False:
+            if await self._take_lease() is False:
                 return
 
-    async def _take(self) -> bool | None:
+    async def _take_lease(self) -> bool | None:
         """Take or renew the lease; return whether it is held, or None if the database failed."""
         asked = self.clock.monotonic()
         try:
@@ -110,7 +110,7 @@ class ExclusiveRole:
 
 
 class ExclusiveReceiver:
-    """Receives from a platform while holding its role."""
+    """Receives from a platform while this process holds the role for it."""
 
     def __init__(self, platform: Platform, role: ExclusiveRole) -> None:
         self.name, self.check = platform.name, platform.check
@@ -119,7 +119,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received; None: all is well, or this process is a standby."""
+        """Why nothing is being received, or None if all is well or this process is a standby."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -128,11 +128,7 @@ class ExclusiveReceiver:
 
 @dataclass(eq=False, repr=False)
 class ShardReceiver:
-    """Receives from this process's share of the shards, with a lease per shard.
-
-    When processes come and go, shards change hands; the next holder resumes the session, so that
-    no message is lost.
-    """
+    """Receives from this process's share of shards, which move between processes by leases."""
 
     platform: ShardedPlatform
     source: str
@@ -150,7 +146,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received; None: all is well, or this process is a standby."""
+        """Why nothing is being received, or None if all is well or this process is a standby."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self.platform.connection_error
@@ -162,7 +158,7 @@ class ShardReceiver:
         try:
             while True:
                 self._share = await self._count_share(member, len(shards))
-                await self._give_up_excess(jobs)
+                await self._give_up_excess_shards(jobs)
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
@@ -183,7 +179,7 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return the number of shards for this process; unchanged if the database is down."""
+        """Return how many shards this process should receive; unchanged if the database fails."""
         try:
             await self.leases.take(member, _MEMBER_SECONDS)
             members = await self.leases.held_roles(self._members)
@@ -192,7 +188,7 @@ class ShardReceiver:
             return self._share
         return math.ceil(shards / max(1, len(members)))
 
-    async def _give_up_excess(self, jobs: dict[str, asyncio.Task[None]]) -> None:
+    async def _give_up_excess_shards(self, jobs: dict[str, asyncio.Task[None]]) -> None:
         held = [shard for shard, role in self._roles.items() if role.is_held]
         for shard in held[self._share :]:
             _log.info("shard_given_up", platform=self.name, shard=shard)

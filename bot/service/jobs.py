@@ -32,19 +32,19 @@ _log = structlog.get_logger(__name__)
 Job = Callable[[], Awaitable[None]]
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     return
 
 
 @value_class
-class RolePart:
+class RoleJobs:
     """The jobs of a role, with their setup and cleanup."""
 
     jobs: Sequence[Job] = ()
     """Jobs that run until the process ends."""
-    start: Job = _nothing
+    start: Job = _do_nothing
     """Runs before the jobs, for example to release claims of a previous run."""
-    drain: Job = _nothing
+    drain: Job = _do_nothing
     """Finishes work in progress without starting new work."""
 
 
@@ -82,18 +82,20 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
         QUEUE_AGE.labels("lanes").set(lanes)
 
 
-def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
+def heartbeat_jobs(
+    nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock
+) -> RoleJobs:
     """Return the jobs that register this process for `troupe nodes` while it runs."""
 
     async def run() -> None:
         await clock.sleep(HEARTBEAT_SECONDS)
-        await repeat(partial(nodes.report, owner, roles, version), clock, HEARTBEAT_SECONDS)
+        await repeat(partial(nodes.report_running, owner, roles, version), clock, HEARTBEAT_SECONDS)
 
     async def end() -> None:
         with contextlib.suppress(StoreError):
             await nodes.unregister(owner)
 
-    return RolePart([run], partial(nodes.register, owner, roles, version), end)
+    return RoleJobs([run], partial(nodes.register, owner, roles, version), end)
 
 
 async def measure_loop_lag(clock: Clock) -> None:
@@ -105,7 +107,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a part's state changes to or from "ok"; `look` returns the states by part."""
+    """Log when parts fail and work again; `look` returns the state of each: "ok" or a problem."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):
@@ -131,32 +133,39 @@ class ProviderNotices:
 
     def find(self) -> Sequence[str]:
         """Return a line per unreachable provider."""
-        return [f"provider {name!r} does not answer this worker" for name in self._unreachable()]
+        return [
+            f"provider {name!r} does not answer this worker"
+            for name in self._unreachable_providers()
+        ]
 
     def states(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each provider that this process uses."""
-        unreachable = self._unreachable()
+        unreachable = self._unreachable_providers()
         return {
             f"provider {name}": "it does not answer" if name in unreachable else "ok"
-            for name in self._served()
+            for name in self._served_providers()
         }
 
     def worker_problem(self) -> str | None:
-        """Return the problem if this process is only a worker and no provider works, or None."""
-        unreachable = self._unreachable()
-        if self.roles != {Role.WORKER} or not unreachable or unreachable != self._served():
+        """Return a problem if no provider works and this process has no other role, or None."""
+        unreachable = self._unreachable_providers()
+        if (
+            self.roles != {Role.WORKER}
+            or not unreachable
+            or unreachable != self._served_providers()
+        ):
             return None
         return f"no provider answers: {', '.join(unreachable)}"
 
-    def _served(self) -> list[str]:
+    def _served_providers(self) -> list[str]:
         is_worker = Role.WORKER in self.roles
         return sorted({one.provider for one in self.presets()}) if is_worker else []
 
-    def _unreachable(self) -> list[str]:
+    def _unreachable_providers(self) -> list[str]:
         """Return the providers whose models all have open circuit breakers."""
         healths = {
             name: self.backends[name].model_health()
-            for name in self._served()
+            for name in self._served_providers()
             if name in self.backends
         }
         return [name for name, all_ in healths.items() if all_ and all(one.paused for one in all_)]
@@ -176,7 +185,7 @@ async def share_reports(
         nonlocal told
         report = process_report(backends, events)
         if report != told:
-            await nodes.share(owner, report)
+            await nodes.store_report(owner, report)
             told = report
 
     await repeat(share, clock, HEARTBEAT_SECONDS)

@@ -13,7 +13,7 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Pressed, Request
+from bot.chat.incoming import Address, ButtonPressed, Incoming, IncomingMessage, MediaItem, Request
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
@@ -107,19 +107,19 @@ class MessagingContainer(StorageContainer, ABC):
             await self.clock.sleep(_PICTURES_SECONDS)
             for host in hosts:
                 with suppress(PlatformError, StoreError):  # repeated the next time
-                    await host.delete_unused_pictures(await self.preset_versions.pictures())
+                    await host.delete_unused_pictures(await self.preset_versions.picture_urls())
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return earlier messages of a channel that the bot may read, oldest first."""
-        history = await self._history_of(message)
+        history = await self._find_history_reader(message)
         found = () if history is None else await history.read_before(message, limit)
-        return [one for one in found if await self.access.refusal(one) is None]
+        return [one for one in found if await self.access.find_refusal(one) is None]
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a thread, or None if unknown or not readable."""
-        history = await self._history_of(message)
+        history = await self._find_history_reader(message)
         found = None if history is None else await history.read_thread_starter(message)
-        return None if found is None or await self.access.refusal(found) is not None else found
+        return None if found is None or await self.access.find_refusal(found) is not None else found
 
     async def read_author_roles(self, asked: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles, or None if the platform cannot tell."""
@@ -132,7 +132,7 @@ class MessagingContainer(StorageContainer, ABC):
             )
         return None
 
-    async def _history_of(self, message: IncomingMessage) -> HistoryReader | None:
+    async def _find_history_reader(self, message: IncomingMessage) -> HistoryReader | None:
         platform = self.platforms[message.address.source]
         observes = await self.resolver.may_observe(message.scopes)
         return platform if isinstance(platform, HistoryReader) and observes else None
@@ -140,7 +140,7 @@ class MessagingContainer(StorageContainer, ABC):
     async def is_refused(self, message: IncomingMessage) -> bool:
         """Return whether the author may not use the bot; True if this cannot be determined."""
         try:
-            return await self.access.refusal(message) is not None
+            return await self.access.find_refusal(message) is not None
         except StoreError:
             return True
 
@@ -151,18 +151,18 @@ class MessagingContainer(StorageContainer, ABC):
         language = supported_language(message.locale)
         try:
             routed = await self.history_router.route_command(message)
-            text = await self.answer_buttons.edit_form(routed)
+            text = await self.answer_buttons.text_to_edit(routed)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))
         return _make_form(_EDIT_TEXTS, text, language)
 
-    async def press_form(self, pressed: Pressed) -> EditableText | None:
+    async def press_form(self, pressed: ButtonPressed) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
         data = parse_button(pressed)
         if data is None or data.action not in FORM_ACTIONS:
             return None
-        refusal = await self.answer_buttons.refusal(replace(pressed, values=("",)))
+        refusal = await self.answer_buttons.find_refusal_reason(replace(pressed, values=("",)))
         if refusal is not None:
             return EditableText(refusal=refusal)
         text = ""
@@ -182,7 +182,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def command_form(self, message: IncomingMessage) -> EditableText:
-        """Return the form of a command that was called without a file."""
+        """Return the form that a command opens when it is called without a file."""
         language = supported_language(message.locale)
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
@@ -232,7 +232,7 @@ class MessagingContainer(StorageContainer, ABC):
         local = [one.kind for one in self.specs if one.uses_terminal or one.is_companion]
         return AccessRules(
             self.chat_settings,
-            self.admins.was_admin,
+            self.admins.was_recently_admin,
             self.settings.admins,
             local_platforms=local,
             fixed=self.settings.access.rules,
@@ -287,7 +287,10 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        keep, find_opted_out = self.restored_messages.keep, self.history_scopes.find_opted_out
+        keep, find_opted_out = (
+            self.restored_messages.filter_received,
+            self.history_scopes.find_opted_out,
+        )
         announce, router = self._announce_urgent, self.history_router
         settings = self.chat_settings
         return InboxIntake(self.inbox, self._wake, announce, router, keep, find_opted_out, settings)
@@ -319,13 +322,15 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def stops(self) -> StopRequests:
-        return StopRequests(self.signals, self.admins.is_known_admin, self.admins.note)
+        return StopRequests(
+            self.signals, self.admins.is_known_admin, self.admins.record_admin_action
+        )
 
     # sending
 
     @cached_property
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
-        """The pool that delivers the lanes of the outbox."""
+        """The pool that sends queued messages; a lane is the queue of one channel."""
         return KeyedWorkerPool(
             _LANES,
             signals=self.signals,
@@ -352,7 +357,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Signal a sent row to the workers in other processes, unless this one is a worker."""
+        """Tell workers in other processes that a row was sent, unless this process is a worker."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)
 
@@ -362,7 +367,7 @@ class MessagingContainer(StorageContainer, ABC):
             lanes = self.lane_pool
             return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
-        self.signals.subscribe(SENT_ROWS, sent_rows.receive)
+        self.signals.subscribe(SENT_ROWS, sent_rows.record_announced)
         return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANES))
 
     @cached_property
@@ -375,7 +380,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def leases(self) -> LeaseKeeper:
-        """Renews the claims of this process."""
+        """The component that renews this process's claims on conversations."""
         return LeaseKeeper(self.conversations, self.clock)
 
     @property
@@ -403,7 +408,7 @@ def _is_urgent(event: Incoming) -> bool:
     match event:
         case IncomingMessage(text=text):
             return parse_command(text) is not None
-        case Pressed():
+        case ButtonPressed():
             button = parse_button(event)
             return button is not None and button.action not in ANSWERING_ACTIONS
         case _:

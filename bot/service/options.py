@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 ALL_ROLES = frozenset(Role)
 _ALL = "all"
-_NOT_SET_UP = "is not set up (docs/settings.md); set up are"
+_NOT_SET_UP = "is not set up (see docs/settings.md); the platforms that are set up are"
 
 
 @value_class

@@ -43,7 +43,7 @@ class PlatformSupervisor:
         """Return why a platform is not receiving, or None if it is."""
         return self._failed.get(platform.name) or platform.connection_error
 
-    async def until_stopped(self) -> None:
+    async def run_until_stopped(self) -> None:
         """Run the platforms until a signal arrives or all have ended; raises `PlatformFatal`.
 
         After a signal, platforms stay connected until `close`: some need the connection to send.
@@ -93,7 +93,7 @@ class PlatformSupervisor:
                 return
             self._failed[platform.name] = str(error) or type(error).__name__
             is_fatal = isinstance(error, PlatformFatal)
-            if is_fatal and not (was_connected and self._has_other_working(platform)):
+            if is_fatal and not (was_connected and self._has_other_working_platform(platform)):
                 raise error
             if isinstance(error, PlatformError | StoreError):
                 _log.error("platform_failed", platform=platform.name, reason=str(error))
@@ -113,5 +113,5 @@ class PlatformSupervisor:
         except PlatformError as error:
             _log.warning("bot_name_unknown", platform=platform.name, reason=str(error))
 
-    def _has_other_working(self, platform: Receiver) -> bool:
+    def _has_other_working_platform(self, platform: Receiver) -> bool:
         return any(one.name not in self._failed for one in self.platforms if one is not platform)

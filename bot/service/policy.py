@@ -35,7 +35,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
                 "Place": kind.place or f"{database}, tables {', '.join(kind.tables)}",
                 "Kept": kind.kept.format(**times),
                 "Sent to": (recipients if kind.is_sent else "") or "nobody",
-                "Encrypted": _encryption(kind, settings),
+                "Encrypted": _describe_encryption(kind, settings),
                 "Read by": kind.readers,
             },
         )
@@ -61,7 +61,7 @@ def list_recipients(
     return found
 
 
-def _encryption(kind: DataKind, settings: Settings) -> str:
+def _describe_encryption(kind: DataKind, settings: Settings) -> str:
     has_texts = any(encryptable_columns(metadata.tables[name]) for name in kind.tables)
     if kind.encrypted:
         return kind.encrypted

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.session import PresetVersion
 from bot.errors import SettingsError, StoreError
 from bot.importers.character_files import read_character_folder
-from bot.prompting.presets.files import ReadPresets, export_preset, parse_preset, preset_version
+from bot.prompting.presets.files import PresetsInFolder, export_preset, parse_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
@@ -34,7 +34,7 @@ class PublishedPresets:
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
-        self._file_contents = _contents(resources.folder.presets)
+        self._file_contents = _export_presets(resources.folder.presets)
         """The last known contents of the presets folder, by preset name."""
         self._stamps = resources.file_stamps
         self._last_names: Mapping[Path, str] = resources.folder.names
@@ -43,7 +43,7 @@ class PublishedPresets:
         """The problems that were already logged, by preset name."""
         self._seen: Mapping[str, str] | None = None
         """The rows of the last poll; None: no poll yet."""
-        self._resolver.load_published_with(self._load)
+        self._resolver.set_published_loader(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:
@@ -52,11 +52,11 @@ class PublishedPresets:
         for name in names:  # this process wrote or deleted the file
             self._file_contents.pop(name, None)
             if name in presets:
-                self._file_contents |= _contents({name: presets[name]})
+                self._file_contents |= _export_presets({name: presets[name]})
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Store a new cursor value per preset, in case the signal is missed; then signal."""
+        """Signal changed presets to all processes, and store a value for any that miss it."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
@@ -102,14 +102,14 @@ class PublishedPresets:
             _log.info("presets_reloaded", changed=names)
         return True
 
-    async def _use_changes(self, found: ReadPresets) -> list[str]:
+    async def _use_changes(self, found: PresetsInFolder) -> list[str]:
         """Store and activate the presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {
             self._last_names.get(file, found.names[file]): reason
             for file, reason in found.problems.items()
         }
-        contents = _contents(found.presets)
+        contents = _export_presets(found.presets)
         deleted = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
         if resolver.default.name in deleted:
             deleted.remove(resolver.default.name)
@@ -153,7 +153,7 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Create a preset's missing backends; return the preset with any model override applied."""
+        """Create a preset's missing backends; return the preset, with this run's model if set."""
         settings, models = self._container.settings, self._resources.models
         if models is None:
             return preset
@@ -172,5 +172,5 @@ class PublishedPresets:
         return self.prepare(preset), newest.version
 
 
-def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:
+def _export_presets(presets: Mapping[str, Preset]) -> dict[str, str]:
     return {name: export_preset(preset) for name, preset in presets.items()}

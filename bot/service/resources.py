@@ -19,7 +19,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, Embedder, RateLimits, Signals, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
+from bot.prompting.presets.files import PresetsInFolder, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.presets import PresetResolver
@@ -62,7 +62,7 @@ class Models:
     """The key for hashing conversation names in backends; the same in all processes."""
 
 
-async def _close_all(backends: Mapping[str, Backend]) -> None:
+async def _close_backends(backends: Mapping[str, Backend]) -> None:
     async with contextlib.AsyncExitStack() as stack:  # closes each, even if another one fails
         for backend in backends.values():
             stack.push_async_callback(backend.close)
@@ -103,7 +103,7 @@ async def open_story_retriever(
 
 
 def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
-    """Return the embedder; None if it cannot be loaded and no stories need it."""
+    """Return the embedder, or None if loading fails; with stories, raise `SettingsError`."""
     try:
         return make_embedder(settings.embedding, settings.data_dir)
     except SettingsError as error:
@@ -143,7 +143,7 @@ class Resources:
     """Session windows shared through Redis; None if Redis is not configured."""
     rate_limits: RateLimits | None = None
     """Rate limits shared by all processes; None if each process counts separately."""
-    folder: ReadPresets = field(default_factory=ReadPresets)
+    folder: PresetsInFolder = field(default_factory=PresetsInFolder)
     """The content of the presets folder, as read at startup."""
     file_stamps: FileStamps = field(default_factory=dict)
     """Stamps of the presets folder's files, taken before reading them, to detect changes."""
@@ -200,7 +200,7 @@ async def open_resources(
 
 
 def _usable_presets(
-    settings: Settings, read: ReadPresets, options: RunOptions, progress: Callable[[str], None]
+    settings: Settings, read: PresetsInFolder, options: RunOptions, progress: Callable[[str], None]
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
     """Return the usable presets, and the reasons why other presets are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
@@ -224,7 +224,7 @@ async def _open_models(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open the components of a worker or console; yield None in other processes."""
+    """Open the components that generate answers; yield None unless this is a worker or console."""
     is_worker = Role.WORKER in options.roles
     if not is_worker and Role.CONSOLE not in options.roles:
         yield None
@@ -236,7 +236,7 @@ async def _open_models(
         session_key = (await read_installation_id(database)).encode()
         backends: dict[str, Backend] = {}
         add_backends(backends, settings, presets.values(), renderer, session_key)
-        stack.push_async_callback(_close_all, backends)
+        stack.push_async_callback(_close_backends, backends)
         told = stories_by_preset(presets, stories) if is_worker else {}
         remembers = is_worker and any(one.memory for one in presets.values())
         embedder = _make_embedder(settings, has_stories=bool(told)) if told or remembers else None
@@ -281,7 +281,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return the data directory lock that a process with these platforms takes."""
+    """Return what a process with these platforms uses the data directory for."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 
@@ -301,7 +301,7 @@ async def _resolve_bot_ids(
 async def _open_coordination(
     settings: Settings, database: Database
 ) -> AsyncIterator[tuple[Signals, SharedWindows | None, RateLimits | None]]:
-    """Open signals, shared windows and shared rate limits, over Redis if configured."""
+    """Open Redis signals, turn cache and rate limits; without Redis, in-process signals only."""
     if settings.redis_url is None:
         yield InProcessSignals(), None, None
         return

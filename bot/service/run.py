@@ -13,7 +13,7 @@ from bot.console.server import (
     AddRoutes,
     Probe,
     health_routes,
-    published_address,
+    publish_address,
     run_probes,
     serve_http,
 )
@@ -33,7 +33,7 @@ _PROBE_SECONDS = 2.0
 
 
 class Service:
-    """One process of the service, from start to drained shutdown; created by `running`."""
+    """One process of the service, from its start to its shutdown; `running` creates it."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -42,12 +42,12 @@ class Service:
 
     async def serve(self) -> None:
         """Run until a signal or until all platforms end, then drain; raises `PlatformFatal`."""
-        container, role_parts = self.container, self.container.role_parts
+        container, role_parts = self.container, self.container.role_jobs
         for part in role_parts:
             await part.start()
         async with self._http_server():
             work: list[Job] = [
-                container.supervisor.until_stopped,
+                container.supervisor.run_until_stopped,
                 partial(log_outages, self._check_parts, container.clock),
                 self._presets.watch_files,
                 *(job for part in role_parts for job in part.jobs),
@@ -66,7 +66,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _http_server(self) -> AsyncIterator[None]:
-        """Serve health and the console during the block, if this process has a port."""
+        """Serve health checks and the console during the block, if this process has a port."""
         container, settings = self.container, self.container.settings
         if not container.options.has_port:
             yield
@@ -82,9 +82,9 @@ class Service:
             if not container.has_console:
                 yield
                 return
-            with published_address(settings.data_dir, address):
+            with publish_address(settings.data_dir, address):
                 container.console_links.address = str(settings.console.url or address)
-                await self._tell_login()
+                await self._print_login_link()
                 try:
                     yield
                 finally:
@@ -104,7 +104,7 @@ class Service:
         """The container of the console's pages, imported on first use."""
         return _import_console(self.container)
 
-    async def _tell_login(self) -> None:
+    async def _print_login_link(self) -> None:
         """Print a login link, but only if a person reads the output: logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
@@ -114,7 +114,7 @@ class Service:
     async def _drain(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
         self._is_stopping = True
-        for part in self.container.role_parts:
+        for part in self.container.role_jobs:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
@@ -155,13 +155,13 @@ def _import_console(container: Container) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def running(
+async def open_service(
     settings: Settings,
     progress: Callable[[str], None],
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
-    """Open a service with the platforms or the terminal; raises as `open_resources`."""
+    """Open a service with given, configured or terminal platforms; raises like `open_resources`."""
     if not sys.stderr.isatty():  # in a terminal, a hang-up ends the process
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
@@ -179,7 +179,7 @@ async def running(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open a replay of stored answers; a service may run meanwhile. Raises as `open_resources`."""
+    """Open a replay of stored answers, even beside a service; raises like `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

@@ -34,7 +34,7 @@ from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.memories import SqlMemories
-from bot.storage.operation import AuditLog, NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import AuditLog, NodeRegistry, PauseStore, SqlMessageNotes
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.receipts import Receipts
@@ -44,7 +44,7 @@ from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, NoticeLimiter
-from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages
+from bot.turn.limits.refusals import AnsweringPauses, RestoreFilter
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.signals import ArrivalSignals
@@ -77,7 +77,7 @@ class StorageContainer:
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
         self.notices = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
-        self.restored_messages = RestoredMessages(lambda: read_restore(database, clock.now()))
+        self.restored_messages = RestoreFilter(lambda: read_restore(database, clock.now()))
         self._waiting_calls = WaitingCalls(clock)
 
         self.answer_log = AnswerLog(database)
@@ -94,7 +94,7 @@ class StorageContainer:
         self.nodes = NodeRegistry(database, clock)
         self._lane_sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
         self.outbox = SqlOutbox(database, clock, self._lane_sender)
-        self.pauses = Pauses(database, clock)
+        self.pauses = PauseStore(database, clock)
         self.answering_pauses = AnsweringPauses(self.pauses, self.signals)
         self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
@@ -215,7 +215,7 @@ class StorageContainer:
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
-    """Return this process's name for holding leases; on SQLite, it stays after a restart."""
+    """Return this process's name in leases, which with SQLite stays the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

@@ -59,10 +59,7 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def _conversation_of(scope: str) -> str:
-    """Return the conversation in a scope `person@conversation`, or "" for other scopes.
-
-    A person's id contains a colon, unlike the bot name before the "@" of a bot's id.
-    """
+    """Return the conversation in a scope `person@conversation`, or "" for other scopes."""
     person, _, said_in = scope.partition("@")
     return said_in if ":" in person else ""
 
@@ -123,7 +120,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
                 self._scopes.move_to_end(scope)
                 found[scope] = cached[0]
         if missing:
-            found |= await self._read(list(missing), now)
+            found |= await self._read_scopes(list(missing), now)
         return found
 
     @override
@@ -132,19 +129,19 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        """Drop cached self-descriptions in a conversation, in all processes."""
+        """Drop, in all processes, cached texts in which people describe themselves."""
         self._signals.publish(CHAT_SETTINGS, [conversation])
 
-    async def _read(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
+    async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
         stored = await self._stored.get_scopes(scopes)
         found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
         if changes == self._changes:  # otherwise the values may be outdated
             for scope, values in found.items():
-                self._cache(scope, values, now)
+                self._cache_scope(scope, values, now)
         return found
 
-    def _cache(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
+    def _cache_scope(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
         if read_at < self._uncertain.get(scope, 0.0):
             return
         self._scopes[scope] = values, read_at

@@ -34,7 +34,7 @@ class TextEncryption:
 
 
 class TextCodec:
-    """Encodes texts and bytes for storage; this one has no key and encrypts nothing."""
+    """Encodes texts and bytes for storage. This base class has no key and encrypts nothing."""
 
     encrypting_key = ""
     """The id of the key that encrypts new texts; "" if new texts are not encrypted."""
@@ -60,7 +60,7 @@ class TextCodec:
         return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
 
     def decode(self, stored: Any) -> Any:
-        """Decode a stored value; raises as `decrypt` does."""
+        """Decode a stored value; raises the same errors as `decrypt`."""
         if isinstance(stored, str) and stored.startswith(_MARK):
             rest = stored.removeprefix(_MARK)
             return rest if rest.startswith(_MARK) else self.decrypt(rest).decode()
@@ -71,7 +71,7 @@ class TextCodec:
             return self.decrypt(plain.decode("ascii", "replace"))
         return stored  # SQLite may hold any type
 
-    def renewed(self, stored: Any) -> Any:
+    def reencode(self, stored: Any) -> Any:
         """Return a stored value, re-encoded with the newest key."""
         if not stored or _key_id(stored) == self.encrypting_key:
             return stored

@@ -22,7 +22,7 @@ def attach_codec(engine: Engine, codec: TextCodec) -> None:
     setattr(engine.dialect, _ATTRIBUTE, codec)
 
 
-class _Encryptable(TypeDecorator[Any]):
+class _EncryptableType(TypeDecorator[Any]):
     impl: Any = Text
     cache_ok = True
 
@@ -40,11 +40,11 @@ class _Encryptable(TypeDecorator[Any]):
         return getattr(dialect, _ATTRIBUTE, _UNENCRYPTED).decode(value)
 
 
-class EncryptableText(_Encryptable):
+class EncryptableText(_EncryptableType):
     cache_ok = True
 
 
-class EncryptableBytes(_Encryptable):
+class EncryptableBytes(_EncryptableType):
     """Encryptable bytes, such as a receipt."""
 
     impl = LargeBinary
@@ -52,4 +52,4 @@ class EncryptableBytes(_Encryptable):
 
 
 def encryptable_columns(table: Table) -> list[Column[Any]]:
-    return [one for one in table.columns if isinstance(one.type, _Encryptable)]
+    return [one for one in table.columns if isinstance(one.type, _EncryptableType)]

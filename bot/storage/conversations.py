@@ -9,12 +9,12 @@ import structlog
 from bot.chat.incoming import parse_address
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
-    Attempt,
     Claim,
     ClaimedMessage,
     FinishedTurn,
     InboxMessage,
     OpenedPart,
+    ProcessingState,
     Session,
     Turn,
     TurnResult,
@@ -69,16 +69,16 @@ class Conversations(StoredTurns):
     async def claim_next(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        """Claim the ready ones among these conversations; return each with its next message.
+        """Claim those conversations in `keys` that are ready; return each with its next message.
 
-        A claim invalidates all earlier claims of the conversation. If an attempt at the message was
-        not finished, its process has crashed: the recorded `Attempt` decides whether this message
-        caused the crash, may have caused it, or did not.
+        A claim invalidates all earlier claims of the conversation. If an earlier attempt at the
+        message was not finished, its process has crashed, and the recorded `ProcessingState` tells
+        whether the message may be the cause.
         """
         found = await self._claim_rows(keys, owner, lease_seconds)
         begun = []
         for claim, stored in found:
-            message = await self._first_readable(claim, stored)
+            message = await self._find_first_readable(claim, stored)
             if message is not None:
                 begun.append(ClaimedMessage(claim, message))
                 self.windows.move_to(claim)
@@ -104,7 +104,7 @@ class Conversations(StoredTurns):
                     begun.append((claim, message))
         return begun
 
-    async def _first_readable(
+    async def _find_first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
         """Return the first readable message from `stored` on; make others dead letters."""
@@ -155,8 +155,10 @@ class Conversations(StoredTurns):
         yield SQL["release_claims"].query(held_by=owner)
 
     @transaction
-    def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Record how a message is being processed, to judge a crash; NONE deletes the record."""
+    def record_attempt(
+        self, claim: Claim, message: InboxMessage, attempt: ProcessingState
+    ) -> Unit[None]:
+        """Record how a message is being processed, to trace crashes; NONE deletes the record."""
         yield from finishing.lock_claim(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
@@ -172,16 +174,12 @@ class Conversations(StoredTurns):
     def load_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return the messages that wait behind `message` and the ones gathered with it, in order.
-
-        The list ends before the first event that is not a message, or a message that was in flight
-        during a crash, because such a message must be processed alone.
-        """
-        asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
+        """Return messages waiting after `message`, up to an event that must be processed alone."""
+        asked = {"of": claim.conversation, "newer_than": message.newest_message.id, "most": limit}
         messages: list[InboxMessage] = []
         for *columns, attempt in (yield SQL["following_messages"].query(asked)):
             stored = NextMessage(*columns)
-            if stored.kind != "said" or stored.crashes or attempt != Attempt.NONE:
+            if stored.kind != "said" or stored.crashes or attempt != ProcessingState.NONE:
                 break
             try:
                 messages.append(_to_message(stored))
@@ -212,10 +210,7 @@ class Conversations(StoredTurns):
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
-        """Permanently delete all sessions of a conversation, and return the number of turns.
-
-        People's self-descriptions in the conversation are deleted, too.
-        """
+        """Permanently delete a conversation's sessions and personas; return the number of turns."""
         self.windows.take(claim)
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
@@ -261,7 +256,7 @@ class Conversations(StoredTurns):
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),
             ],
             receipts=[
-                receipt_rows.to_row(claim.conversation, message.turn, one, at.now)
+                receipt_rows.to_row(claim.conversation, message.turn_name, one, at.now)
                 for one in result.receipts
             ],
             answer=finishing.to_part_changes(message, result),
@@ -270,7 +265,7 @@ class Conversations(StoredTurns):
         )
         deleted = result.change.deleted if result.change else ()
         if deleted:
-            await self._note_deleted(claim, deleted, at.now)
+            await self._record_deleted_turns(claim, deleted, at.now)
         # Cached turns are kept only if the unit was certainly committed.
         window = self.windows.take(claim)
         following, taken = await self._database.run(
@@ -284,21 +279,21 @@ class Conversations(StoredTurns):
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            window = window.extended([_as_read(row) for row in rows.turns if row["active"]])
+            window = window.extended([_row_to_turn(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
-        return FinishedTurn(await self._first_readable(claim, following), taken)
+        return FinishedTurn(await self._find_first_readable(claim, following), taken)
 
-    async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
-        """Record in the file of tombstones which turns will be deleted."""
-        messages = await self._database.run_reading(lambda: _messages_of(ids))
+    async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
+        """Record in the tombstone file which turns are about to be deleted."""
+        messages = await self._database.run_reading(lambda: _load_message_ids(ids))
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
         )
 
 
-def _messages_of(ids: Collection[int]) -> Unit[set[str]]:
+def _load_message_ids(ids: Collection[int]) -> Unit[set[str]]:
     rows = yield SQL["messages_of_listed"].query_alone(rows=json.dumps(list(ids)))
     return {row[0] for row in rows}
 
@@ -315,7 +310,7 @@ def _to_message(stored: NextMessage) -> InboxMessage:
     )
 
 
-def _as_read(row: Mapping[str, object]) -> Turn:
+def _row_to_turn(row: Mapping[str, object]) -> Turn:
     return to_turn([row[name] for name in TURN_COLUMNS])
 
 

@@ -31,11 +31,11 @@ Report = Callable[[str, int], None]
 
 
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
-    """Copy and compare all rows; return their number. Repeatable after a `StoreError`."""
+    """Copy and compare all rows, and return their number; may be repeated after a `StoreError`."""
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
-            "a process works on this database, or was killed less than "
-            f"{_SEEN_SECONDS:.0f} seconds ago; stop all of them, then copy it"
+            "a Troupe process uses this database, or was killed less than "
+            f"{_SEEN_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
         )
     for table in COPIED_TABLES:
         await _check_that_rows_are_equal(target, source, table)
@@ -54,7 +54,7 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
     copied, last = 0, None
     while rows := await _read_page(source, table, last):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
-        copied, last = copied + len(rows), _key(table, rows[-1])
+        copied, last = copied + len(rows), _primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
         await _run_as_owner(target, lambda c: _continue_ids(c, table))
     return copied
@@ -76,7 +76,7 @@ async def _check_that_rows_are_equal(source: Database, target: Database, table: 
     """Raise `StoreError` if a row of the source is missing or different in the target."""
     last = None
     while rows := await _read_page(source, table, last):
-        keys = [_key(table, row) for row in rows]
+        keys = [_primary_key(table, row) for row in rows]
         found = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
         for row, key in zip(rows, keys, strict=True):
             if found.get(key) != row:
@@ -104,10 +104,10 @@ def _read_rows(
     connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], Row]:
     wanted = select(table).where(tuple_(*table.primary_key).in_(keys))
-    return {_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
+    return {_primary_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
 
 
-def _key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+def _primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[column.name] for column in table.primary_key)
 
 
@@ -153,8 +153,8 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
-    If no process writes to it (`is_written` is false), it may be in a read-only folder. Raises
-    `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
+    If no process writes to the database (`is_written` is false), its folder may be read-only.
+    Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # left by an interrupted copy
         Path(f"{copy}{end}").unlink(missing_ok=True)

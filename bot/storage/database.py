@@ -68,31 +68,31 @@ class Database:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of work in a transaction, and commit it."""
-        return await _translated(self._connections.run(start))
+        return await _translate_errors(self._connections.run(start))
 
     async def run_reading(self, start: StartUnit[T]) -> T:
         """Run a unit of work that only reads."""
-        return await _translated(self._connections.run_reading(start))
+        return await _translate_errors(self._connections.run_reading(start))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function that only reads."""
-        return await _translated(self._connections.read(unit))
+        return await _translate_errors(self._connections.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function in a transaction, and commit it."""
-        return await _translated(self._connections.commit(unit))
+        return await _translate_errors(self._connections.commit(unit))
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
         """Run like `write`, but without a statement timeout, to change tables."""
-        return await _translated(self._connections.maintain(unit))
+        return await _translate_errors(self._connections.maintain(unit))
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
         """Return the rows of a single read-only statement."""
-        return await self.run_reading(lambda: _rows_of(statement, values))
+        return await self.run_reading(lambda: _run_statement(statement, values))
 
     async def execute(self, statement: Statement, **values: object) -> Rows:
         """Run a single statement in a transaction, commit it, and return its rows."""
-        return await self.run(lambda: _rows_of(statement, values))
+        return await self.run(lambda: _run_statement(statement, values))
 
     async def ping(self) -> None:
         """Check that the database responds; raises `StoreError`."""
@@ -122,11 +122,7 @@ class Database:
             _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
-        """Upgrade the tables to the newest revision, unless they have this or a newer one.
-
-        On PostgreSQL, also create the functions that save round trips. Raises `SettingsError` if
-        this version of Troupe cannot use the tables.
-        """
+        """Upgrade old tables and PostgreSQL's functions; raises `SettingsError` if impossible."""
         revisions = await self.read(read_revisions)
         revisions.check_supported()
         if revisions.is_newer:
@@ -134,7 +130,7 @@ class Database:
         try:
             is_current = revisions.is_newer or revisions.newest == NEWEST_REVISION
             if not (is_current or (self.is_sqlite and await self.write(create_tables))):
-                await self.maintain(_upgrade)
+                await self.maintain(_run_migrations)
             if not self.is_sqlite:
                 await self.write(import_module("bot.storage.functions").install_functions)
         except StoreError as error:
@@ -159,7 +155,7 @@ def current_moment(clock: Clock) -> Moment:
     return Moment(clock.now(), clock.monotonic())
 
 
-def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
+def _run_statement(statement: Statement, values: Values) -> Unit[Rows]:
     return (yield statement.query_alone(values))
 
 
@@ -228,7 +224,7 @@ async def open_database(
 
 
 async def upgrade_tables(url: str) -> None:
-    """Upgrade the tables only, without encryption keys; raises as `open_database`."""
+    """Upgrade a database's tables, which needs no encryption keys; raises as `open_database`."""
     async with _connect(url, PassThroughCodec(), Database.migrate):
         pass
 
@@ -285,7 +281,7 @@ async def _connect(
         try:
             await prepare(database)
         except StoreError as error:
-            raise StoreError(f"{error}; {_remedy(parsed, error.sql_state)}") from error
+            raise StoreError(f"{error}; {_suggest_remedy(parsed, error.sql_state)}") from error
         yield database
     finally:
         await connections.close()
@@ -304,11 +300,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL; move several hosts into the query parameter `host`.
-
-    SQLAlchemy cannot parse `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if user or
-    password contain an unescaped character.
-    """
+    """Parse a database URL, even with several hosts; raises `SettingsError` if badly escaped."""
     if not url.startswith("sqlite"):
         try:
             require_escaped_password(url)
@@ -323,7 +315,7 @@ def parse_url(url: str) -> URL:
     return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
 
 
-async def _translated(work: Awaitable[T]) -> T:
+async def _translate_errors(work: Awaitable[T]) -> T:
     try:
         return await work
     except _FAILURES as error:
@@ -341,7 +333,7 @@ def translate_error(error: Exception) -> StoreError:
     return to_store_error(origin)
 
 
-def _remedy(url: URL, sql_state: str | None) -> str:
+def _suggest_remedy(url: URL, sql_state: str | None) -> str:
     if url.get_backend_name() == "sqlite":
         return f"free disk space for {url.database}, or set TROUPE_DATA_DIR to another disk"
     address = f"the address in TROUPE_DATABASE_URL or --to ({url.render_as_string()})"
@@ -351,7 +343,7 @@ def _remedy(url: URL, sql_state: str | None) -> str:
         case "28000" | "28P01":  # no such role, or another password
             return f"correct the user or the password in {address}"
         case _:
-            return f"is it running, and is it at {address}?"
+            return f"is the database server running, and is {address} right?"
 
 
 def _checkpoint(connection: Connection) -> bool:
@@ -373,7 +365,7 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """A database's revision, and the oldest revision that may still use it; None if unknown."""
+    """The tables' revision, and the oldest revision that can use them; None means unknown."""
 
     newest: str | None
     oldest: str | None
@@ -404,7 +396,7 @@ def read_revisions(connection: Connection) -> TableRevisions:
     return TableRevisions(newest, oldest)
 
 
-def _upgrade(connection: Connection) -> None:
+def _run_migrations(connection: Connection) -> None:
     import_module("bot.storage.migrations").upgrade(connection)
     _write_oldest_revision(connection)
 

@@ -1,11 +1,17 @@
-"""Messages set aside in the inbox and the outbox, in SQL."""
+"""Dead letters: messages in the inbox or the outbox that could not be processed or sent."""
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import ForgetRequested, Incoming, IncomingMessage, Pressed, SayRequested
+from bot.chat.incoming import (
+    ButtonPressed,
+    ForgetRequested,
+    Incoming,
+    IncomingMessage,
+    SayRequested,
+)
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, reading, transaction
@@ -17,12 +23,12 @@ _IN, _OUT = "in", "out"
 
 
 class DeadLetters(ClockStore):
-    """Dead letters: messages that were not processed, and parts that were not delivered."""
+    """Lists, retries and deletes dead letters: messages that could not be processed or sent."""
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all dead letters, without their texts."""
-        received = [_to_received(row) for row in (yield SQL["dead_messages"].query_alone())]
+        received = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
         unsent = yield SQL["dead_rows"].query_alone()
         return received + [
             decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in unsent
@@ -30,14 +36,14 @@ class DeadLetters(ClockStore):
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return the distinct reasons why recent parts in a lane were not delivered."""
+        """Return distinct reasons why recent messages to a channel (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
     @reading
     def text(self, name: str) -> Unit[str | None]:
         """Return a dead letter's text, or None if no dead letter has this name."""
-        kind, row = _parse(name)
+        kind, row = _parse_name(name)
         if not kind:
             return None
         statement = SQL["dead_text" if kind == _OUT else "dead_message"]
@@ -47,14 +53,14 @@ class DeadLetters(ClockStore):
         if kind == _OUT:
             return decode(_first_column, found[0])
         try:
-            return _text_of(_to_event(found[0]))
+            return _event_text(_to_event(found[0]))
         except Undecodable as error:
             return f"cannot be read: {error}"
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Retry a dead letter; return its conversation or lane, or None if it is not found."""
-        kind, row = _parse(name)
+        """Retry a dead letter; return the key of its conversation or chat queue, or None."""
+        kind, row = _parse_name(name)
         if not kind:
             return None
         return (yield from (self._send_again if kind == _OUT else self._receive_again)(row))
@@ -62,7 +68,7 @@ class DeadLetters(ClockStore):
     @transaction
     def drop(self, name: str) -> Unit[bool]:
         """Permanently delete a dead letter's content; return False if it is not found."""
-        kind, row = _parse(name)
+        kind, row = _parse_name(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
         return bool(kind and (yield statement.query(row=row)))
 
@@ -85,7 +91,7 @@ class DeadLetters(ClockStore):
         return key if (yield SQL["send_dead_row_again"].query(row=row)) else None
 
 
-def _parse(name: str) -> tuple[str, int]:
+def _parse_name(name: str) -> tuple[str, int]:
     """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
@@ -100,7 +106,7 @@ def _to_event(row: Sequence[Any]) -> Incoming:
     return decode_event(row[2], row[5])
 
 
-def _to_received(row: Sequence[Any]) -> DeadLetter:
+def _to_dead_letter(row: Sequence[Any]) -> DeadLetter:
     id_, conversation, kind, received_at, *_ = row
     return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _describe_reason(row))
 
@@ -116,13 +122,13 @@ def _describe_reason(row: Sequence[Any]) -> str:
     return "could not be read by an earlier version; retry it"
 
 
-def _text_of(event: Incoming) -> str:
+def _event_text(event: Incoming) -> str:
     match event:
         case IncomingMessage(text=text) | SayRequested(text=text):
             return text
-        case Pressed(data=data):
+        case ButtonPressed(data=data):
             return data
         case ForgetRequested():
-            return "everything is to be forgotten"
+            return "a request to delete everything in this conversation"
         case _:
             return getattr(getattr(event, "said", None), "text", "")

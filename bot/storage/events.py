@@ -1,4 +1,4 @@
-"""Webhook events, derived from rows that are stored anyway; messages cost nothing extra.
+"""Webhook events, derived from rows that are stored for other reasons.
 
 A cursor per kind of event marks the last sent row. After a crash, an event may be sent again with
 the same id.
@@ -69,7 +69,7 @@ class EventLog(ClockStore):
 
     @transaction
     def start_positions(self) -> Unit[Mapping[EventKind, float]]:
-        """Return the cursor of each kind, creating missing cursors at the newest rows."""
+        """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
             for prefix in (_CURSOR, _BEGUN):
@@ -83,7 +83,7 @@ class EventLog(ClockStore):
         yield SQL["advance_cursor"].query(values)
 
     def is_settled(self, row: EventRow) -> bool:
-        """Return whether no earlier row can still appear: PostgreSQL commits ids out of order."""
+        """Return whether all earlier rows are visible; PostgreSQL may commit lower ids later."""
         seconds = _WRITE_SECONDS if row.has_no_older_transaction else _COMMIT_SECONDS
         return self._database.is_sqlite or self._clock.now() - row.at > seconds
 

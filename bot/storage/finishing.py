@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bot.chat.incoming import IncomingMessage, Pressed, to_storable_text
+from bot.chat.incoming import ButtonPressed, IncomingMessage, to_storable_text
 from bot.chat.outgoing import (
     FILE_PARTS,
     REACTION_PART,
@@ -60,7 +60,7 @@ class PartChanges:
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
         surplus = sorted(set(opened).difference(self.parts))
-        return self._rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
+        return self._build_rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue if the parts replace the messages `targets`, in order.
@@ -73,9 +73,9 @@ class PartChanges:
         files = [target for target in targets if target["target_part"] >= FILE_PARTS]
         places = dict(zip(texts, of_texts, strict=False))
         surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
-        return self._rows(places, nothing, surplus)
+        return self._build_rows(places, nothing, surplus)
 
-    def _rows(
+    def _build_rows(
         self,
         places: Mapping[int, dict[str, Any]],
         nothing: dict[str, Any],
@@ -111,16 +111,16 @@ def open_part(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
-    """Queue a part of an unfinished answer, and reserve it for sending if its lane is free."""
+    """Queue a part of an unfinished answer; reserve it for sending if none waits before it."""
     if dialect == "postgresql":
-        values = {**claim_values(claim), **row, **outbox.identity(sender)}
+        values = {**claim_values(claim), **row, **outbox.sender_values(sender)}
         [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not held:
             raise fenced_error(claim)
         return number, outbox.decode_taken_row(head, at)
     yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
-    return number, (yield from outbox.make_due(row, sender, at))
+    return number, (yield from outbox.take_first_or_make_due(row, sender, at))
 
 
 def finish(
@@ -130,7 +130,11 @@ def finish(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Store a result; return the conversation's next message and the lane's first row, or None."""
+    """Store the result of a message.
+
+    Return the conversation's next message, and the first queued row if it is now reserved for
+    sending; either may be None.
+    """
     changes_others = rows.result.change or rows.result.in_place_of or rows.result.feedback
     is_plain = not changes_others
     if dialect == "postgresql" and is_plain:
@@ -161,7 +165,7 @@ def _finish_by_steps(
             found = {"of": claim.conversation, "of_session": session}
             yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer})
     if rows.result.removes or rows.result.supersedes:
-        yield from memories.delete_stale(claim.conversation, (), at.now)
+        yield from memories.delete_stale_memories(claim.conversation, (), at.now)
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
         yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
@@ -186,9 +190,9 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
     if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
-        return _locked_session(claim, held), held[0][1] is None
+        return _require_locked_session(claim, held), held[0][1] is None
     change = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
-    session = _locked_session(claim, (yield change.query(claim_values(claim))))
+    session = _require_locked_session(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
 
@@ -205,7 +209,7 @@ def _queue_answer(
         queued = answer.rows([row[0] for row in opened])
     else:
         queued = answer.rows(())
-    return (yield from outbox.queue(queued, sender, at)) if queued else None
+    return (yield from outbox.queue_rows(queued, sender, at)) if queued else None
 
 
 def _finish_values(
@@ -226,7 +230,7 @@ def _finish_values(
         "parts": rows.answer.parts,
         "may_be_opened": rows.answer.may_be_opened,
         **rows.answer.common,
-        **outbox.identity(sender),
+        **outbox.sender_values(sender),
     }
 
 
@@ -239,7 +243,7 @@ def _range_values(turns: TurnRange | None, name: str) -> dict[str, int]:
 
 def lock_claim(claim: Claim) -> Unit[None]:
     """Lock a claim until the unit commits; raises `Fenced` if its epoch is outdated."""
-    _locked_session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
+    _require_locked_session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
 
 
 def fenced_error(claim: Claim) -> Fenced:
@@ -251,7 +255,7 @@ def claim_values(claim: Claim) -> dict[str, object]:
     return {"of": claim.conversation, "at_epoch": claim.epoch, "claimed_by": claim.owner}
 
 
-def _locked_session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
+def _require_locked_session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
     if not rows:
         raise fenced_error(claim)
     session: int = rows[0][0]
@@ -269,12 +273,12 @@ def begin_next_message(claim: Claim) -> Unit[NextMessage | None]:
 
 def release(claim: Claim) -> Unit[None]:
     """Release a claim, so that the conversation can be claimed again immediately."""
-    _locked_session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
+    _require_locked_session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
     """Return the outbox row that sends a part of an unfinished answer."""
-    first = _first_as_response(message, opening)
+    first = _mark_first_as_response(message, opening)
     content = encode_content(first.content, first.thread)
     change = _row_change(message, first, OutboxOperation.SEND, content, opened=False)
     return {**_common_columns(message), **change}
@@ -282,10 +286,10 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Return the outbox rows that make the turn's messages match the result."""
-    is_press = isinstance(message.incoming, Pressed)
+    is_press = isinstance(message.incoming, ButtonPressed)
     outgoing: Sequence[OutgoingPart] = result.outgoing
     if not (result.in_place_of or any(one.is_response for one in outgoing)):
-        outgoing = [_first_as_response(message, one) for one in outgoing]
+        outgoing = [_mark_first_as_response(message, one) for one in outgoing]
     changes = []
     for one in outgoing:
         content = encode_content(one.content, one.thread, _private_delivery(message, one))
@@ -307,7 +311,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
 
 def _private_delivery(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
     asked = message.replied_to.incoming
-    if not (one.is_private and isinstance(asked, IncomingMessage | Pressed)):
+    if not (one.is_private and isinstance(asked, IncomingMessage | ButtonPressed)):
         return None
     reply_to = asked.message_id if isinstance(asked, IncomingMessage) else None
     reader = one.reader or asked.author.id
@@ -335,10 +339,10 @@ def _row_change(
     }
 
 
-def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
+def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
     """Return the part, marked as a response if it is the first reply to a native command."""
     incoming = message.incoming
-    is_command = incoming.interaction is not None and not isinstance(incoming, Pressed)
+    is_command = incoming.interaction is not None and not isinstance(incoming, ButtonPressed)
     is_response = part.part == 0 and is_command
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 
@@ -347,4 +351,4 @@ def _common_columns(message: InboxMessage) -> dict[str, object]:
     """Return the columns that are equal in all outbox rows of a turn."""
     asked = message.replied_to.incoming
     where = address_columns(asked.address)
-    return {"turn": message.turn, **where, "reply_to": asked.message_id}
+    return {"turn": message.turn_name, **where, "reply_to": asked.message_id}

@@ -19,11 +19,11 @@ import msgspec
 
 from bot.chat.incoming import (
     HISTORY_SEPARATOR,
-    Edited,
+    ButtonPressed,
     Incoming,
     IncomingMessage,
-    Pressed,
-    Reacted,
+    MessageEdited,
+    ReactionChanged,
     create_forget_requests,
     parse_address,
 )
@@ -75,10 +75,10 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     """Return the tombstones in the files that exist; raises `StoreError` if one is damaged."""
-    return [one for file in files for one in _read(file)]
+    return [one for file in files for one in _read_tombstone_file(file)]
 
 
-def _read(file: Path) -> Iterator[Tombstone]:
+def _read_tombstone_file(file: Path) -> Iterator[Tombstone]:
     try:
         lines = file.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -128,11 +128,11 @@ class PersonalData(RecordingStore):
         return list(found)
 
     def record_consent(self, person_id: str, consent: str) -> None:
-        """Record the person's consent as a tombstone; an empty one means that it was deleted."""
+        """Record a consent in the tombstone file; "" means that the stored consent was deleted."""
         self._record_tombstone(Tombstone(self._clock.now(), consent_of=person_id, consent=consent))
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete the person's notes, characters, feedback and dead letters."""
+        """Delete the person's memories, characters, feedback, dead letters and logged decisions."""
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
@@ -155,7 +155,7 @@ class PersonalData(RecordingStore):
         def unit() -> Unit[Sequence[str]]:
             for name in _OF_SERVER:
                 yield SQL[name].query(person=owner, until=math.inf)
-            chosen = _choices_of_characters(owner, (yield SQL["chosen_presets"].query()))
+            chosen = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
             for scope, key in chosen:
                 yield SQL["reset_choice"].query(scope=scope, key=key)
             return [owner, *(scope for scope, _ in chosen)]
@@ -208,14 +208,14 @@ class PersonalData(RecordingStore):
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return scope and key of each setting that is deleted with the person's messages."""
         rows = yield SQL["settings_of_person"].query({"person": person_id, **_of_scopes(person_id)})
-        uses = _choices_of_characters(
+        uses = _find_character_settings(
             person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
         )
         return [*((str(scope), str(key)) for scope, key in rows), *uses]
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return conversations with deletions since a time, by the deletion's ascending number."""
+        """Return the conversations with deletions since a time, by the number of the deletion."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
@@ -224,7 +224,7 @@ def _of_scopes(person_id: str) -> Mapping[str, str]:
     return {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
 
 
-def _choices_of_characters(owner: str, choices: Rows) -> list[tuple[str, str]]:
+def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]:
     """Return scope and key of each setting that refers to a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
     own = f"{owner}{OWNER_SEPARATOR}"
@@ -237,9 +237,10 @@ def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> 
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
         return person_id in str(payload)
-    written = event.said if isinstance(event, Edited) else event
+    written = event.said if isinstance(event, MessageEdited) else event
     return (
-        isinstance(written, IncomingMessage | Pressed | Reacted) and written.author.id == person_id
+        isinstance(written, IncomingMessage | ButtonPressed | ReactionChanged)
+        and written.author.id == person_id
     )
 
 

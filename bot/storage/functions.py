@@ -30,7 +30,7 @@ class PostgresFunction:
 
 
 def _expand_included(name: str, given: str) -> str:
-    """Return a named statement for use inside a function, with its values replaced as `given`."""
+    """Return the SQL of a named statement, with its parameters replaced as `given` describes."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")

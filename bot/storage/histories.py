@@ -13,7 +13,7 @@ from bot.storage.rows import (
     TURN_COLUMNS,
     decode_all,
     encode_files,
-    encode_parts,
+    encode_names,
     to_turn,
     to_turn_row,
 )
@@ -34,7 +34,7 @@ class StoredTurns(ClockStore):
         address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({"ids": asked["ids"], **channel})):
-            wanted = encode_parts((f"{name}/{part}",))
+            wanted = encode_names((f"{name}/{part}",))
             rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=wanted)
         by_id = {row[0]: row for row in rows}
         return _read_turns(by_id[number] for number in sorted(by_id))
@@ -49,14 +49,15 @@ class StoredTurns(ClockStore):
     def load_exchange_of_part(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Unit[Exchange | None]:
-        """Return the exchange whose answer or failure notice was sent as this part, or None.
+        """Return the exchange whose answer or failure notice was sent as this part.
 
         A failed question is not in the history: its exchange has no answers, and `before` contains
-        the questions gathered with it. None if unknown, or if it was answered later.
+        the questions that were to be answered together with it. Return None if the part is unknown,
+        or if the question was answered later.
         """
         of = {"of": conversation_key}
-        rows = yield SQL["sent_as"].query({**of, "part": encode_parts((part,))})
-        found = decode_all("turn", rows, _with_session)
+        rows = yield SQL["sent_as"].query({**of, "part": encode_names((part,))})
+        found = decode_all("turn", rows, _decode_turn_and_rest)
         if not found:
             return None
         [(sent, (session, current, is_active))] = found
@@ -67,14 +68,14 @@ class StoredTurns(ClockStore):
         return (yield from _load_exchange(conversation_key, questions, max_turns))
 
     @transaction
-    def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
+    def load_failed_questions(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
         """Return unanswered questions and menus after the newest answer, newest first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
     @transaction
     def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and answers to them; all, if no one else wrote."""
+        """Return the ids of a person's turns and their answers, or of all if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]
@@ -97,7 +98,7 @@ class StoredTurns(ClockStore):
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
         """Return the part numbers already sent for a message, in this or earlier attempts."""
-        rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn]))
+        rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn_name]))
         return sorted(part for _, part, _ in rows)
 
 
@@ -108,9 +109,9 @@ def _load_unanswered(
     message = question.turn.message_id
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None
-    known = yield from find_parts(question.turn.sent_as)
+    known = yield from find_part_message_ids(question.turn.sent_as)
     parts = tuple(name for name in question.turn.sent_as if name in known)
-    sent_as = encode_parts(question.turn.sent_as)
+    sent_as = encode_names(question.turn.sent_as)
     asked = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**asked, "sent_as": sent_as})
     earlier = tuple(_to_stored(one).turn for one in rows)
@@ -118,7 +119,7 @@ def _load_unanswered(
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
-    found = decode_all("turn", rows, _with_session)
+    found = decode_all("turn", rows, _decode_turn_and_rest)
     if not found:
         return None
     [(question, (session, current, _))] = found
@@ -129,7 +130,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
     names = [name for one in answers for name in one.turn.sent_as]
-    known = (yield from find_parts(names)) if names else {}
+    known = (yield from find_part_message_ids(names)) if names else {}
     versions = []
     for one in answers:
         rows = yield SQL["versions"].query(answer=one.id)
@@ -146,7 +147,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
 
 def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return outbox columns that identify the messages of parts, in the given order."""
-    known = yield from find_parts(names)
+    known = yield from find_part_message_ids(names)
     targets: list[dict[str, object]] = []
     for name in names:
         turn_name, _, part = name.rpartition("/")
@@ -155,7 +156,7 @@ def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     return targets
 
 
-def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
+def find_part_message_ids(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     """Return the platform's message id of each part, by part name; None if not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
@@ -170,7 +171,7 @@ def _to_stored(row: Sequence[Any]) -> StoredTurn:
     return StoredTurn(row[0], to_turn(row[1:]))
 
 
-def _with_session(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
+def _decode_turn_and_rest(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
     """Decode a turn; return it and the columns after it."""
     return _to_stored(row), row[1 + len(TURN_COLUMNS) :]
 
@@ -191,7 +192,7 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     touched += change.observed
     if not touched:
         return
-    [(since, first)] = yield SQL["first_of_listed"].query(_rows(touched))
+    [(since, first)] = yield SQL["first_of_listed"].query(_rows_parameter(touched))
     if first is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first)
@@ -202,9 +203,9 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     for turn_id, is_observed in change.observed.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
-    yield from memories.delete_stale(conversation, touched, now)
+    yield from memories.delete_stale_memories(conversation, touched, now)
     if change.deleted:
-        yield from _delete(conversation, change.deleted, since)
+        yield from _delete_turns(conversation, change.deleted, since)
         yield SQL["note_forgotten"].query(of=conversation, moment=now)
 
 
@@ -214,21 +215,21 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
             yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
     if change.restored:
-        yield SQL["delete_listed"].query(_rows(change.restored))
+        yield SQL["delete_listed"].query(_rows_parameter(change.restored))
     if change.superseded:
-        yield SQL["supersede_listed"].query(_rows(change.superseded))
+        yield SQL["supersede_listed"].query(_rows_parameter(change.superseded))
 
 
-def _delete(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
+def _delete_turns(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
     yield SQL["drop_feedback_since"].query(of=conversation, since=since)
     yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
-    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows(ids)))]
+    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(ids)))]
     names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
     yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))
-    yield SQL["delete_listed"].query(_rows(ids))
+    yield SQL["delete_listed"].query(_rows_parameter(ids))
     yield SQL["move_unanswered"].query(of=conversation)
     yield SQL["end_empty_session"].query(of=conversation)
 
 
-def _rows(ids: Collection[int]) -> dict[str, str]:
+def _rows_parameter(ids: Collection[int]) -> dict[str, str]:
     return {"rows": json.dumps(list(ids))}

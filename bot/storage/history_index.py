@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from bot.chat.incoming import HISTORY_SEPARATOR, Address
 from bot.chat.session import MessagePlace
 from bot.storage.database import Store, reading, transaction
-from bot.storage.rows import TURN_COLUMNS, encode_parts
+from bot.storage.rows import TURN_COLUMNS, encode_names
 from bot.storage.statements import SQL, Unit, to_dict
 
 
@@ -26,7 +26,7 @@ class SqlHistoryIndex(Store):
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (
-            yield SQL["places_of_messages"].query({**_branches(address), **ids})
+            yield SQL["places_of_messages"].query({**_branch_parameters(address), **ids})
         ):
             is_last = is_active and (yield from _is_last(turn, key, session, ""))
             places.append(MessagePlace(key, turn, is_last))
@@ -42,21 +42,23 @@ class SqlHistoryIndex(Store):
         ids = json.dumps([message_id])
         sent = yield SQL["parts_of_messages"].query({**channel, "ids": ids})
         for name, part in sent:
-            wanted = {"part": encode_parts((f"{name}/{part}",))}
-            if (yield SQL["answers_of_channel"].query({**_branches(address), **wanted})):
+            wanted = {"part": encode_names((f"{name}/{part}",))}
+            if (yield SQL["answers_of_channel"].query({**_branch_parameters(address), **wanted})):
                 return False
         return bool(sent)
 
     @reading
     def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
         """Return the channel's conversation where the person wrote last, or None."""
-        rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})
+        rows = yield SQL["newest_of_person"].query(
+            {**_branch_parameters(address), "person": person_id}
+        )
         return rows[0][0] if rows else None
 
     @reading
     def turn_counts(self, address: Address) -> Unit[Mapping[str, int]]:
         """Return the number of turns in each of the channel's conversations, by key."""
-        return to_dict((yield SQL["conversations_of_channel"].query(_branches(address))))
+        return to_dict((yield SQL["conversations_of_channel"].query(_branch_parameters(address))))
 
     @transaction
     def create_branch(self, key: str, place: MessagePlace) -> Unit[None]:
@@ -70,7 +72,7 @@ class SqlHistoryIndex(Store):
             yield SQL["append_turn"].query_many([{**copy, **turn} for turn in turns])
 
 
-def _branches(address: Address) -> dict[str, object]:
+def _branch_parameters(address: Address) -> dict[str, object]:
     branches = f"{address.channel}{HISTORY_SEPARATOR}"
     return {
         "channel": address.channel,
@@ -90,9 +92,9 @@ def _places_of_part(
 ) -> Unit[list[MessagePlace]]:
     key = name.removeprefix(f"{address.source}:")
     asked_in = yield from _find_received(address, key)
-    wanted = {"part": encode_parts((part,))}
+    wanted = {"part": encode_names((part,))}
     if asked_in is None or with_copies:
-        rows = yield SQL["answers_of_channel"].query({**_branches(address), **wanted})
+        rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **wanted})
     else:
         rows = yield SQL["answers_of_conversation"].query({"of": asked_in, **wanted})
     if not rows and asked_in is not None:

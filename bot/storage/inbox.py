@@ -17,13 +17,13 @@ _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payloa
 
 
 class SqlInbox(ClockStore, Intake):
-    """Stores received events, marks their conversations as ready, and advances cursors."""
+    """Stores received events, queues their conversations, and saves the read positions."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [to_inbox_row(message, now) for message in messages]
-        unit = receive_by_steps if is_sqlite else _receive_by_function
+        unit = receive_by_steps if is_sqlite else _receive_by_sql_function
         await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
@@ -33,14 +33,14 @@ class SqlInbox(ClockStore, Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return an unfinished message by its key, and the messages gathered with it."""
+        """Return the unfinished message with this key, and messages that its answer also covers."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _decode_events(
             (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))
         )
 
     @transaction
-    def waiting(
+    def newest_unanswered(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
         """Return the newest unanswered events: `of_each` per conversation, `limit` in total."""
@@ -65,7 +65,7 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
     }
 
 
-def _receive_by_function(
+def _receive_by_sql_function(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     ready = _conversation_rows(rows)
@@ -85,7 +85,7 @@ def _receive_by_function(
 def receive_by_steps(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
-    """Store received events, mark their conversations as ready, and advance cursors."""
+    """Store events and read positions, and queue conversations, in several statements (SQLite)."""
     if rows:
         yield SQL["store_message"].query_many(rows)
         yield SQL["make_ready"].query_many(

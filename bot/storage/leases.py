@@ -18,7 +18,7 @@ class SqlRoleLeases(ClockStore):
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
-        """Take or renew a lease; return False if another process holds it."""
+        """Take or renew the lease of a role; return False if another process holds it."""
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))
 
@@ -38,7 +38,7 @@ _INSTALLATION = ""  # stands in place of a platform
 
 
 async def read_installation_id(database: Database) -> str:
-    """Return the unique id stored in this database; it is not the database's address."""
+    """Return the unique id that is stored in this database, wherever the database is."""
     return await database.run(lambda: _first_account(_INSTALLATION, secrets.token_hex(8)))
 
 

@@ -1,7 +1,7 @@
 """Memories in SQL: each statement filters by audience before anything is ranked or limited.
 
 Deletion has two steps in one transaction: memories are marked as gone, then they are deleted, with
-the content of every receipt whose prompt contains one (`delete_gone`).
+the content of every receipt whose prompt contains one (see `delete_memories_and_prompts`).
 """
 
 import json
@@ -32,7 +32,7 @@ from bot.chat.story import PackedVector
 from bot.errors import UserError
 from bot.storage.database import reading, transaction
 from bot.storage.forgetting import RecordingStore, Tombstone
-from bot.storage.rows import decode, decode_all, encode_parts
+from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
@@ -58,15 +58,15 @@ class SqlMemories(RecordingStore):
     def add(
         self, new: Memory, sources: Sequence[StoredTurn] = (), ends: PackedVector | None = None
     ) -> Unit[Memory | None]:
-        """Store a memory and return it; a near duplicate by the same author is replaced.
+        """Store a memory and return it, replacing a near duplicate by the same author.
 
         `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
         set from them. `ends` is the vector of an earlier fact that the memory contradicts. An
         `audience` of None follows the consent of author and subject.
 
-        Returns None if the author or subject opted out, a source has changed or is gone, or a
-        memory made by hand already says the same. Raises `UserError` if there are too many memories
-        made by hand; the oldest derived ones are deleted to stay below the limits.
+        Returns None if the author or subject opted out, if a source was changed or deleted, or if a
+        memory made by hand already says the same. To stay within the limits, the oldest derived
+        memories are deleted; if only memories made by hand are left, raises `UserError`.
         """
         return (yield from add(new, sources, ends))
 
@@ -77,12 +77,12 @@ class SqlMemories(RecordingStore):
         Only what ranking and prompts need is read, since there may be hundreds. Memories of one
         subject have the same name, as encrypted names are slow to decode.
         """
-        place, character = listener.place, encode_parts([listener.preset])
+        place, character = listener.place, encode_names([listener.preset])
         subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
         rows = yield SQL["memories_for_listener"].query_alone(
             {
-                "here": place.own_audience.stored,
-                "in_server": place.audience(Reach.SERVER).stored,
+                "here": place.narrowest_audience.database_value,
+                "in_server": place.audience_with_reach(Reach.SERVER).database_value,
                 "subjects": json.dumps(subjects),
                 "character": character,
                 "asker": listener.asker,
@@ -129,11 +129,11 @@ class SqlMemories(RecordingStore):
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
-        """Replace a memory's text by the reader's; it then counts as made by hand by the reader.
+        """Replace a memory's text, and make the reader its author.
 
-        Another author's memory is recalled only where it was said, until the reader widens its
-        audience. `embedding` is the embedding model and the vector of the new text. Receipts'
-        prompts lose the old text.
+        If another author wrote the old text, the memory is recalled only where it was said, until
+        the reader widens its audience. `embedding` is the embedding model and the vector of the new
+        text. The old text is also removed from the prompts in receipts.
         """
         model, vector = embedding or ("", None)
 
@@ -142,11 +142,11 @@ class SqlMemories(RecordingStore):
             new = replace(new, is_derived=False, model=model, vector=vector)
             new = replace(new, since=self._clock.now())
             if old.said_by != reader.person:  # whose consent did not allow more
-                new = replace(new, audience=new.place.own_audience, is_widened=True)
+                new = replace(new, audience=new.place.narrowest_audience, is_widened=True)
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
 
-        return await self._delete(number, reader, add_corrected)
+        return await self._run_deletion(number, reader, add_corrected)
 
     @transaction
     def change(
@@ -158,7 +158,7 @@ class SqlMemories(RecordingStore):
         state: MemoryState | None = None,
     ) -> Unit[Memory | None]:
         """Pin a memory (recall it before all others) or unpin it; approve or retire it."""
-        old = yield from _changeable(number, reader)
+        old = yield from _find_changeable(number, reader)
         if old is None:
             return None
         pinned = old.is_pinned if is_pinned is None else is_pinned
@@ -170,20 +170,20 @@ class SqlMemories(RecordingStore):
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may recall a memory, for its author only; None: what their consent allows."""
-        old = yield from _changeable(number, reader)
+        """Set who may recall the reader's memory; None: what author and subject consented to."""
+        old = yield from _find_changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
-        chosen = audience or old.place.audience_for(*(yield from _consents(old)))
+        chosen = audience or old.place.widest_allowed_audience(*(yield from _consents(old)))
         new = replace(old, audience=chosen, is_widened=audience is not None)
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
     async def forget(self, number: int, reader: MemoryReader) -> Memory | None:
         """Delete a memory, and the content of all receipts whose prompts contain it."""
-        return await self._delete(number, reader)
+        return await self._run_deletion(number, reader)
 
-    async def _delete(
+    async def _run_deletion(
         self,
         number: int,
         reader: MemoryReader,
@@ -192,13 +192,13 @@ class SqlMemories(RecordingStore):
         """Delete a memory if the reader may; a tombstone is recorded before."""
 
         def unit() -> Unit[Memory | None]:
-            old = yield from _changeable(number, reader)
+            old = yield from _find_changeable(number, reader)
             if old is None:
                 return None
-            yield from delete_gone([old.id], self._clock.now())
+            yield from delete_memories_and_prompts([old.id], self._clock.now())
             return old if add_instead is None else (yield from add_instead(old))
 
-        if await self._database.run_reading(lambda: _changeable(number, reader)) is None:
+        if await self._database.run_reading(lambda: _find_changeable(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
         changed = await self._database.run(unit)
@@ -206,12 +206,12 @@ class SqlMemories(RecordingStore):
         return changed
 
     @transaction
-    def follow_consent(self, person: str) -> Unit[None]:
+    def apply_consent(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.
 
         Call it after the consent was stored. Audiences that the author chose stay.
         """
-        yield from follow_consent(person)
+        yield from apply_consent(person)
 
 
 def add(
@@ -220,21 +220,21 @@ def add(
     """Store a memory as `SqlMemories.add` does, within a unit of work."""
     if new.conversation:  # else a turn may be changed meanwhile
         yield SQL["locked_session"].query(of=new.conversation)
-    if new.is_derived and not (yield from _are_current(new.conversation, sources)):
+    if new.is_derived and not (yield from _are_sources_current(new.conversation, sources)):
         return None
     new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
     consents = yield from _consents(new)
     if Consent.OFF in consents:
         return None
     if new.audience is None:
-        new = replace(new, audience=new.place.audience_for(*consents))
+        new = replace(new, audience=new.place.widest_allowed_audience(*consents))
     row = _to_row(new)
     known = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
     same = next((one for one in known if _have_same_origin(one, new) and is_same(one, new)), None)
     if same is not None:
         if new.is_derived and not same.is_derived:
             return None
-        new = _merged(same, new)
+        new = _merge_memories(same, new)
         yield SQL["change_memory"].query(_to_row(new))
     else:
         [[number]] = yield SQL["add_memory"].query(row)
@@ -242,7 +242,7 @@ def add(
     ended = _find_ended(ends, new, known) if ends else None
     if ended is not None:
         yield SQL["retire_memory"].query(id=ended.id, moment=new.since)
-    return new if (yield from _limit(new)) else None
+    return new if (yield from _enforce_limits(new)) else None
 
 
 def _have_same_origin(one: Memory, other: Memory) -> bool:
@@ -262,24 +262,24 @@ def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Mem
     return ended if score >= _MIN_COSINE_TO_END else None
 
 
-def follow_consent(person: str) -> Unit[None]:
+def apply_consent(person: str) -> Unit[None]:
     rows = yield SQL["memories_of_person"].query(person=person)
     for one in decode_all("memory", rows, _to_memory):
         if not one.is_widened:
-            audience = one.place.audience_for(*(yield from _consents(one)))
+            audience = one.place.widest_allowed_audience(*(yield from _consents(one)))
             if audience != one.audience:
-                yield SQL["set_audience"].query(id=one.id, audience=audience.stored)
+                yield SQL["set_audience"].query(id=one.id, audience=audience.database_value)
 
 
-def delete_gone(ids: Collection[int], now: float) -> Unit[None]:
+def delete_memories_and_prompts(ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories, and the prompts that contain them."""
     yield SQL["mark_listed_memories"].query(ids=json.dumps(list(ids)))
     for name in DELETE_GONE:
         yield SQL[name].query(moment=now, content=b"")
 
 
-def delete_stale(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
-    """Delete memories derived from changed or deleted turns, and the prompts with them."""
+def delete_stale_memories(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
+    """Delete memories derived from these changed turns, and the prompts that contain them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
     for name in DELETE_GONE:
         yield SQL[name].query(moment=now, content=b"")
@@ -304,8 +304,8 @@ def _trigrams(text: str) -> set[str]:
     return {plain[at : at + 3] for at in range(max(1, len(plain) - 2))}
 
 
-def _merged(old: Memory, new: Memory) -> Memory:
-    """Return the new memory with the id and the choices of the old one that it replaces."""
+def _merge_memories(old: Memory, new: Memory) -> Memory:
+    """Return the new memory with the old one's id and people's choices, such as its audience."""
     return replace(
         new,
         id=old.id,
@@ -318,7 +318,7 @@ def _merged(old: Memory, new: Memory) -> Memory:
     )
 
 
-def _are_current(conversation: str, sources: Sequence[StoredTurn]) -> Unit[bool]:
+def _are_sources_current(conversation: str, sources: Sequence[StoredTurn]) -> Unit[bool]:
     ids = json.dumps([one.id for one in sources])
     rows = yield SQL["texts_of_active_turns"].query(of=conversation, rows=ids)
     texts = {row[0]: row[1] for row in rows}
@@ -338,8 +338,11 @@ def _consents(one: Memory) -> Unit[list[Consent]]:
     return found
 
 
-def _limit(new: Memory) -> Unit[bool]:
-    """Delete memories over the limits; return whether the new one stays. Raises `UserError`."""
+def _enforce_limits(new: Memory) -> Unit[bool]:
+    """Delete memories that exceed the limits; return whether the new memory remains.
+
+    Raises `UserError` if too many memories were made by hand, which are not deleted.
+    """
     row, gone = _to_row(new), set[int]()
     limits = {"surplus_of_channel": MAX_PER_CHANNEL}
     if new.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}:
@@ -364,14 +367,14 @@ def _limit(new: Memory) -> Unit[bool]:
 def _reader_values(reader: MemoryReader) -> dict[str, object]:
     return {
         "person": reader.person,
-        "here": reader.place.own_audience.stored,
-        "in_server": reader.place.audience(Reach.SERVER).stored,
+        "here": reader.place.narrowest_audience.database_value,
+        "in_server": reader.place.audience_with_reach(Reach.SERVER).database_value,
         "server": reader.place.server,
         "is_admin": reader.is_admin,
     }
 
 
-def _changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
+def _find_changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
     rows = yield SQL["changeable_memory"].query({**_reader_values(reader), "id": number})
     return decode(_to_memory, rows[0]) if rows else None
 
@@ -388,12 +391,12 @@ def _to_row(one: Memory) -> dict[str, object]:
         "said_by": one.said_by,
         "told_by": teller.id if teller else None,
         "told_by_name": to_storable_text(teller.name) if teller else None,
-        "present": encode_parts(one.present) or "",
+        "present": encode_names(one.present) or "",
         "conversation": one.conversation,
         "turns": json.dumps(one.turns),
         "is_derived": one.is_derived,
-        "audience": (one.audience or one.place.own_audience).stored,
-        "origin": one.place.own_audience.stored,
+        "audience": (one.audience or one.place.narrowest_audience).database_value,
+        "origin": one.place.narrowest_audience.database_value,
         "server": one.place.server,
         "is_widened": one.is_widened,
         "state": one.state,
@@ -409,7 +412,7 @@ def _to_memory(row: Sequence[Any]) -> Memory:
     number, subject_kind, subject, name, text, kind, said_by, told_by, told_by_name, *rest = row
     present, conversation, turns, is_derived, audience, origin, server, is_widened, *rest = rest
     state, is_pinned, since, until, model, vector = rest[:6]
-    place = Audience.read(origin)
+    place = Audience.from_database(origin)
     return Memory(
         MemorySubject(SubjectKind(subject_kind), subject, name),
         text,
@@ -421,7 +424,7 @@ def _to_memory(row: Sequence[Any]) -> Memory:
         conversation,
         tuple(json.loads(turns)),
         bool(is_derived),
-        Audience.read(audience),
+        Audience.from_database(audience),
         bool(is_widened),
         MemoryState(state),
         bool(is_pinned),

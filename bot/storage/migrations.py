@@ -19,7 +19,7 @@ def build_alembic_config() -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade in this transaction; raises `SettingsError` if the revision is unknown."""
+    """Upgrade tables within a transaction; raises `SettingsError` on an unknown revision."""
     if connection.dialect.name == "postgresql":  # on SQLite, BEGIN IMMEDIATE has locked the file
         # wait as long as another process is migrating
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")

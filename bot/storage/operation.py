@@ -1,4 +1,4 @@
-"""Operational data in SQL: processes and their work, pauses, message notes, the audit log."""
+"""Operational data in SQL: processes and their work, pauses, notes on messages, the audit log."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import asdict
 import msgspec
 
 from bot.chat.access import AuditEntry
-from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessReport
+from bot.chat.operation import AnswerPause, BackgroundWork, HeldJob, Node, ProcessReport
 from bot.chat.session import MessageNote
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
@@ -16,7 +16,7 @@ from bot.storage.statements import SQL, Unit, to_dict
 _WORK = {
     "conversations that wait": "waiting_conversations",
     "conversations being answered": "answering_conversations",
-    "lanes that wait to be sent": "waiting_lanes",
+    "chats with messages to be sent": "waiting_lanes",
     "sends with an unknown outcome": "unknown_sends",
     "stories without a vector": "stories_without_vector",
 }
@@ -34,16 +34,17 @@ class NodeRegistry(ClockStore):
     def register(self, owner: str, roles: str, version: str) -> Unit[None]:
         yield SQL["leave_node"].query(owner=owner)  # left by a previous run
         row = {"owner": owner, "roles": roles, "version": version}
-        yield SQL["enter_node"].query({**row, **self._now()})
+        yield SQL["enter_node"].query({**row, **self._time_values()})
 
     @transaction
-    def report(self, owner: str, roles: str, version: str) -> Unit[None]:
+    def report_running(self, owner: str, roles: str, version: str) -> Unit[None]:
+        """Record that a process is still running."""
         row = {"owner": owner, "roles": roles, "version": version}
-        yield SQL["enter_node"].query({**row, **self._now()})
+        yield SQL["enter_node"].query({**row, **self._time_values()})
 
     @transaction
-    def share(self, owner: str, report: ProcessReport) -> Unit[None]:
-        """Store this process's report for other processes, replacing the previous one."""
+    def store_report(self, owner: str, report: ProcessReport) -> Unit[None]:
+        """Store this process's newest report, for the consoles of other processes."""
         told = _encode_report(report)
         if len(told) <= _MAX_BYTES:
             yield SQL["share_report"].query(owner=owner, report=told)
@@ -62,7 +63,7 @@ class NodeRegistry(ClockStore):
     @reading
     def nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
-        now = self._now()
+        now = self._time_values()
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield SQL["leases_of_nodes"].query(now)):
             held[owner].append(role)
@@ -75,26 +76,28 @@ class NodeRegistry(ClockStore):
     @reading
     def exclusive_roles(self) -> Unit[Sequence[HeldJob]]:
         """Return the exclusive roles with their holders."""
-        return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._now()))]
+        return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
 
     @reading
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         found = []
         for name, statement in _WORK.items():
-            [row] = yield SQL[statement].query(self._now())
+            [row] = yield SQL[statement].query(self._time_values())
             found.append(BackgroundWork(name, *row))
         return found
 
-    def _now(self) -> dict[str, float]:
+    def _time_values(self) -> dict[str, float]:
         return {"now": self._clock.now()}
 
 
-class Pauses(ClockStore):
+class PauseStore(ClockStore):
+    """Stores pauses: in the scope of a pause, the bot answers nobody."""
+
     @reading
-    def current(self) -> Unit[Sequence[Pause]]:
+    def current(self) -> Unit[Sequence[AnswerPause]]:
         """Return all pauses, oldest first."""
-        return [Pause(*row) for row in (yield SQL["pauses"].query_alone())]
+        return [AnswerPause(*row) for row in (yield SQL["pauses"].query_alone())]
 
     @transaction
     def begin(self, scope: str, by: str) -> Unit[bool]:
@@ -108,6 +111,8 @@ class Pauses(ClockStore):
 
 
 class SqlMessageNotes(ClockStore):
+    """Stores short texts about messages, such as errors, under keys."""
+
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
         at = {"at": self._clock.now()}
@@ -115,16 +120,16 @@ class SqlMessageNotes(ClockStore):
         yield SQL["add_note"].query_many([{**row, **at} for row in rows])
 
     @reading
-    def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
+    def newest_with_key(self, key: str, limit: int) -> Unit[Sequence[str]]:
         """Return the newest notes with a key, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
     @reading
-    def newest_of_kind(
+    def newest_with_key_prefix(
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
-        """Return the newest notes of a period whose keys begin with `kind`, newest first."""
+        """Return notes whose keys start with `kind`, newest first, between `since` and `until`."""
         of = {"kind": kind, "most": limit, "since": since or 0.0, "until": until or _NEVER}
         rows = yield SQL["newest_notes_of_kind"].query_alone(of)
         return [decode(lambda row: str(row[0]), row) for row in rows]

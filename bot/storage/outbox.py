@@ -1,9 +1,9 @@
 """The outbox: queued sends, edits and deletions.
 
-A lane is the queue of one chat, sent in order by one sender at a time. It is due at `due_at`. A
-sender that takes a lane sets this to the end of its lease, so that the lane becomes due again if
-the sender dies. Each row contains the sender and attempt that hold it; only these may change the
-row.
+A lane is the queue of one chat, sent in order by one sender at a time. It is due at the time
+`due_at`. A sender that takes a lane sets this time to the end of its lease, so that the lane
+becomes due again if the sender dies. Each row contains the sender and attempt that hold it, and
+only they may change the row.
 """
 
 import json
@@ -59,23 +59,18 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return up to `limit` lanes whose first unsent row is due and not held by a sender."""
+        """Return up to `limit` chat queues (lanes) whose first row is due and held by no sender."""
         asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
     def take_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Reserve and return the first unsent row of each of these lanes that is due.
-
-        A pending row is stored as `sending`, but returned with the state pending. A row with
-        unknown outcome, or whose sender's lease has ended, is returned with the state unknown, to
-        be reconciled.
-        """
+        """Reserve each chat's first row if due; UNKNOWN rows may already have been sent."""
         at = current_moment(self._clock)
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
-            asked = {"lanes": ordered, **identity(self._sender)}
+            asked = {"lanes": ordered, **sender_values(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(asked)
             return [row for row in (decode_taken_row(columns, at) for columns in rows) if row]
         taken = []
@@ -88,13 +83,13 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
-        """Mark a row as sent, with the new message's id; reserve and return the next row."""
+        """Mark a row as sent, with the new message's id. Reserve and return its chat's next row."""
         at = current_moment(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
-            return (yield from _take_next_alone(lane, self._sender, at))
+            return (yield from _take_next_on_sqlite(lane, self._sender, at))
         sent = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
-        values = {**sent, "lane": row.address.lane, **identity(self._sender)}
+        values = {**sent, "lane": row.address.lane, **sender_values(self._sender)}
         [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
         if not held:
             raise self._fenced_error(row)
@@ -102,17 +97,19 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
-        """Mark a row as permanently refused; reserve and return the lane's next row."""
+        """Mark a row as permanently refused. Reserve and return its chat's next row."""
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
-    def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
-        """Give up a refused edit, and queue its part as a new message with the new content.
+    def queue_as_new_message(
+        self, row: OutboxRow, reason: str, *, is_gone: bool
+    ) -> Unit[OutboxRow | None]:
+        """Give up a refused edit, and queue its content as a new message instead.
 
-        Unless the message is gone, the new message will replace it. Return the lane's next row,
-        which is this part unless its deletion is already queued.
+        The new message will replace the old one, unless that is gone (`is_gone`). Reserves and
+        returns the chat's next row.
         """
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
@@ -125,11 +122,10 @@ class SqlOutbox(ClockStore):
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
-    def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
-        """Give up a row, queue its notice unless the notice is empty, and reserve the next row.
-
-        For a private row, the notice is sent to the channel where its reader asked.
-        """
+    def give_up_with_notice(
+        self, row: OutboxRow, reason: str, notice: str
+    ) -> Unit[OutboxRow | None]:
+        """Give up a row and queue a notice unless empty; reserve and return the chat's next row."""
         at, private = current_moment(self._clock), row.private
         where = parse_address(private.group) if private and private.group else row.address
         yield from _lock_lanes(where.lane, row.address.lane)
@@ -140,45 +136,47 @@ class SqlOutbox(ClockStore):
             values = _notice_values(row, notice, where)
             yield SQL["queue_once"].query(values)
             if where.lane != key:
-                yield from make_due(values, None, at)
+                yield from take_first_or_make_due(values, None, at)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
-    def edit_opened(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
-        """After a row was sent as an empty message, turn it into an edit, and reserve it again."""
+    def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
+        """Turn a row into an edit of the empty message just sent for it, and reserve it again."""
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
         return (yield from _take_next(lane, self._sender, at))
 
     @transaction
-    def move(self, row: OutboxRow, private: PrivateDelivery, to: Address) -> Unit[OutboxRow | None]:
-        """Move an unsent row to a private chat; reserve and return the next row of its old lane."""
+    def move_to_private_chat(
+        self, row: OutboxRow, private: PrivateDelivery, to: Address
+    ) -> Unit[OutboxRow | None]:
+        """Move an unsent row to a private chat. Reserve and return the old chat's next row."""
         at, key, where = current_moment(self._clock), row.address.lane, address_columns(to)
         yield from _lock_lanes(key, to.lane)
         buttons = encode_content(row.content, private=private)["buttons"]
         yield from self._change_row("move_row", row, **where, buttons=buttons)
-        yield from make_due(where, None, at)
+        yield from take_first_or_make_due(where, None, at)
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row may have been sent; it is reconciled after some seconds."""
+        """Record that a row may have been sent, which is to be looked up after some seconds."""
         yield from self._postpone(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row was certainly not sent; it is retried after some seconds."""
+        """Record that a row was certainly not sent, and is to be sent after some seconds."""
         yield from self._postpone(row, OutboxState.PENDING, seconds)
 
     @transaction
     def release_all(self) -> Unit[None]:
-        """Release all lanes left by a previous run of this sender."""
+        """Release all chat queues (lanes) that a previous run of this sender still holds."""
         yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Return whether the lane contains further unsent rows after this row."""
+        """Return whether this row is followed by other unsent rows of the same chat."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
     @reading
@@ -194,8 +192,8 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def find_message_id(self, part: str) -> Unit[str | None]:
-        """Return the platform's id of a part's message, or None if not sent yet."""
-        return (yield from histories.find_parts([part])).get(part)
+        """Return the id of the message that shows a part of an answer, or None if not sent yet."""
+        return (yield from histories.find_part_message_ids([part])).get(part)
 
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
@@ -205,17 +203,13 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Hold a lane until a lease ends, without reserving a row, so that no sender uses it.
-
-        Return the lease's end in Unix seconds, for `release_lane`, or None if a row of the lane is
-        being sent or has an unknown outcome.
-        """
+        """Lease a chat queue; return the lease's end (Unix time), or None if a row is unsettled."""
         leased = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        """Release a lane, unless the lease `held` has expired."""
+        """Release a lane held by `hold_lane`, which returned `held`, unless that lease is over."""
         # From here on, other units wait to queue rows.
         if not (yield SQL["empty_held_lane"].query(of=lane, held=held)):
             return
@@ -231,16 +225,13 @@ class SqlOutbox(ClockStore):
         return changed[0]
 
     def _give_up_row(self, row: OutboxRow, reason: str) -> Unit[str]:
-        """Mark a row as dead, and return its lane."""
+        """Mark a row as dead, and return the key of its chat's queue (lane)."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON])
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Release a row, and make it due after some seconds, by the clock used for leases.
-
-        With its own, wrong clock, a sender might look up an unknown outcome too early.
-        """
+        """Make a row due again in some seconds by the leases' clock, as a sender's may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         key, moment = yield from self._change_row("put_off_row", row, **due)
@@ -250,19 +241,19 @@ class SqlOutbox(ClockStore):
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
 
 
-def queue(
+def queue_rows(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to a lane's queue; if the lane is free, reserve and return its first row."""
+    """Append rows to a chat's queue. If it is free, reserve and return its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
-    return (yield from make_due(rows[0], sender, at))
+    return (yield from take_first_or_make_due(rows[0], sender, at))
 
 
-def make_due(
+def take_first_or_make_due(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Reserve and return the first row of the row's lane; without a sender, make the lane due."""
+    """Make a chat's queue due and, if there is a sender, reserve and return its first row."""
     lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
         yield SQL["make_due"].query({**lane, "now": at.now})
@@ -272,7 +263,7 @@ def make_due(
 
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Reserve and return the first unsent row of a lane that this sender holds."""
+    """Reserve and return the first unsent row of a chat's queue that this sender holds."""
     yield SQL["empty_lane"].query(of=key)  # from here on, other units wait to queue rows
     head = yield SQL["head"].query(of=key)
     if not head:
@@ -281,8 +272,8 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
     return (yield from _begin_sending(head, key, sender, leased, at))
 
 
-def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Like `_take_next`, but for SQLite: needs only one statement if the lane is empty."""
+def _take_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Do the same as `_take_next`, with only one statement if the queue is empty."""
     leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None
@@ -303,7 +294,7 @@ def _take_leased(
 def _begin_sending(
     head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Reserve and return a lane's first row, or postpone the lane until the row may be sent."""
+    """Reserve and return a chat's first row, or postpone the chat if it is too early to send."""
     now = leased[0][0] - SENDING_SECONDS  # by the database's clock
     row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
@@ -338,14 +329,14 @@ def _lock_lanes(*keys: str) -> Unit[None]:
         yield SQL["lock_lane"].query(of=key)
 
 
-def identity(sender: SenderIdentity | None) -> dict[str, object]:
+def sender_values(sender: SenderIdentity | None) -> dict[str, object]:
     if sender is None:
         return {"sender": None, "settle": None}
     return {"sender": sender.owner, "settle": sender.settle_seconds}
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode a row, `not_before` and `started_at`; if undecodable, the row holds the reason."""
+    """Decode a row (a failure becomes its `problem`), with its `not_before` and `started_at`."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

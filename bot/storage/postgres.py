@@ -89,7 +89,7 @@ class PostgresPool(ConnectionPool):
         if file is not None and not url.password:
             path = Path(str(file))
             read_password(path, url)  # so that mistakes are reported at the start
-            self._options["password"] = functools.partial(_password_now, path, url)
+            self._options["password"] = functools.partial(_reread_password, path, url)
         if self._behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
         else:
@@ -106,7 +106,7 @@ class PostgresPool(ConnectionPool):
             await self._pool
             self._opened = True
         try:
-            async with self._acquired() as connection:
+            async with self._acquire_connection() as connection:
                 unit = start()
                 try:
                     return await self._run(connection, unit, next(unit))
@@ -122,7 +122,7 @@ class PostgresPool(ConnectionPool):
             raise to_store_error(error) from None
 
     @contextlib.asynccontextmanager
-    async def _acquired(self) -> AsyncIterator[Any]:
+    async def _acquire_connection(self) -> AsyncIterator[Any]:
         """Lend a connection; close it if the server does not cancel a statement in time."""
         connection = await self._pool.acquire()
         try:
@@ -133,21 +133,21 @@ class PostgresPool(ConnectionPool):
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._behind_pgbouncer:
-            return await self._finish(connection, unit, query)
+            return await self._run_to_end(connection, unit, query)
         async with connection.transaction():
             if self._behind_pgbouncer:
                 await connection.execute(_SET_LIMITS)
-            return await self._finish(connection, unit, query)
+            return await self._run_to_end(connection, unit, query)
 
-    async def _finish(self, connection: Any, unit: Unit[T], query: Query) -> T:
+    async def _run_to_end(self, connection: Any, unit: Unit[T], query: Query) -> T:
         try:
             while True:
-                query = unit.send(await self._rows_of(connection, query))
+                query = unit.send(await self._execute_query(connection, query))
         except StopIteration as ended:
             value: T = ended.value
             return value
 
-    async def _rows_of(self, connection: Any, query: Query) -> Rows:
+    async def _execute_query(self, connection: Any, query: Query) -> Rows:
         sql = query.statement.compiled("postgresql")
         if query.many:
             rows = [sql.arguments(values, self._codec) for values in query.many]
@@ -163,7 +163,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await self._run_in(self._make_engine(COMMAND_SECONDS), unit)
+        return await self._run_with_engine(self._make_engine(COMMAND_SECONDS), unit)
 
     @override
     async def maintain(self, unit: UnitOfWork[T]) -> T:
@@ -171,9 +171,9 @@ class PostgresPool(ConnectionPool):
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             return unit(connection)
 
-        return await self._run_in(self._make_engine(None), without_timeout)
+        return await self._run_with_engine(self._make_engine(None), without_timeout)
 
-    async def _run_in(self, engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
+    async def _run_with_engine(self, engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(unit)
@@ -181,7 +181,7 @@ class PostgresPool(ConnectionPool):
             raise to_store_error(error) from None
 
     def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
-        """Return an engine that opens a connection per use, because uses are rare."""
+        """Return an engine that opens a connection for each use, because it is rarely used."""
 
         async def connect(**_options: Any) -> asyncpg.Connection:
             options = {**self._options, "command_timeout": command_seconds}
@@ -211,10 +211,11 @@ async def _skip_reset(_connection: object) -> None:
 
 
 def read_password(file: Path, url: URL) -> str:
-    """Return the password from the first matching line `host:port:database:user:password`.
+    """Return the password from the first matching line of a password file.
 
-    asyncpg would ignore group-readable files, such as secrets in Kubernetes, and not resolve
-    escapes. Raises `SettingsError` if the file cannot be read or no line matches.
+    Its lines are `host:port:database:user:password`. asyncpg would ignore files that a group can
+    read, such as secrets in Kubernetes, and would not resolve escapes. Raises `SettingsError` if
+    the file cannot be read or no line matches.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
@@ -234,10 +235,12 @@ def read_password(file: Path, url: URL) -> str:
             register_secrets([password])
             return password
     searched = ":".join(",".join(sorted(one)) for one in wanted)
-    raise SettingsError(f"no line of the password file {file} is for {searched}")
+    raise SettingsError(
+        f"the password file {file} has no line for {searched} (host:port:database:user); add one"
+    )
 
 
-def _password_now(file: Path, url: URL) -> str:
+def _reread_password(file: Path, url: URL) -> str:
     """Read the password for a new connection; raises `StoreError` if the file is missing."""
     try:
         return read_password(file, url)

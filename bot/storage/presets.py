@@ -17,7 +17,7 @@ _DELETED = hashlib.sha256(b"").hexdigest()
 class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
-        """Store presets; return version numbers by name. Unchanged content keeps its number."""
+        """Store presets; return version numbers by name, unchanged for unchanged presets."""
         numbers = {}
         for one in versions:
             numbers[one.name] = yield from self._save(one)
@@ -50,7 +50,7 @@ class PresetVersions(ClockStore):
         yield SQL["drop_character"].query(name=name)
 
     @reading
-    def pictures(self) -> Unit[frozenset[str]]:
+    def picture_urls(self) -> Unit[frozenset[str]]:
         """Return the picture URLs of all characters that were created in chats."""
         rows = yield SQL["characters"].query_alone()
         values = decode_all("setting", rows, lambda row: str(row[0]))

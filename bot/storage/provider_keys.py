@@ -33,8 +33,8 @@ class ProviderKeys(ClockStore):
         return bool((yield SQL["remove_key"].query(row=number)))
 
     @transaction
-    def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
-        """Re-encrypt all tokens with `renew`, or none if it raises; return their number."""
+    def reencrypt_keys(self, renew: Callable[[str, str], str]) -> Unit[int]:
+        """Re-encrypt all keys with `renew`, or none if it raises; return their number."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
             yield SQL["replace_key"].query(row=number, token=renew(provider, token))

@@ -80,8 +80,8 @@ class Receipts(Store):
     """The receipts of recent answers, by number."""
 
     @reading
-    def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return number and receipt of each character's answer to the last answered message."""
+    def find_for_last_message(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
+        """Return the receipts, with their numbers, of the answers to the last answered message."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading

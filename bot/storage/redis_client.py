@@ -85,11 +85,13 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
         case ResponseError():
             what = f"refuses the connection ({error}); correct the address"
         case _:
-            what = f"cannot be reached ({_reason(chain)}); start it, or correct the address"
+            what = (
+                f"cannot be reached ({_system_error_text(chain)}); start it, or correct the address"
+            )
     return f"TROUPE_REDIS_URL: Redis at {server} {what}"
 
 
-def _reason(chain: Sequence[object]) -> str:
+def _system_error_text(chain: Sequence[object]) -> str:
     """Return the operating system's error message, which redis-py hides."""
     for found in chain:
         if isinstance(found, OSError) and found.errno is not None:
@@ -99,7 +101,7 @@ def _reason(chain: Sequence[object]) -> str:
 
 
 class _PasswordFile(CredentialProvider):
-    """Reads the password from a file at each connect; open connections stay open."""
+    """Reads the password from a file whenever the client opens a connection."""
 
     def __init__(self, file: Path, user: str) -> None:
         self._file = file
@@ -122,7 +124,7 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Remove user and `password_file` from a URL; return it and the file. Raises `ValueError`."""
+    """Return the URL without user and password file, and the file or None; raises `ValueError`."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     file = options.pop(_OPTION, None)

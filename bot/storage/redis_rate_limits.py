@@ -1,8 +1,8 @@
 """Rate limits shared by all processes in Redis or Valkey.
 
 Each call is an atomic script with the server's time. While the server is down or frozen, each
-process applies its share of the limits, by the number of recently active processes. Platforms'
-refusals and released slots are reported when the server is back.
+process applies its share of the limits: a limit divided by the number of recently active processes.
+When the server is back, it is told which calls platforms refused and which slots were released.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from typing_extensions import override
 
 from bot.chat.operation import RefusedCalls
-from bot.chat.rate import CallScope, Rate, Waiter
+from bot.chat.rate import Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits
 from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_refusals
 from bot.storage.redis_client import open_client
@@ -71,14 +71,19 @@ class RedisRateLimits(RateLimits):
         given: list[str | int | float] = [max_wait_seconds]
         for rate in rates:
             given += [rate.interval, rate.tolerance]
-        answer = await self._ask(lambda: self._scripts["take"](keys, given))
+        answer = await self._ask_server(lambda: self._scripts["take"](keys, given))
         if answer is None:
             return await self._here.take(rates, max_wait_seconds)
         return float(answer)
 
     @override
     async def acquire_slot(
-        self, key: str, limit: int, holder: str, lease_seconds: float, waiter: Waiter | None = None
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: WaitingProcess | None = None,
     ) -> int:
         keys = [self._waiting_key(key)]
         given: list[str | int | float] = [limit, holder, lease_seconds]
@@ -86,7 +91,7 @@ class RedisRateLimits(RateLimits):
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             given += [waiter.name, int(waiter.urgency), waiter.seconds]
         self._untold_releases.pop((key, holder), None)  # otherwise it would release this slot
-        answer = await self._ask(lambda: self._scripts["acquire"](keys, given))
+        answer = await self._ask_server(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire_slot(key, share, holder, lease_seconds, waiter)
@@ -101,30 +106,32 @@ class RedisRateLimits(RateLimits):
         )  # it may have been acquired while the server was down
         if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
             self._untold_releases[key, holder] = None
-        await self._ask(self._tell_releases)
+        await self._ask_server(self._report_releases)
 
     @override
-    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+    async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
         keys, given = self._encode(scopes)
-        answer = await self._ask(lambda: self._scripts["take_call"](keys, given))
+        answer = await self._ask_server(lambda: self._scripts["take_call"](keys, given))
         if answer is None:
-            return await self._here.take_call(self._shares(scopes))
+            return await self._here.take_call(self._per_process_shares(scopes))
         if float(answer) <= 0:  # also counted here, in case the server goes down
             await self._here.take_call(scopes)
         return float(answer)
 
     @override
-    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+    async def seconds_until_call(self, scopes: Sequence[RateLimitScope]) -> float:
         keys, given = self._encode(scopes)
-        answer = await self._ask(lambda: self._scripts["seconds_until_call"](keys, given))
+        answer = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, given))
         if answer is None:
-            return await self._here.seconds_until_call(self._shares(scopes))
+            return await self._here.seconds_until_call(self._per_process_shares(scopes))
         return max(0.0, float(answer))
 
-    def _shares(self, scopes: Sequence[CallScope]) -> list[CallScope]:
+    def _per_process_shares(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
         return [one.per_process_share(self._processes) for one in scopes]
 
-    def _encode(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
+    def _encode(
+        self, scopes: Sequence[RateLimitScope]
+    ) -> tuple[list[str], list[str | int | float]]:
         """Return the Redis keys and arguments that the scripts need for these scopes."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
@@ -140,7 +147,7 @@ class RedisRateLimits(RateLimits):
     async def block_calls(self, scope: str, seconds: float) -> None:
         await self._here.block_calls(scope, seconds)
         self._untold[scope] = self._clock.monotonic() + seconds
-        await self._ask(self._tell_refusals)
+        await self._ask_server(self._report_refusals)
 
     @override
     async def blocked_calls(self) -> Sequence[RefusedCalls]:
@@ -155,7 +162,7 @@ class RedisRateLimits(RateLimits):
                     break
             return waits
 
-        found = await self._ask(find)
+        found = await self._ask_server(find)
         return await self._here.blocked_calls() if found is None else longest_refusals(found)
 
     def _refusal_keys(self, scope: str) -> list[str]:
@@ -164,7 +171,7 @@ class RedisRateLimits(RateLimits):
     def _waiting_key(self, key: str) -> str:
         return f"{self._prefix}places:{key}"
 
-    async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask_server(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the server's response, or None while the server is down.
 
         Calls share one connection in sequence, because a script is faster than a new connection.
@@ -173,7 +180,7 @@ class RedisRateLimits(RateLimits):
             if self._clock.monotonic() < self._paused_until:
                 return None
             try:
-                answer = await self._answer(call)
+                answer = await self._ask_with_retry(call)
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
                 self._paused_until = self._clock.monotonic() + self._next_pause
@@ -182,7 +189,7 @@ class RedisRateLimits(RateLimits):
             self._next_pause = _PAUSE_SECONDS
             return answer
 
-    async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask_with_retry(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the server's response; retry once if this process itself was too slow.
 
         A call that was counted but not answered counts twice, which is safe.
@@ -198,13 +205,13 @@ class RedisRateLimits(RateLimits):
 
     async def _ask_once(self, call: Callable[[], Awaitable[Any]]) -> Any:
         async with asyncio.timeout(self._answer_seconds):
-            await self._count_now_and_then()
-            await self._tell_refusals()
-            await self._tell_releases()
+            await self._count_processes_if_due()
+            await self._report_refusals()
+            await self._report_releases()
             return await call()
 
-    async def _tell_refusals(self) -> None:
-        """Report to the server the platforms' refusals that it does not know yet."""
+    async def _report_refusals(self) -> None:
+        """Tell the server which calls the platforms refused, if it does not know yet."""
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
@@ -212,8 +219,8 @@ class RedisRateLimits(RateLimits):
             if self._untold.get(scope) == until:
                 del self._untold[scope]
 
-    async def _tell_releases(self) -> None:
-        """Report released slots that the server does not know yet, a limited number at a time."""
+    async def _report_releases(self) -> None:
+        """Tell the server which slots were released, a limited number per call."""
         if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -223,8 +230,8 @@ class RedisRateLimits(RateLimits):
         for place in told:
             self._untold_releases.pop(place, None)
 
-    async def _count_now_and_then(self) -> None:
-        """Report from time to time that this process is running, and count the processes."""
+    async def _count_processes_if_due(self) -> None:
+        """Report that this process is running, and count the processes, if it is time to."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_SECONDS:
             given: list[str | float] = [self._name, _MEMBER_SECONDS]
@@ -233,7 +240,7 @@ class RedisRateLimits(RateLimits):
 
     async def leave(self) -> None:
         """Report that this process is shutting down."""
-        await self._ask(lambda: self._redis.zrem(self._members, self._name))
+        await self._ask_server(lambda: self._redis.zrem(self._members, self._name))
 
 
 def _escape(prefix: str) -> str:
@@ -245,7 +252,7 @@ def _escape(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Open rate limits shared through a server; raises as `open_client`."""
+    """Open rate limits shared through a server. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
         limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
         try:

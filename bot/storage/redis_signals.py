@@ -40,13 +40,13 @@ _Signal: TypeAlias = tuple[str, list[str]]
 """A topic and its keys."""
 
 
-class _Message(msgspec.Struct, array_like=True):
+class _SignalMessage(msgspec.Struct, array_like=True):
     sender: str
     signals: list[_Signal]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Message).decode
+_decode = msgspec.msgpack.Decoder(_SignalMessage).decode
 
 
 class RedisSignals(InProcessSignals):
@@ -95,7 +95,9 @@ class RedisSignals(InProcessSignals):
             signals = await self._next_signals()
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await self._redis.publish(SIGNALS_CHANNEL, _encode(_Message(self._id, signals)))
+                    await self._redis.publish(
+                        SIGNALS_CHANNEL, _encode(_SignalMessage(self._id, signals))
+                    )
             except (TimeoutError, RedisError, OSError) as error:
                 self._is_sending = False
                 self._add_problem(error)
@@ -175,7 +177,7 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, beat_seconds: float = _BEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Open signals exchanged through a server; raises as `open_client`."""
+    """Open signals exchanged through a server. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, beat_seconds)
         running = asyncio.create_task(signals.run(), name="signals")
@@ -190,14 +192,14 @@ async def check_redis(url: str) -> None:
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
+                await redis.publish(SIGNALS_CHANNEL, _encode(_SignalMessage("check", [])))
         except (TimeoutError, RedisError, OSError) as error:
             raise TroupeError(describe_redis_error(error, redis)) from error
 
 
 async def publish_signal(url: str, topic: str, keys: Sequence[str]) -> None:
     """Publish a signal and close the connection; ignore a server that is down."""
-    message = _Message(secrets.token_hex(8), [(topic, list(keys))])
+    message = _SignalMessage(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:
         with contextlib.suppress(TimeoutError, RedisError, OSError):
             async with asyncio.timeout(ANSWER_SECONDS):

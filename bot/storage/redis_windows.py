@@ -1,4 +1,4 @@
-"""Share session windows (see windows.py) between processes over Redis or Valkey.
+"""Share windows, which are the cached newest turns of sessions, between processes over Redis.
 
 Windows may be lost. Saving a window never waits for the server. Finding one waits for a moment at
 most; if the server did not respond, it is not asked for a while.
@@ -43,7 +43,7 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Shares windows; queued windows are written in the background in one round trip."""
+    """Shares sessions' newest turns (windows), and writes queued ones in the background."""
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
         self._redis = redis
@@ -100,11 +100,11 @@ class RedisWindows(SharedWindows):
             self._wake.clear()
             try:
                 async with asyncio.timeout(ANSWER_SECONDS), self._writing:
-                    await self._write()
+                    await self._write_queued()
             except _FAILURES as error:
                 self._pause(error)
 
-    async def _write(self) -> None:
+    async def _write_queued(self) -> None:
         waiting, self._waiting = self._waiting, {}
         async with self._redis.pipeline(transaction=False) as pipeline:
             for conversation, value in waiting.items():
@@ -125,7 +125,7 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Open windows shared through a server; raises as `open_client`."""
+    """Open session windows shared on a server. Raises `SettingsError` for a bad address."""
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)
     running = asyncio.create_task(windows.run(), name="shared windows")

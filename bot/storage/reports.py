@@ -1,8 +1,8 @@
 """Read-only queries for the console: answers, channels and queues.
 
 Answers are searched by columns in the database, and by content page by page in Python. A receipt
-does not contain the id of its answer's turn, because the row changes when another version is shown.
-So the turn is found by preset, time and text.
+does not contain the id of the answer's turn, which changes when another version of the answer is
+shown. So the turn is found by preset, time and text.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.drafts import Scene, find_newest_scene
 from bot.chat.incoming import Person
 from bot.chat.operation import (
     DeliveredPart,
     KnownChannel,
     KnownSession,
-    MadeSetting,
     MessageTrace,
     QueueState,
+    StoredChatSetting,
 )
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
@@ -61,15 +61,16 @@ class AnswerLog(Store):
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return up to `limit` matching answers, newest first.
 
-        If filters need receipts' contents, only a few thousand receipts are searched, so fewer
-        answers may be found; `next_before` continues the search, unless it is sorted differently.
+        If a filter needs receipts' contents, only a few thousand receipts are searched, so some
+        answers may be missing. In the default order, the result's `next_before` says where to
+        continue.
         """
         found: list[StoredAnswer] = []
         before = asked.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
-            size = _ROWS_PER_READ if _looks_into_content(asked) else limit + 1
+            size = _ROWS_PER_READ if _needs_content(asked) else limit + 1
             size = _MAX_ROWS_SEARCHED if asked.sort and size > limit + 1 else size
-            rows = await self._rows(asked, before, size)
+            rows = await self._select_rows(asked, before, size)
             found += await asyncio.to_thread(_select_matching, rows, asked, limit + 1 - len(found))
             if len(found) > limit:
                 return FoundAnswers(found[:limit], None if asked.sort else found[limit - 1].number)
@@ -82,7 +83,7 @@ class AnswerLog(Store):
     def find(self, number: int) -> Unit[StoredAnswer | None]:
         """Return an answer, or None if it does not exist or its text was deleted."""
         rows = yield SQL["answer"].query_alone(number=number)
-        return next(iter(decode_all("receipt", rows, _stored_answer)), None)
+        return next(iter(decode_all("receipt", rows, _to_stored_answer)), None)
 
     @reading
     def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
@@ -90,21 +91,23 @@ class AnswerLog(Store):
         return to_dict((yield SQL["feedback"].query_alone(number=number)))
 
     @reading
-    def find_before(self, answer: StoredAnswer) -> Unit[int | None]:
+    def find_previous(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the preset's previous answer in the conversation, or None."""
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
 
     @reading
-    def find_beside(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
+    def find_previous_and_next(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
         """Return the numbers of the conversation's previous and next answer."""
         of = {"of": answer.conversation, "number": answer.number}
         [[earlier, later]] = yield SQL["answers_beside"].query_alone(of)
         return earlier, later
 
     @reading
-    def counts(self, since: float, limit: int) -> Unit[Mapping[str, Mapping[str, int]]]:
+    def count_filter_values(
+        self, since: float, limit: int
+    ) -> Unit[Mapping[str, Mapping[str, int]]]:
         """Return how often the most frequent values of each filter column occur, by column."""
         found = {}
         for name in _COUNTED:
@@ -113,14 +116,14 @@ class AnswerLog(Store):
         return found
 
     @reading
-    def find_delivery(self, answer: StoredAnswer) -> Unit[float | None]:
+    def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
         """Return when an answer's last message was sent, or None if not sent or unknown."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
     @reading
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message (no quote or files) and its history; None if not found."""
+        """Return the answered message, without quote and files, and its history, or None."""
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
         rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
@@ -131,10 +134,10 @@ class AnswerLog(Store):
             return None
         earlier = yield SQL["earlier_turns"].query({**of, "in_session": session, "newest": parent})
         turns = _ancestors(earlier, parent)
-        return recorded_scene(answer.conversation, session, turns, one.scopes, one.preset)
+        return find_newest_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
     @reading
-    def _rows(self, asked: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
+    def _select_rows(self, asked: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
         values = {name: getattr(asked, name) for name in _CONDITIONS}
         given = {name: value for name, value in values.items() if value not in {None, ""}}
         conditions = [_CONDITIONS[name] for name in given]
@@ -145,7 +148,7 @@ class AnswerLog(Store):
         return (yield statement.query_alone({**given, "older_than": before, "most": size}))
 
 
-def _looks_into_content(asked: AnswerSearch) -> bool:
+def _needs_content(asked: AnswerSearch) -> bool:
     return bool(asked.text or asked.cut_off or asked.left_out or asked.min_seconds is not None)
 
 
@@ -154,7 +157,7 @@ def _select_matching(rows: Rows, asked: AnswerSearch, limit: int) -> list[Stored
     for row in rows:
         if len(found) == limit:
             break
-        answers = decode_all("receipt", [row], _stored_answer)
+        answers = decode_all("receipt", [row], _to_stored_answer)
         found += [one for one in answers if _matches(one.receipt, asked)]
     return found
 
@@ -172,7 +175,7 @@ def _matches(one: Receipt, asked: AnswerSearch) -> bool:
     return wanted in one.answer.casefold() or wanted in next(asked_for, "").casefold()
 
 
-def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
+def _to_stored_answer(row: Sequence[Any]) -> StoredAnswer:
     id_, conversation, at, content = row
     return StoredAnswer(id_, conversation, at, decode_receipt(content))
 
@@ -200,13 +203,13 @@ class ServiceState(ClockStore):
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return the ages in seconds of the oldest unanswered message and unsent row."""
+        """Return the ages in seconds of the oldest unanswered message and oldest unsent row."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
-    def trace(self, turn: str) -> Unit[MessageTrace]:
-        """Return the stored data about the processing of a message, by its turn's name."""
+    def trace_message(self, turn: str) -> Unit[MessageTrace]:
+        """Return how far a message, given by the name of its turn, has been processed."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
@@ -228,10 +231,10 @@ class ServiceState(ClockStore):
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
     @reading
-    def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
-        """Return all chat settings by scope, without people's self-descriptions."""
+    def chat_settings(self) -> Unit[Sequence[StoredChatSetting]]:
+        """Return all chat settings by scope, except what people wrote about themselves."""
         rows = yield SQL["made_settings"].query_alone()
-        return [decode(lambda row: MadeSetting(*row), row) for row in rows]
+        return [decode(lambda row: StoredChatSetting(*row), row) for row in rows]
 
     @reading
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from bot.chat.incoming import parse_address
-from bot.chat.operation import Restore
+from bot.chat.operation import DatabaseRestore
 from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.storage import histories, memories
@@ -42,12 +42,12 @@ async def prepare_restored(
 ) -> tuple[int, int]:
     """Prepare a restored database; may be repeated until a process uses it.
 
-    The tombstones contain all deletions, even before the backup. Until `answered_until`, in Unix
-    seconds, processes used the lost database, so that earlier messages are assumed to be answered.
+    `tombstones` record all deletions, including those before the backup. The database that was lost
+    was in use until `answered_until`, in Unix seconds, so earlier messages are assumed to be
+    answered.
 
-
-    Return the number of sent messages with unknown outcome, which are looked up on the platforms,
-    and the number of unanswered messages, which become context.
+    Return two numbers: of sent messages with unknown outcome, which are looked up on the platforms,
+    and of unanswered messages, which will only be read as context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
@@ -74,9 +74,9 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
             yield SQL["set_choice"].query({**of, **chosen, "conversation": ""})
         else:
             yield SQL["reset_choice"].query(of)
-        yield from memories.follow_consent(tombstone.consent_of)
+        yield from memories.apply_consent(tombstone.consent_of)
     if tombstone.memories:
-        yield from memories.delete_gone(tombstone.memories, now)
+        yield from memories.delete_memories_and_prompts(tombstone.memories, now)
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
         for name in _FORGET_PERSON:
@@ -101,17 +101,17 @@ _MATTERS_SECONDS = 30 * 86_400.0
 """A restore older than this no longer matters: platforms do not deliver older messages."""
 
 
-async def read_restore(database: Database, now: float) -> Restore | None:
+async def read_restore(database: Database, now: float) -> DatabaseRestore | None:
     """Return the most recent restore, or None if there was none in the last 30 days."""
     return await database.run_reading(lambda: _newest_restore(now))
 
 
-def _newest_restore(now: float) -> Unit[Restore | None]:
+def _newest_restore(now: float) -> Unit[DatabaseRestore | None]:
     rows = yield SQL["newest_restore"].query(since=now - _MATTERS_SECONDS)
     if not rows:
         return None
     forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
-    return Restore(
+    return DatabaseRestore(
         rows[0][0],
         frozenset((key, name) for key, name, _ in forgotten if name),
         {key: at for key, name, at in sorted(forgotten) if not name},
@@ -122,7 +122,7 @@ _CLOCKS_DIFFER_SECONDS = 2.0
 """The tolerance for platforms' clocks, which count whole seconds."""
 
 
-def last_written(database: Path) -> float | None:
+def last_write_time(database: Path) -> float | None:
     """Return when an SQLite database was last written, or None if there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
@@ -146,9 +146,9 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy, and return the old database's new name.
+    """Replace the database by the prepared copy `part`, and return the old database's new name.
 
-    The copy gets the modification time of the lost database, so that `last_written` returns the
+    The copy gets the modification time of the lost database, so that `last_write_time` returns the
     same time if the restore is repeated before the service starts.
 
     Raises `StoreError` if the files cannot be renamed.

@@ -40,7 +40,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         ("audit", "at", USAGE_SECONDS, "true"),
         ("message_note", "at", min(INBOX_SECONDS, receipt_seconds), "true"),
     ):
-        deleted += await _delete_old(database, table, time, now - seconds, condition)
+        deleted += await _delete_old_rows(database, table, time, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
@@ -50,7 +50,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
 
 
 async def _empty_receipts(database: Database, until: float) -> int:
-    """Delete the content of old receipts, page by page; their usage stays."""
+    """Delete the content of old receipts, page by page, but keep their token usage and cost."""
     emptied, since = 0, 0.0
     while True:
         [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
@@ -63,7 +63,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
         since = end
 
 
-async def _delete_old(
+async def _delete_old_rows(
     database: Database, table: str, time: str, moment: float, condition: str
 ) -> int:
     """Delete old rows that meet a condition, page by page, up to the first recent row."""
@@ -98,7 +98,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return the ids of those rows whose turns are complete, so that no edit needs the rows."""
+    """Return the outbox rows of complete turns, as messages of other turns may still be edited."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
@@ -133,7 +133,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     deleted = last = 0
     while True:
         rows = await database.fetch(SQL["page_of_turns"], last=last)
-        for key, expired in _by_conversation(rows, moment).items():
+        for key, expired in _group_by_conversation(rows, moment).items():
             deleted += await database.run(
                 lambda key=key, old=expired: _delete_turns_of(key, old, now)  # type: ignore[misc]
             )
@@ -143,7 +143,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
         last = rows[-1][0]
 
 
-def _by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
+def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
     found: dict[str, list[Sequence[object]]] = {}
     for row in rows:
         if row[3] < moment:
@@ -161,5 +161,5 @@ def _delete_turns_of(key: str, expired: Rows, now: float) -> Unit[int]:
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=names)
     yield SQL["delete_turns"].query(_list_values(row[0] for row in expired))
-    yield from memories.delete_stale(key, (), now)
+    yield from memories.delete_stale_memories(key, (), now)
     return len(expired)

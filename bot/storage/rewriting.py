@@ -54,7 +54,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
         row, changed = None, 0
         for found in (yield query):
             row = dict(zip(names, found, strict=True))
-            new = {name: database.codec.renewed(row[name]) for name in names[len(keys) :]}
+            new = {name: database.codec.reencode(row[name]) for name in names[len(keys) :]}
             if not new.items() <= row.items():
                 changed += 1
                 yield update.query({**row, **new})

@@ -16,16 +16,16 @@ import structlog
 
 from bot.chat.incoming import (
     Address,
-    Deleted,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    Joined,
     MediaItem,
+    MessageEdited,
+    MessagesDeleted,
     Person,
-    Pressed,
-    Reacted,
+    ReactionChanged,
     SayRequested,
     to_storable_text,
 )
@@ -73,11 +73,11 @@ def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value
 
 _KINDS: Mapping[type, str] = {
     IncomingMessage: "said",
-    Edited: "edited",
-    Deleted: "deleted",
-    Pressed: "pressed",
-    Reacted: "reacted",
-    Joined: "joined",
+    MessageEdited: "edited",
+    MessagesDeleted: "deleted",
+    ButtonPressed: "pressed",
+    ReactionChanged: "reacted",
+    ChatJoined: "joined",
     ForgetRequested: "forget",
     SayRequested: "say",
 }
@@ -104,7 +104,7 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
 
 
 class _Controls(msgspec.Struct, omit_defaults=True):
-    """The JSON in the column `buttons`: controls, and other content without its own column."""
+    """Content in the JSON column `buttons`: controls, and all that has no column of its own."""
 
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
@@ -141,7 +141,7 @@ def encode_content(
     thread: AnswerThread | None = None,
     private: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
-    """Return outbox columns; `buttons` contains all but text and face, or NULL if nothing."""
+    """Encode content as outbox columns; `buttons` is JSON of all but text and face, or NULL."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
     return {
         "text": to_storable_text(content.text),
@@ -199,7 +199,7 @@ def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
         "preset": one.preset,
         "preset_version": one.preset_version,
         "message_id": one.message_id,
-        "sent_as": encode_parts(one.sent_as),
+        "sent_as": encode_names(one.sent_as),
         "observed": one.observed,
         "active": is_active,
         "files": encode_files(one.files),
@@ -223,13 +223,13 @@ def to_turn(row: Sequence[Any]) -> Turn:
     )
 
 
-def encode_parts(names: Sequence[str]) -> str | None:
-    """Join the names of parts, with a line break around each; None if there are no names."""
+def encode_names(names: Sequence[str]) -> str | None:
+    """Join names, with a line break before and after each. Return None if there are none."""
     return "\n" + "".join(f"{name}\n" for name in names) if names else None
 
 
 def encode_files(files: Sequence[MediaItem]) -> str | None:
-    """Encode files' addresses; None if there are none."""
+    """Encode the addresses of files as text, or return None if there are no files."""
     storable = [replace(one, name=to_storable_text(one.name)) for one in files]
     return _encode_files(storable).decode() if storable else None
 

@@ -65,11 +65,11 @@ class SqliteWriter:
         self._thread.start()
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit of work and commit it; raises as `commit` does."""
+        """Run a unit of work and commit it. If it raises, nothing is written."""
         return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
     def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Run a function, which may run twice, and commit; if it raises, nothing is written."""
+        """Run a function and commit, or write nothing if it raises; it may run twice."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()
@@ -95,7 +95,7 @@ class SqliteWriter:
                 except sqlite3.Error as error:  # the database cannot be opened
                     outcomes = [(done, None, error) for _, done in batch]
                 if outcomes:
-                    self._loop.call_soon_threadsafe(_deliver, outcomes)
+                    self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
                 together = len(batch) > 1
                 begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
         finally:
@@ -103,7 +103,7 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Wait until a time, then collect units; return them, and whether the writer must stop."""
+        """Return the units to commit together from `begins_at` on, and whether to stop then."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
@@ -119,7 +119,7 @@ class SqliteWriter:
 def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
     """Commit all units in one transaction; if one fails, commit each unit separately."""
     try:
-        values = _transaction(connection, [work for work, _ in batch])
+        values = _run_in_transaction(connection, [work for work, _ in batch])
     except Exception as error:  # noqa: BLE001 -- the error belongs to the unit's caller
         if len(batch) == 1:
             return [(batch[0][1], None, error)]
@@ -127,7 +127,7 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
     return [(done, value, None) for (_, done), value in zip(batch, values, strict=True)]
 
 
-def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
+def _run_in_transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
     # With a plain BEGIN, two processes that read and then write would lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -147,7 +147,7 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCod
     try:
         query = next(unit)
         while True:
-            query = unit.send(_rows_of(cursor, query, codec))
+            query = unit.send(_execute_query(cursor, query, codec))
     except StopIteration as ended:
         value: T = ended.value
         return value
@@ -155,7 +155,7 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCod
         unit.close()
 
 
-def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
+def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("sqlite")
     if len(query.many) > 1:
         cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many])
@@ -167,7 +167,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     return decode_rows(cursor.fetchall(), tuple([one[0] for one in cursor.description]), codec)
 
 
-def _deliver(outcomes: Sequence[_Outcome]) -> None:
+def _deliver_outcomes(outcomes: Sequence[_Outcome]) -> None:
     gate = resume_limiter()
     for outcome in outcomes:
         gate.call_or_defer(functools.partial(_wake_caller, *outcome))
@@ -233,9 +233,9 @@ class SqliteThreadPool(ConnectionPool):
             _create_for_owner(Path(self._file))
         self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
         attach_codec(self._reader, self._codec)
-        event.listen(self._reader, "connect", _prepare)
+        event.listen(self._reader, "connect", _prepare_connection)
         self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
-        self._writer = SqliteWriter(self._open, self._codec)
+        self._writer = SqliteWriter(self._open_connection, self._codec)
         self._engines: dict[int, Engine] = {}
 
     @override
@@ -257,7 +257,9 @@ class SqliteThreadPool(ConnectionPool):
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await self._writer.commit(lambda connection: self._with_core(connection, unit))
+        return await self._writer.commit(
+            lambda connection: self._run_with_sqlalchemy(connection, unit)
+        )
 
     @override
     async def close(self) -> None:
@@ -275,13 +277,13 @@ class SqliteThreadPool(ConnectionPool):
         with self._reader.connect() as connection:
             return unit(connection)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
         # Only the thread that opens the connection uses it, except for the last close.
         connection = sqlite3.connect(self._file, check_same_thread=False)
-        _prepare(connection)
+        _prepare_connection(connection)
         return connection
 
-    def _with_core(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
+    def _run_with_sqlalchemy(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function inside the driver's open transaction, and return its result."""
         engine = self._engines.get(id(connection))
         if engine is None:
@@ -292,7 +294,7 @@ class SqliteThreadPool(ConnectionPool):
 
 
 def _create_for_owner(file: Path) -> None:
-    """Create the database readable by its owner only; the log file gets the same mode."""
+    """Create a database that only its owner can read; SQLite gives its log the same mode."""
     with contextlib.suppress(OSError):  # opening the database reports the problem
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
@@ -313,7 +315,7 @@ def _do_nothing(_connection: object) -> None:
     """Do nothing, because the writer's thread begins and ends the transaction."""
 
 
-def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
+def _prepare_connection(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
     connection.isolation_level = None  # so that we run BEGIN ourselves
     # Replace invalid UTF-8, so that a statement does not fail because of one row.
     connection.text_factory = operator.methodcaller("decode", errors="replace")
@@ -325,7 +327,7 @@ def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Turn on WAL mode; retry while another connection is doing so, because SQLite fails."""
+    """Turn on WAL mode, and try again if that fails because another connection does the same."""
     for _ in range(_TRIES_FOR_LOG):
         try:
             cursor.execute(_WRITE_AHEAD_LOG)

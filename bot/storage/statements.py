@@ -55,12 +55,12 @@ _encode_json = msgspec.json.Encoder().encode
 class Statement:
     """A statement in PostgreSQL's dialect, with values written as `:name`.
 
-    `:now` is the time used for leases. On PostgreSQL it is the server's, because clocks of machines
-    may be wrong. On SQLite the unit provides `now`, the machine's time. FOR UPDATE and FOR SHARE
-    are removed for SQLite, where only one unit writes at a time.
+    `:now` is the time used for leases. On PostgreSQL it is the server's time, because the clocks of
+    machines may be wrong. On SQLite it is the machine's time, which the unit of work provides as
+    `now`. FOR UPDATE and FOR SHARE are removed for SQLite, where only one unit writes at a time.
 
-    A value or column with the name of an encryptable column is encrypted. `lists` are values of
-    such a column for several rows; `tables` are complete rows, passed as JSON.
+    Values and columns are encrypted if they have the name of an encryptable column. The values
+    named in `lists` are lists of such texts; those named in `tables` are lists of complete rows.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Statement:
 
 
 def read_sections(*files: str) -> dict[str, str]:
-    """Return sections of SQL files by their heading `-- name: NAME`; expand each `{NAME}`."""
+    """Return SQL files' sections by their `-- name: NAME`; `{NAME}` inserts an earlier section."""
     texts = [(Path(__file__).parent / file).read_text("utf-8") for file in files]
     _, *parts = _HEADING.split("\n".join(texts))
     sections: dict[str, str] = {}
@@ -173,13 +173,13 @@ def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
 
 
 def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
-    places = _encrypted_places(columns)
+    places = _encrypted_indexes(columns)
     return [_decode_row(row, places, codec) for row in rows] if places else rows
 
 
 @functools.cache
-def _encrypted_places(columns: tuple[str, ...]) -> list[int]:
-    """Return the indexes of encryptable columns, ignoring the prefixes "_" and "_head_"."""
+def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
+    """Return indexes of encryptable columns; their prefixes "_" and "_head_" are ignored."""
     return [
         place
         for place, name in enumerate(columns)
@@ -246,5 +246,5 @@ def to_dict(rows: Rows) -> dict[Any, Any]:
 
 
 def encode_sources(sources: Collection[str]) -> str:
-    """Return the SQL value `served`, a list of bots in the form of `Address.source`."""
+    """Encode bots, each named as in `Address.source`, as the SQL value `served`."""
     return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

@@ -88,7 +88,7 @@ WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by
 RETURNING session, ready_since
 
 -- name: begin_next_message
--- The numbers are those of `Attempt` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
+-- The numbers are those of `ProcessingState` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
 -- 3 deferred. An attempt that is still recorded did not end: its process died. A second death in a
 -- row alone explains the first one as well. A suspect is not in flight before the worker starts
 -- with it. `+ 0` makes SQLite search the few open rows of the conversation, not all newer rows.
@@ -146,7 +146,7 @@ VALUES (:conversation, :session, (
 )
 
 -- name: remove_failed
--- A question that failed before it was answered is kept besides, see `load_failed`. With an OR in
+-- A question that failed before it was answered is kept besides, see `load_failed_questions`. With an OR in
 -- one statement, SQLite deletes the first rows before it looks for the others.
 DELETE FROM turn
 WHERE conversation = :of AND NOT active AND sent_as IS NOT NULL AND message_id IN (

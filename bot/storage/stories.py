@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Stores stories; writes for one character run one at a time, so that workers agree."""
+    """Stores characters' stories. Changes to one character's stories are made one at a time."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -43,12 +43,14 @@ class SqlStories(Store, Stories):
     def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Unit[Sequence[str]]:
-        wanted = {_key(text): text for text in texts}
+        wanted = {_story_key(text): text for text in texts}
         places = {key: place for place, key in enumerate(wanted)}
-        known = yield from _load_known(character)
+        known = yield from _load_known_stories(character)
         if {key: place for key, (place, _) in known.items()} != places:
             yield SQL["raise_story_revision"].query(of=character)
-            known = yield from _load_known(character)  # another process may have changed them
+            known = yield from _load_known_stories(
+                character
+            )  # another process may have changed them
             for key in known.keys() - wanted.keys():
                 yield SQL["delete_story"].query(of=character, key=key)
             for key, place in places.items():
@@ -68,14 +70,16 @@ class SqlStories(Store, Stories):
         yield SQL["raise_story_revision"].query(of=character)
         for one in vectors:
             made = {"model": model_id, "vector": one.vector}
-            yield SQL["set_story_vector"].query({"of": character, "key": _key(one.text), **made})
+            yield SQL["set_story_vector"].query(
+                {"of": character, "key": _story_key(one.text), **made}
+            )
 
     @override
-    async def nearest(
+    async def find_nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
         vectors = await self._load_cached(character, model_id, len(query))
-        ranked = await asyncio.to_thread(_rank, vectors, query, limit)
+        ranked = await asyncio.to_thread(_rank_by_similarity, vectors, query, limit)
         texts = await self._texts(character, [key for key, _ in ranked])
         return [Story(*texts[key], score) for key, score in ranked if key in texts]
 
@@ -90,7 +94,7 @@ class SqlStories(Store, Stories):
         known = self._cache.get(character)
         revision, rows = await self._read_vectors(character, model_id, known)
         if rows is not None:
-            known = await asyncio.to_thread(_pack, revision, model_id, rows, vector_bytes)
+            known = await asyncio.to_thread(_pack_vectors, revision, model_id, rows, vector_bytes)
             self._cache[character] = known
             self._evict()
         assert known is not None  # noqa: S101 -- its rows were read otherwise
@@ -101,7 +105,7 @@ class SqlStories(Store, Stories):
     def _read_vectors(
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the revision and its vectors; the vectors are None if `known` is up to date."""
+        """Return the newest revision and its vectors, with None if `known` has that revision."""
         found = yield SQL["story_revision"].query(of=character)
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):
@@ -116,17 +120,17 @@ class SqlStories(Store, Stories):
             self._cache.popitem(last=False)
 
 
-def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
+def _load_known_stories(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
     """Return each story's position and the model of its vector, by story key."""
     rows = yield SQL["known_stories"].query(of=character)
     return {key: (place, model) for key, place, model in rows}
 
 
-def _key(text: str) -> str:
+def _story_key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _pack(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
+def _pack_vectors(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
     # A service may change the length of vectors without renaming the model.
     fitting = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
     numbers = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
@@ -134,7 +138,9 @@ def _pack(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _Cache
     return _CachedVectors(revision, model_id, [key for key, _ in fitting], matrix)
 
 
-def _rank(vectors: _CachedVectors, query: PackedVector, limit: int) -> list[tuple[str, float]]:
+def _rank_by_similarity(
+    vectors: _CachedVectors, query: PackedVector, limit: int
+) -> list[tuple[str, float]]:
     scores = vectors.matrix @ np.frombuffer(query, dtype="<f4")
     best = np.argsort(-scores, kind="stable")[: max(0, limit)]
     return [(vectors.keys[number], float(scores[number])) for number in best]

@@ -1,8 +1,8 @@
 """Summaries of conversations in SQL, with the number of turns that each covers.
 
-Before each answer, a summary is checked against that number, which changes when a turn is removed;
-changing a turn deletes the summaries that cover it (histories.py). A new summary is checked against
-the full texts of its turns before it is stored.
+Before each answer, the number of turns is compared with the history, to notice that a turn was
+removed. When a turn is changed, the summaries that cover it are deleted. A new summary is stored
+only if the full texts of its turns are still the same.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from bot.storage.statements import SQL, Unit
 class SqlSummaries(Store):
     @reading
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
-        """Return the whole session, with its summary if that is still valid."""
+        """Return the whole session, with its summary if the summary is still valid."""
         found = yield from _load_turns(conversation_key)
         return replace(found, summary=None) if found.has_stale_summary else found
 
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the session's summary, after a cheap check that misses edits of equal length."""
+        """Return the session's summary if it seems valid; edits of equal length go unnoticed."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
@@ -35,8 +35,8 @@ class SqlSummaries(Store):
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
         """Return the newest 400 turns of all sessions since a moment, and that moment.
 
-        Times are Unix seconds. If `since` is None, the moment of the person's last turn is used;
-        the returned moment is None if they wrote nothing here.
+        Times are Unix seconds. If `since` is None, the moment is that of the person's last turn, or
+        None if the person has written nothing here.
         """
         of, session, own_id = {"of": conversation_key}, 0, 0
         if since is None:

@@ -49,11 +49,7 @@ def _numbered_table(name: str, *items: SchemaItem) -> Table:
 
 
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
-    """Create an index of the rows that meet a condition.
-
-    Only queries that repeat the condition literally, with constants, use it: with a bound value,
-    SQLite would plan again each time or scan the table.
-    """
+    """Create an index of some rows, used only by queries with the same condition and constants."""
     where = text(condition)
     return Index(name, *columns, sqlite_where=where, postgresql_where=where)
 
@@ -179,7 +175,7 @@ turn = _numbered_table(
     Column("parent", BigInteger),  # the turn that it follows; NULL: it begins the session
     Column("active", Boolean, nullable=False, server_default=true()),
     Column("message_id", Text),  # the platform's id of a person's message
-    Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
+    Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_names`
     Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
     # where the platform has the files of a question, see `encode_files`; NULL: it has none
     Column("files", EncryptableText()),

@@ -1,8 +1,8 @@
-"""Tokens and sessions of the console, in SQL."""
+"""Login tokens, API tokens and sessions of the web console, in SQL."""
 
 from collections.abc import Sequence
 
-from bot.chat.access import ApiToken, Scope
+from bot.chat.access import ApiToken, TokenScope
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.statements import SQL, Unit
 
@@ -10,18 +10,18 @@ _LOGIN, _SESSION, _API = "login", "session", "api"
 
 
 class ConsoleTokens(ClockStore):
-    """Stores the console's tokens, only as SHA-256 hashes."""
+    """Stores the console's login tokens, sessions and API tokens, only as SHA-256 hashes."""
 
     async def add_login(self, digest: str, expires_at: float) -> None:
         """Store a one-time login token."""
-        await self._add(digest, _LOGIN, expires_at)
+        await self._add_token(digest, _LOGIN, expires_at)
 
     async def use_login(self, digest: str) -> bool:
         """Delete a one-time token; return whether it was valid."""
         return await self._use_token(digest, _LOGIN)
 
     async def add_session(self, digest: str, expires_at: float) -> None:
-        await self._add(digest, _SESSION, expires_at)
+        await self._add_token(digest, _SESSION, expires_at)
 
     @reading
     def has_session(self, digest: str) -> Unit[bool]:
@@ -48,12 +48,12 @@ class ConsoleTokens(ClockStore):
     @reading
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
         rows = yield SQL["find_token"].query_alone(self._token_values(digest, _API))
-        return _api_token(*rows[0]) if rows else None
+        return _to_api_token(*rows[0]) if rows else None
 
     @reading
     def api_tokens(self) -> Unit[Sequence[ApiToken]]:
         """Return all API tokens, ordered by name."""
-        return [_api_token(*row) for row in (yield SQL["api_tokens"].query_alone())]
+        return [_to_api_token(*row) for row in (yield SQL["api_tokens"].query_alone())]
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
@@ -61,7 +61,7 @@ class ConsoleTokens(ClockStore):
         return bool((yield SQL["revoke_token"].query(name=name)))
 
     @transaction
-    def _add(self, digest: str, kind: str, expires_at: float) -> Unit[None]:
+    def _add_token(self, digest: str, kind: str, expires_at: float) -> Unit[None]:
         row = {**self._token_values(digest, kind), "expires_at": expires_at}
         yield SQL["delete_expired_tokens"].query(row)
         yield SQL["add_token"].query(row)
@@ -74,5 +74,7 @@ class ConsoleTokens(ClockStore):
         return {"digest": digest, "kind": kind, "at": self._clock.now()}
 
 
-def _api_token(name: str, scopes: str, created_at: float, channels: str) -> ApiToken:
-    return ApiToken(name, tuple(map(Scope, scopes.split())), created_at, tuple(channels.split()))
+def _to_api_token(name: str, scopes: str, created_at: float, channels: str) -> ApiToken:
+    return ApiToken(
+        name, tuple(map(TokenScope, scopes.split())), created_at, tuple(channels.split())
+    )

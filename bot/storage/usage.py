@@ -24,7 +24,7 @@ class Budgets(Store):
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Reserve an amount in all budgets; if it exceeds one, reserve none and return that one."""
+        """Reserve an amount in all budgets, or only return the first budget that it exceeds."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
@@ -91,7 +91,7 @@ GROUPS = {
 
 
 @cache
-def _grouped_by(group: str) -> Statement:
+def _usage_statement(group: str) -> Statement:
     return Statement(SQL["usage_over_time"].text.replace("{group}", GROUPS[group]))
 
 
@@ -107,12 +107,12 @@ class UsageTotals(Store):
     def over_time(
         self, by: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
-        """Return usage sums per time step (numbered in the period) and group (see `GROUPS`)."""
-        rows = yield _grouped_by(by).query_alone(since=since, until=until, step=step)
+        """Return (time step counted from `since`, group name, usage); `by` is a key of `GROUPS`."""
+        rows = yield _usage_statement(by).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
     @reading
-    def first_words(
+    def first_word_delays(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
         """Count answers by time step (numbered in the period) and seconds to the first word."""
@@ -121,8 +121,10 @@ class UsageTotals(Store):
         return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
     @reading
-    def failures(self, kind: str, since: float, until: float, step: float) -> Unit[dict[int, int]]:
-        """Return the number of notes whose keys begin with `kind`, by time step in the period."""
+    def count_failures(
+        self, kind: str, since: float, until: float, step: float
+    ) -> Unit[dict[int, int]]:
+        """Return the number of failures of a kind per time step, counted from `since`."""
         of = {"kind": kind, "since": since, "until": until, "step": step}
         return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(of))}
 

@@ -131,13 +131,15 @@ class SqlWebChannels(Store):
         return _to_messages(rows)[::-1]
 
     @reading
-    def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
+    def list_changed_messages(
+        self, channel_id: str, after: int, limit: int
+    ) -> Unit[Sequence[WebMessage]]:
         """Return the messages changed since a revision, in order of change."""
         asked = {"of": channel_id, "newer_than": after, "most": limit}
         return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler, which must not block, with changed channels; return a stop function."""
+        """Call a nonblocking handler with changed ids until the returned function is called."""
         return self._signals.subscribe(_TOPIC, handler)
 
 
@@ -172,12 +174,12 @@ class HistoryCopies(Store):
         self._conversations = conversations
 
     @reading
-    def recent(self, limit: int) -> Unit[Sequence[str]]:
+    def recent_conversations(self, limit: int) -> Unit[Sequence[str]]:
         """Return conversation keys, those with the most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns to an unused target; return the copies."""
+        """Copy the newest turns of one conversation to an unused one, and return the copies."""
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
         return turns if await self._store(turns, target) else ()
@@ -200,8 +202,8 @@ _MAX_MESSAGES = 100_000
 
 
 @dataclass(eq=False)
-class ForgottenWebMessages(ConversationMemory):
-    """Blanks web messages whose turns were forgotten, and their answers; keeps commands."""
+class WebMessageBlanker(ConversationMemory):
+    """Blanks web messages of forgotten turns and their answers, but not commands or replies."""
 
     channels: SqlWebChannels
     conversations: Conversations

@@ -28,7 +28,7 @@ _CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
 
 @value_class
 class SessionWindow:
-    """A session's newest turns, oldest first."""
+    """A session's newest turns, oldest first, as cached for the next answer."""
 
     session: int
     turns: tuple[Turn, ...]
@@ -40,23 +40,25 @@ class SessionWindow:
     """The `Session.memo` of the session."""
 
     def newest(self, max_turns: int) -> Session | None:
-        """Return the newest turns, or None if the window contains too few."""
+        """Return a session of the newest turns, or None if too few turns are cached."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
         newest = self.turns[-max_turns:] if max_turns > 0 else ()
         return Session(self.session, newest, self.memo)
 
     def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
-        """Return the window with turns appended to the session."""
+        """Return a window to which new turns of the session are appended."""
         if not turns:
             return self
         grown = (*self.turns, *turns)
         return _make_window(self.session, grown, self.size, turns, self.is_whole, self.memo)
 
     def without(self, removed: TurnRange) -> "SessionWindow":
-        """Return the window with turns deleted from the session."""
+        """Return a window without turns that were deleted from the session."""
         kept = removed.remove_from(self.turns)
-        return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
+        return SessionWindow(
+            self.session, kept, self.is_whole, sum(map(_turn_size, kept)), self.memo
+        )
 
 
 def create_window(session: Session, max_turns: int) -> SessionWindow:
@@ -74,43 +76,39 @@ def _make_window(
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
     surplus, kept = turns[:-_MAX_TURNS], turns[-_MAX_TURNS:]
-    size += sum(map(_size, added)) - sum(map(_size, surplus))
+    size += sum(map(_turn_size, added)) - sum(map(_turn_size, surplus))
     return SessionWindow(session, kept, is_whole and not surplus, size, memo)
 
 
-def _size(turn: Turn) -> int:
+def _turn_size(turn: Turn) -> int:
     return len(turn.text) + _CHARS_PER_TURN
 
 
 class SharedWindows(Protocol):
-    """Windows shared between processes; any window may be lost at any time."""
+    """Shares sessions' newest turns (windows) between processes. Any window may be lost."""
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Queue the window of an ended claim for sharing; never waits or fails."""
+        """Queue a session's newest turns for sharing when its claim ends. Never wait or fail."""
 
     async def find(self, claim: Claim) -> SessionWindow | None:
-        """Return the window shared by the previous claim, or None if not found quickly."""
+        """Return turns that the previous claim shared, or None if they are not found quickly."""
 
     async def drop(self, claim: Claim) -> None:
-        """Delete a shared window, even if still queued; on failure, it expires by itself."""
+        """Delete the shared or queued turns of a conversation. If this fails, they expire."""
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CacheEntry:
     epoch: int
     window: SessionWindow | None
 
 
 class SessionWindows(ConversationMemory):
-    """The windows of the most recently claimed conversations.
-
-    A window belongs to a claim. Before writing anything, `take` the window, and `put` the new
-    window after the commit. In between, and after a failure, there is no window.
-    """
+    """Caches conversations' newest turns; `take` them before a change, `put` after its commit."""
 
     def __init__(self, max_chars: int = _MAX_CHARS) -> None:
         self._max_chars = max_chars
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
         self._chars = 0
 
     @override
@@ -124,12 +122,12 @@ class SessionWindows(ConversationMemory):
             self._chars -= entry.window.size
 
     def move_to(self, claim: Claim) -> None:
-        """Assign the previous claim's window to this claim, or drop an older window."""
+        """Reuse the window cached under the previous claim for this claim; drop an older window."""
         before = self._entries.get(claim.conversation)
         if before is not None and before.epoch >= claim.epoch:
             return  # there is already a later claim
         window = before.window if before and before.epoch == claim.epoch - 1 else None
-        self._set(claim, window)
+        self._set_window(claim, window)
         self._entries.move_to_end(claim.conversation)
         self._drop_surplus()
 
@@ -138,21 +136,21 @@ class SessionWindows(ConversationMemory):
         return entry.window if entry is not None and entry.epoch == claim.epoch else None
 
     def take(self, claim: Claim) -> SessionWindow | None:
-        """Remove and return a claim's window, or None if there is none."""
+        """Remove and return the window cached under a claim, or None if there is none."""
         window = self.get(claim)
         if window is not None:
-            self._set(claim, None)
+            self._set_window(claim, None)
         return window
 
     def put(self, claim: Claim, window: SessionWindow) -> None:
-        """Cache a claim's window, unless there is a later claim or the entry was evicted."""
+        """Cache a window under a claim, unless there is a later claim or the cache was full."""
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch == claim.epoch:
-            self._set(claim, window)
+            self._set_window(claim, window)
             self._drop_surplus()
 
-    def _set(self, claim: Claim, window: SessionWindow | None) -> None:
-        entry = self._entries.setdefault(claim.conversation, _Entry(claim.epoch, None))
+    def _set_window(self, claim: Claim, window: SessionWindow | None) -> None:
+        entry = self._entries.setdefault(claim.conversation, _CacheEntry(claim.epoch, None))
         self._chars += (window.size if window else 0) - (entry.window.size if entry.window else 0)
         entry.epoch, entry.window = claim.epoch, window
 

@@ -92,7 +92,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _write_repeats(self, now: float, before: float) -> None:
-        """Log the repeats of records last written by `before`; forget those without repeats."""
+        """Log how often records written before `before` were repeated; forget unrepeated ones."""
         for key, repeats in list(self._seen.items()):
             if repeats.written_at > before:
                 continue
@@ -207,7 +207,7 @@ _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
-    """A structlog processor, after masking, that keeps the latest log events of chat messages."""
+    """A structlog processor that keeps the latest log events of chat messages, already masked."""
 
     def __init__(self, max_events: int = _MAX_EVENTS) -> None:
         self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)

@@ -107,7 +107,7 @@ def record_usage(usage: Usage) -> None:
             counter.inc(tokens)
 
 
-def withheld_answers() -> int:
+def count_withheld_answers() -> int:
     """Return the number of answers that checks withheld since this process started."""
     samples = [one for metric in CHECKED_ANSWERS.collect() for one in metric.samples]
     withheld = (one for one in samples if one.labels.get("outcome") != "unchecked")
@@ -203,7 +203,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_tracing(url: str) -> Callable[[], None]:
-    """Export spans to a URL by OTLP over HTTP; return a stop function; raises `SettingsError`."""
+    """Export spans by OTLP/HTTP until the returned function is called; raises `SettingsError`."""
     sdk, export, id_generator, resources, otlp = (
         import_extra(f"opentelemetry.{name}", "TROUPE_TRACES_URL")
         for name in (

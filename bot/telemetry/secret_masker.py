@@ -85,7 +85,7 @@ _NEWER: set[str] = set()
 
 
 def register_secrets(secrets: Iterable[str]) -> None:
-    """Make all maskers mask these secrets, too, such as from a replaced secret file."""
+    """Mask these secrets, too, from now on, such as the new content of a secret file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_list_encodings(one))
@@ -149,7 +149,7 @@ def mask_pasted_tokens(text: str) -> str:
 
 
 def _may_have_token(text: str) -> bool:
-    """Check quickly, without matching formats, whether a text may contain a token or key."""
+    """Return whether a text may contain a token or key, by a quick check."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
     longest = max(map(len, text.split()), default=0)
@@ -157,7 +157,7 @@ def _may_have_token(text: str) -> bool:
 
 
 class TokenFilter:
-    """Masks tokens in streamed text; holds text back while it may still become a token.
+    """Masks secret tokens in streamed text, and holds text back that may still become one.
 
     Values after names such as `PASSWORD=` are not masked, because the model invents them.
     """
@@ -170,14 +170,14 @@ class TokenFilter:
     def feed(self, text: str) -> str:
         """Add text, and return the text that can be shown now."""
         self._held += text
-        return self._release(self._releasable_length())
+        return self._release_text(self._releasable_length())
 
     def finish(self) -> str:
         """Return the text that is still held back, at the end of the stream."""
-        return self._release(len(self._held))
+        return self._release_text(len(self._held))
 
     def _releasable_length(self) -> int:
-        """Return how many characters can be released because they cannot grow into a token."""
+        """Return how many characters can be shown, because they cannot become a secret token."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
             end = _KEY_END.search(held, begin.end())
@@ -194,7 +194,7 @@ class TokenFilter:
         )
         return start if may_grow and len(word) <= _LONGEST_OPEN_CHARS else len(held)
 
-    def _release(self, length: int) -> str:
+    def _release_text(self, length: int) -> str:
         released, self._held = self._held[:length], self._held[length:]
         if not released:
             return ""

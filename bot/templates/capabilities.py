@@ -13,7 +13,7 @@ rewritten to a form that the template accepts, judging by its output, not by the
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from bot.chat.prompt import Capabilities
+from bot.chat.prompt import TemplateCapabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.jinja_template import Message
 
@@ -48,8 +48,8 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
-) -> Capabilities:
-    """Detect what a template rejects or drops by rendering probes; raise if one did not finish."""
+) -> TemplateCapabilities:
+    """Detect what a template rejects or drops in test chats; raises if a rendering was stopped."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
@@ -59,8 +59,8 @@ async def detect_capabilities(
         for suffix in ("", _PARTS_SUFFIX)
     )
     if parts["accepts_text_content"] and not texts["accepts_text_content"]:
-        return Capabilities(**{**parts, "accepts_text_content": False})
-    return Capabilities(**{**texts, "accepts_text_content": True})
+        return TemplateCapabilities(**{**parts, "accepts_text_content": False})
+    return TemplateCapabilities(**{**texts, "accepts_text_content": True})
 
 
 async def render_or_none(
@@ -88,7 +88,7 @@ def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> b
 
 
 def adapt_messages(
-    messages: Sequence[Message], capabilities: Capabilities, *, trim_inputs: bool = False
+    messages: Sequence[Message], capabilities: TemplateCapabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
     """Return a conversation rewritten to a form that the template accepts."""
     adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
@@ -102,7 +102,7 @@ def adapt_messages(
 
 
 def _fold_system_into_user(
-    messages: Sequence[Message], capabilities: Capabilities
+    messages: Sequence[Message], capabilities: TemplateCapabilities
 ) -> list[Message]:
     folded: list[Message] = []
     pending: Message | None = None
@@ -122,7 +122,9 @@ def _fold_system_into_user(
     return folded
 
 
-def _append_folded(folded: list[Message], pending: Message, capabilities: Capabilities) -> None:
+def _append_folded(
+    folded: list[Message], pending: Message, capabilities: TemplateCapabilities
+) -> None:
     if folded and not capabilities.accepts_repeated_roles and _can_merge(folded[-1], pending):
         pending = _join_messages(folded.pop(), pending, "\n\n")
     folded.append(pending)

@@ -42,17 +42,17 @@ def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
             texts = [getattr(template, name, None) or "" for name in ROLE_TEXT_KEYS]
             found = {token for text in texts for token in _tokens_in_text(text)}
             found.update(template.stop_words or ())
-    return tuple(sorted((token for token in found if len(token) > 1), key=_longest_first))
+    return tuple(sorted((token for token in found if len(token) > 1), key=_longest_first_key))
 
 
 def split_separators(template: ChatTemplate) -> tuple[str, ...]:
     """Return the strings at which a template splits messages, such as `</think>`, longest first."""
     if not isinstance(template, JinjaTemplate):
         return ()
-    return tuple(sorted(_separators_in_source(template.source), key=_longest_first))
+    return tuple(sorted(_separators_in_source(template.source), key=_longest_first_key))
 
 
-def _longest_first(text: str) -> tuple[int, str]:
+def _longest_first_key(text: str) -> tuple[int, str]:
     return -len(text), text
 
 
@@ -140,12 +140,14 @@ def render_spans(
     tokens = find_control_tokens(template)
     prompt = render(messages)
     for mark in (_mark_whole, _mark_stripped, _mark_between(split_separators(template))):
-        spans = _locate(render, messages, prompt, mark, tokens)
+        spans = _locate_texts(render, messages, prompt, mark, tokens)
         if spans is not None:
             return spans
     safe = [_map_texts(one, lambda text: break_control_tokens(text, tokens)) for one in messages]
     prompt = render(safe)
-    return _locate(render, safe, prompt, _mark_stripped, tokens) or [TextSpan(prompt, trusted=True)]
+    return _locate_texts(render, safe, prompt, _mark_stripped, tokens) or [
+        TextSpan(prompt, trusted=True)
+    ]
 
 
 def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
@@ -162,7 +164,7 @@ def render_messages(template: ChatTemplate, messages: Sequence[Message], **optio
             return prompt
 
 
-def _locate(
+def _locate_texts(
     render: RenderMessages,
     messages: Sequence[Message],
     prompt: str,
@@ -273,10 +275,7 @@ def _character_class(code_points: Sequence[int]) -> str:
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return unused characters to mark texts, or None if there are too few.
-
-    For each message, there is a pair for its texts and a pair for its name.
-    """
+    """Return two pairs of unused characters per message, to enclose its texts and name, or None."""
     used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
     unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
     found = list(islice(unused, 4 * len(messages)))

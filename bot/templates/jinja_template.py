@@ -1,8 +1,8 @@
 """Render Jinja chat templates, byte for byte like transformers' `apply_chat_template`.
 
 The rules are in docs/sources.md#jinja. Jinja's own sandbox protects code and files, but lets a
-template print functions and classes with names and addresses. Here, a template gets a `Function`
-instead, which it can only call.
+template print functions and classes with names and addresses. Here, a template gets an
+`UnprintableFunction` instead, which it can only call.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing_extensions import override
 from bot.errors import TemplateError
 
 
-class Function:
+class UnprintableFunction:
     """A function or class that a template can call but not print."""
 
     __slots__ = ("_call",)
@@ -43,9 +43,9 @@ class Function:
         return "a function"  # appears in lists and error messages
 
 
-def _callable_only(value: Any) -> Any:
-    is_function = callable(value) and not isinstance(value, Undefined | Function)
-    return Function(value) if is_function else value
+def _wrap_callable(value: Any) -> Any:
+    is_function = callable(value) and not isinstance(value, Undefined | UnprintableFunction)
+    return UnprintableFunction(value) if is_function else value
 
 
 class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
@@ -60,15 +60,15 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = to_json
         self.globals["raise_exception"] = raise_exception
         self.globals["namespace"] = PublicNamespace
-        self.globals.update({name: _callable_only(one) for name, one in self.globals.items()})
+        self.globals.update({name: _wrap_callable(one) for name, one in self.globals.items()})
 
     @override
     def getattr(self, obj: Any, attribute: str) -> Any:
-        return _callable_only(super().getattr(obj, attribute))
+        return _wrap_callable(super().getattr(obj, attribute))
 
     @override
     def getitem(self, obj: Any, argument: Any) -> Any:
-        return _callable_only(super().getitem(obj, argument))
+        return _wrap_callable(super().getitem(obj, argument))
 
 
 class GenerationTagExtension(Extension):
@@ -111,7 +111,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON as in training data, without the HTML escapes of jinja's own filter."""
+    """Return JSON without the HTML escapes of Jinja's own filter, as in training data."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -150,7 +150,7 @@ CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text as in tran
 
 
 class JinjaTemplate:
-    """A chat template of a model or preset; run untrusted ones in a `RenderProcessPool`."""
+    """A model's or preset's chat template; render untrusted ones in a `RenderProcessPool`."""
 
     def __init__(
         self,
@@ -160,10 +160,7 @@ class JinjaTemplate:
         eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile the template; raise `TemplateError` if it is invalid.
-
-        A token that is None is undefined in the template.
-        """
+        """Compile the template, leaving None tokens undefined; raise `TemplateError` if invalid."""
         self.stop_words = stop_words
         self.source = source
         self.bos_token = bos_token or ""
@@ -211,17 +208,19 @@ class JinjaTemplate:
             **variables,
         }
         if self._uses_clock:
-            given["strftime_now"] = Function((now or datetime.now().astimezone()).strftime)
+            given["strftime_now"] = UnprintableFunction(
+                (now or datetime.now().astimezone()).strftime
+            )
         try:
             if self._uses_reasoning:
                 given["messages"] = _with_both_reasoning_keys(given["messages"])
             if continue_final_message:
-                return self._render_unclosed(given)
+                return self._render_with_open_end(given)
             return self._compiled.render(given)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
-    def _render_unclosed(self, given: dict[str, Any]) -> str:
+    def _render_with_open_end(self, given: dict[str, Any]) -> str:
         *earlier, last = given["messages"]
         given["messages"] = [*earlier, _with_continue_mark(last)]
         text = self._compiled.render(given)

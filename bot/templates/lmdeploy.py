@@ -19,7 +19,7 @@ from bot.templates.role_template import (
 
 
 class InternLMChat7B(RoleTemplate):
-    """InternLM as in LMDeploy's documentation, plus the missing `eoa`."""
+    """InternLM as in LMDeploy's documentation, plus `eoa` (the end of an answer), missing there."""
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -32,7 +32,7 @@ class InternLMChat7B(RoleTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Drops the last character of a prompt, or the last two if one method calls the other."""
+    """Drops each prompt's last character (two if `messages2prompt` gets a text), as in LMDeploy."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -56,13 +56,13 @@ class StartTokenTemplate(RoleTemplate):
         return (self.start if sequence_start else "") + super().get_prompt(prompt, sequence_start)
 
     @override
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         start = self.start if sequence_start or self.starts_conversations else ""
-        return start + super()._conversation(messages, sequence_start)
+        return start + super()._render_conversation(messages, sequence_start)
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2, which numbers its rounds; `get_prompt` counts the rounds of one sequence."""
+    """ChatGLM2 with numbered rounds; `get_prompt` assumes that its calls are one conversation."""
 
     _user: str = "问："
     _eoh: str = "\n\n"
@@ -77,20 +77,20 @@ class ChatGLM2(BaseTemplate):
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         self.count += 1
-        return self._round(self.count, prompt)
+        return self._render_round(self.count, prompt)
 
     @override
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks, rounds = [], 0
         for message in messages:
             if message["role"] == "user":
                 rounds += 1
-                blocks.append(self._round(rounds, message_text(message)))
+                blocks.append(self._render_round(rounds, message_text(message)))
             elif message["role"] == "assistant":
                 blocks.append(message_text(message))
         return "".join(blocks)
 
-    def _round(self, number: int, prompt: str) -> str:
+    def _render_round(self, number: int, prompt: str) -> str:
         return f"[Round {number}]\n\n{self._user}{prompt}{self._eoh}{self._assistant}"
 
 
@@ -132,7 +132,7 @@ class Llama31(StartTokenTemplate):
     eoi: str
 
     @override
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks = [self.start if sequence_start else ""]
         has_system = bool(messages) and messages[0]["role"] == "system"
         if sequence_start and messages and not has_system and self.meta_instruction is not None:
@@ -145,9 +145,9 @@ class Llama31(StartTokenTemplate):
         return self._with_assistant_prefix("".join(blocks), messages)
 
     @override
-    def _texts(self) -> dict[str, tuple[str, str]]:
+    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
         result = (self.ipython, self.eoi)
-        return {**super()._texts(), "ipython": result, "tool": result}
+        return {**super()._texts_by_role(), "ipython": result, "tool": result}
 
 
 class InternLM2(RoleTemplate):
@@ -159,19 +159,19 @@ class InternLM2(RoleTemplate):
     interpreter: str = "<|interpreter|>"
 
     @override
-    def _texts(self) -> dict[str, tuple[str, str]]:
+    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
         result = (self.environment, self.eoenv)
-        return {**super()._texts(), "environment": result, "tool": result}
+        return {**super()._texts_by_role(), "environment": result, "tool": result}
 
 
 class Qwen25(RoleTemplate):
-    """Qwen2.5: system text only at the start of a sequence; even the last answer is closed."""
+    """Qwen2.5, with system text only at a sequence's start; a final assistant message is closed."""
 
     tools: str
     eotools: str
 
     @override
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         has_system = bool(messages) and messages[0]["role"] == "system"
         system = message_text(messages[0]) if has_system else self.meta_instruction
         blocks = []

@@ -36,7 +36,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return the class or factory of a name; raise `TemplateError` that suggests similar names."""
+    """Return a registered class or factory; raises `TemplateError`, suggesting similar names."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = (
@@ -62,7 +62,7 @@ FAMILY_BY_SHA256: Final[dict[str, str]] = {}
 
 
 def detect_family(source: str) -> str | None:
-    """Return the name of the family that uses exactly this template, or None if unknown."""
+    """Return the name of the model family with exactly this template, or None if unknown."""
     return FAMILY_BY_SHA256.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
 
 

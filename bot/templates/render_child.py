@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def harden() -> None:
-    """Remove globals used in attacks, and turn generators, which print addresses, into lists."""
+    """Make template attacks harder by removing globals and turning filters' generators to lists."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
@@ -54,7 +54,7 @@ def harden() -> None:
 
 
 def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that yields a list instead of a generator."""
+    """Return a filter that does the same as `apply`, but returns a list for a generator."""
 
     @wraps(apply)
     def filtered(*given: Any, **named: Any) -> Any:

@@ -84,7 +84,7 @@ class RenderProcessPool:
         self._idle.put_nowait(process)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
-        """Render like `JinjaTemplate`; may raise `RenderUnavailable`, `TemplateLimitExceeded`."""
+        """Render like `JinjaTemplate`; also raises `RenderUnavailable`, `TemplateLimitExceeded`."""
         return await self._request(source, messages, options, as_spans=False)
 
     async def render_spans(
@@ -113,9 +113,9 @@ class RenderProcessPool:
         request = json.dumps(given, default=datetime.isoformat).encode()
         try:
             try:
-                answer = await self._ask(request)
+                answer = await self._ask_idle_process(request)
             except RenderUnavailable:  # retry once, in another process
-                answer = await self._ask(request)
+                answer = await self._ask_idle_process(request)
         except TemplateLimitExceeded:
             if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
                 self._strikes.clear()
@@ -127,7 +127,7 @@ class RenderProcessPool:
         self._strikes.pop(source, None)
         return text
 
-    async def _ask(self, request: bytes) -> bytes:
+    async def _ask_idle_process(self, request: bytes) -> bytes:
         process = await self._next_idle()
         try:
             answer = await process.ask(request)
@@ -190,7 +190,7 @@ class _RenderProcess:
                 return await self.read()
         except TimeoutError:
             if not HAS_CPU_LIMIT:
-                raise _too_slow(f"{SECONDS_WITHOUT_ANSWER:.0f} s") from None
+                raise _too_slow_error(f"{SECONDS_WITHOUT_ANSWER:.0f} s") from None
             raise RenderUnavailable(
                 f"the render process did not respond for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
             ) from None
@@ -237,13 +237,13 @@ async def _start_process() -> _RenderProcess:
     return started
 
 
-def _too_slow(limit: str) -> TemplateLimitExceeded:
+def _too_slow_error(limit: str) -> TemplateLimitExceeded:
     return TemplateLimitExceeded(f"the template was stopped: it used more than {limit}")
 
 
 def _exit_error(exit_code: int | None) -> TemplateError:
     if exit_code in CPU_LIMIT_EXIT_CODES:
-        return _too_slow(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
+        return _too_slow_error(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
     if exit_code in CRASH_EXIT_CODES:
         return TemplateLimitExceeded("the template was stopped: it crashed the render process")
     # Killed by a user, or by the kernel because the machine ran out of memory.

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from bot.chat.prompt import (
-    Capabilities,
     Message,
+    TemplateCapabilities,
     TemplateChoice,
     TemplateNames,
     ToolExchange,
@@ -60,6 +60,8 @@ _TURN_END_PROBE = (
 
 @value_class
 class ModelTemplate:
+    """The chat template in a model's file, and its special tokens."""
+
     source: str | None = None
     """Jinja source, or None if the model has no template and gets ChatML."""
 
@@ -69,6 +71,8 @@ class ModelTemplate:
 
 @value_class
 class ToolUse:
+    """The tools to offer in a prompt, and the earlier calls with their results."""
+
     specs: Sequence[ToolSpec] = ()
     exchanges: Sequence[ToolExchange] = ()
     special: Sequence[str] = ()
@@ -87,7 +91,7 @@ class RenderedPrompt:
 
 
 class Renderer(AsyncExitStack):
-    """Renders prompts; starts render processes for the first untrusted template."""
+    """Renders prompts. The first untrusted template starts the render processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +135,7 @@ class Renderer(AsyncExitStack):
     async def tool_call_format(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolCallFormat | None:
-        """Return a template's form of tool calls, or None if it has none; raise like `render`."""
+        """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.has_detected_tool_form:
             prepared.tool_call_format = await self._detect_tool_form(prepared)
@@ -165,7 +169,7 @@ class Renderer(AsyncExitStack):
             capabilities = await detect_capabilities(template.render)
             probe = adapt_messages(_TURN_END_PROBE, capabilities)
             text = await render_or_none(template.render, probe) or ""
-            stop = tuple(dict.fromkeys([*template.stop_words, *_turn_end(text)]))
+            stop = tuple(dict.fromkeys([*template.stop_words, *_turn_end_strings(text)]))
             if len(self._prepared) >= MAX_CACHED_TEMPLATES:
                 self._prepared.clear()
             self._prepared[key] = _PreparedTemplate(template, capabilities, stop)
@@ -245,7 +249,7 @@ class _UntrustedTemplate:
 @dataclass(slots=True)
 class _PreparedTemplate:
     template: _TrustedTemplate | _UntrustedTemplate
-    capabilities: Capabilities
+    capabilities: TemplateCapabilities
     stop: tuple[str, ...]
     has_detected_tool_form: bool = False
     tool_call_format: ToolCallFormat | None = None
@@ -262,7 +266,7 @@ def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, s
     return {"role": message.role, "content": text, "name": message.name}
 
 
-def _turn_end(prompt: str) -> tuple[str, ...]:
+def _turn_end_strings(prompt: str) -> tuple[str, ...]:
     between = prompt.partition(_ANSWER)[2].partition(_NEXT_QUESTION)[0].strip()
     if not between:
         return ()
@@ -289,10 +293,7 @@ _ROLES = frozenset(
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
-    """Return the text that a model's template adds to prompts, or ""; raise like `Renderer.render`.
-
-    Templates of known families count as adding nothing, because they were reviewed.
-    """
+    """Return text that a template adds, or "" for known families; raises like `Renderer.render`."""
     if template.source is None or detect_family(template.source) is not None:
         return ""
     rendered = await renderer.render(_PROBE, TemplateChoice(), template)

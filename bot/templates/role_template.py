@@ -20,11 +20,11 @@ DEFAULT_END_TEMPLATE = "Assistant: "
 
 
 class StringTemplate:
-    """Renders each message with its role's template; the model continues after the end template.
+    """Renders each message with its role's template, and then the end template for the answer.
 
-    None means the default template, and "" an empty one. The placeholder is `{{user}}` (exactly: no
-    spaces, lower case) in the user's template, `{{system}}` and `{{assistant}}` in the others.
-    Placeholders in messages are not expanded.
+    A template that is None is the default one; "" is an empty one. The placeholder is `{{user}}`
+    (exactly: no spaces, lower case) in the user's template, and `{{system}}` or `{{assistant}}` in
+    the others. Placeholders in messages are not expanded.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class StringTemplate:
 
         A message with an unknown role becomes the block "unknown".
         """
-        blocks = [self._block(message) for message in messages]
+        blocks = [self._render_block(message) for message in messages]
         return "\n".join([*blocks, self.end_template])
 
-    def _block(self, message: Mapping[str, str]) -> str:
+    def _render_block(self, message: Mapping[str, str]) -> str:
         role = message["role"]
         if role not in self.templates:
             return "unknown"
@@ -104,7 +104,7 @@ class BaseTemplate:
                     vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Return the prompt of one round, with the system text if `sequence_start`."""
+        """Return one user message's prompt, with the system text only if `sequence_start`."""
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
@@ -118,20 +118,19 @@ class BaseTemplate:
         """Return a conversation's prompt, or None for base models; raise `UnknownRole`."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
-        return self._conversation(messages, sequence_start)
+        return self._render_conversation(messages, sequence_start)
 
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str | None:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str | None:
         return None
 
 
 class RoleTemplate(BaseTemplate):
     """Writes fixed texts before and after each role's messages.
 
-    `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
-
-    `meta_instruction` is the default system text, for conversations without one. Unlike "", None
-    also omits `system` and `eosys`. A final assistant message is left open for the model to
-    continue.
+    `meta_instruction` is the default system text. It stands between `system` and `eosys`, which are
+    omitted if it is None. User messages stand between `user` and `eoh`, and assistant messages
+    between `assistant` and `eoa`, followed by `separator`. A final assistant message is left open
+    for the model to continue.
     """
 
     system: str = ""
@@ -182,7 +181,7 @@ class RoleTemplate(BaseTemplate):
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
     @override
-    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
+    def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks = []
         if sequence_start and messages and messages[0]["role"] != "system":
             blocks.append(self._default_system_text())
@@ -196,7 +195,7 @@ class RoleTemplate(BaseTemplate):
             return ""
         return f"{self.system}{self.meta_instruction}{self.eosys}"
 
-    def _texts(self) -> dict[str, tuple[str, str]]:
+    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
         return {
             "system": (self.system, self.eosys),
             "user": (self.user, self.eoh),
@@ -204,7 +203,7 @@ class RoleTemplate(BaseTemplate):
         }
 
     def _texts_around(self, role: str) -> tuple[str, str]:
-        texts = self._texts()
+        texts = self._texts_by_role()
         if role not in texts:
             raise UnknownRole(role, tuple(texts))
         return texts[role]

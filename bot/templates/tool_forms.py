@@ -1,8 +1,8 @@
 """Detect how a chat template writes tool calls, and format conversations that contain them.
 
-A template is rendered with a call and its result. The text around the tool's name is the form that
-the model was trained to use. If the tool, the call, or the result is missing, the template has no
-form, and the model is offered no tools (docs/sources.md#tool-calls).
+A template is rendered with a call and its result. The text around the tool's name shows the form
+that the model was trained to use. If the tool, the call, or the result is missing in the prompt,
+the template has no form, and the model is offered no tools (docs/sources.md#tool-calls).
 """
 
 import json
@@ -70,7 +70,7 @@ PROBE_TOOLS: Final[Sequence[Message]] = (
 )
 
 
-def _probe(call_id: str) -> Sequence[Message]:
+def _probe_messages(call_id: str) -> Sequence[Message]:
     function = {"name": _NAME, "arguments": {"probe": _ARGUMENT}}
     call = {"id": call_id, "type": "function", "function": function}
     return (
@@ -80,27 +80,27 @@ def _probe(call_id: str) -> Sequence[Message]:
     )
 
 
-PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
+PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_NAME}:0"))
 """Messages with a call. Mistral's templates accept only the first call's id, and Kimi K2's newer
 templates read names from ids like the second."""
 
 
 def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
-    """Return the form of tool calls in a probe's prompt, or None if any part is missing."""
+    """Return a rendered probe's form of tool calls; None if tool, call or result is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
     return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)
 
 
 def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
-    """Return tools for a template, after breaking up `special` tokens in their texts."""
+    """Return tools in chat templates' format, breaking up control and other `special` tokens."""
     return [
         {
             "type": "function",
             "function": {
                 "name": spec.name,
                 "description": break_control_tokens(spec.description, special),
-                "parameters": _without_tokens(spec.parameters, special),
+                "parameters": _break_tokens(spec.parameters, special),
             },
         }
         for spec in specs
@@ -110,7 +110,7 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 def exchange_messages(
     exchanges: Sequence[ToolExchange], form: ToolCallFormat, special: Sequence[str]
 ) -> list[Message]:
-    """Return messages for earlier calls and results, with `special` tokens in calls broken up."""
+    """Return messages for earlier tool calls and results, breaking up `special` tokens in calls."""
     messages: list[Message] = []
     number = 0
     is_named = form is ToolCallFormat.SECTION
@@ -125,7 +125,7 @@ def exchange_messages(
                 name = break_control_tokens(to_storable_text(call.name), special)
                 made = f"functions.{name}:{index}" if is_named else f"call{number:05}"
                 number += 1
-                arguments = _without_tokens(_read_arguments(call.arguments), special)
+                arguments = _break_tokens(_read_arguments(call.arguments), special)
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": made, "type": "function", "function": function})
                 results.append(
@@ -147,16 +147,16 @@ def _read_arguments(written: str) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _without_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
+def _break_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
     if isinstance(value, str):
         return break_control_tokens(to_storable_text(value), special)
     if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
         return None
     if isinstance(value, Mapping):
         return {
-            _without_tokens(str(key), special): _without_tokens(each, special, depth + 1)
+            _break_tokens(str(key), special): _break_tokens(each, special, depth + 1)
             for key, each in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_without_tokens(each, special, depth + 1) for each in value]
+        return [_break_tokens(each, special, depth + 1) for each in value]
     return value

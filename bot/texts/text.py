@@ -80,7 +80,7 @@ def translatable_count(singular: str, plural: str, count: int, **values: object)
 
 
 def marked(text: str) -> str:
-    """Return a text unchanged; the call adds it to the catalogs, for use with `to_translatable`."""
+    """Return a text unchanged, marking it for the catalogs that `to_translatable` uses."""
     return text
 
 
@@ -174,10 +174,7 @@ _patterns: list[StoredPattern] = []  # the pattern with the most literal text fi
 
 
 def to_translatable(text: str) -> Text:
-    """Return a translatable text for one that was stored in English.
-
-    If neither the catalogs nor the patterns contain the stored text, no translation changes it.
-    """
+    """Return a translatable text for a stored English one; unknown texts remain in English."""
     whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
     if len(text) > _MAX_CHARS or any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:]):
         return whole

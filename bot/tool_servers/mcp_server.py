@@ -118,7 +118,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool; retry if the server was restarted. Raises one of `_FAILURES`."""
+        """Call a tool, and once more if the server was restarted. Raises one of `_FAILURES`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -130,7 +130,7 @@ class McpServer(ToolServer):
                 was_sent = self._was_sent(error)
                 if was_sent is None:
                     raise
-                self._lose_connection(client)
+                self._mark_disconnected(client)
                 if not can_repeat or (was_sent and not _is_repeatable(tool)):
                     raise
             else:
@@ -139,7 +139,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a failed call reached a server that then ended; None if it still runs."""
+        """Return whether a failed call was sent before the server ended; None if it still runs."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
@@ -150,7 +150,7 @@ class McpServer(ToolServer):
         """Keep the connection open until cancelled."""
         while True:
             try:
-                async with self._connection():
+                async with self._open_connection():
                     self._tried.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
@@ -166,12 +166,12 @@ class McpServer(ToolServer):
     async def check(self) -> Sequence[ToolSpec]:
         """Connect once, and return the tools to offer; raise `ToolServerError` if that fails."""
         try:
-            async with self._connection():
+            async with self._open_connection():
                 return self._specs
         except _FAILURES as error:
-            raise ToolServerError(self._explain(error)) from error
+            raise ToolServerError(self._explain_check_error(error)) from error
 
-    def _explain(self, error: BaseException) -> str:
+    def _explain_check_error(self, error: BaseException) -> str:
         given, group = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
         why = describe_error(error)
         if given.url is not None:
@@ -189,14 +189,14 @@ class McpServer(ToolServer):
             f", and correct {group}COMMAND or {group}ENVIRONMENT"
         )
 
-    def _lose_connection(self, lost: Client) -> None:
+    def _mark_disconnected(self, lost: Client) -> None:
         if self._client is lost:
             self._client = None
             self._ready.clear()
             self._failed.set()
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[None]:
+    async def _open_connection(self) -> AsyncIterator[None]:
         self._failed.clear()
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(_CONNECT_SECONDS):

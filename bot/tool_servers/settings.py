@@ -16,7 +16,7 @@ def _split_command(given: object) -> object:
     if not isinstance(given, str):
         return given
     if given.lstrip().startswith("["):
-        return _read_json(given)
+        return _parse_json(given)
     try:
         return shlex.split(given)
     except ValueError as error:
@@ -29,7 +29,7 @@ def _split_commas(given: object) -> object:
     return [part.strip() for part in given.split(",") if part.strip()]
 
 
-def _read_json(given: object) -> object:
+def _parse_json(given: object) -> object:
     if not isinstance(given, str):
         return given
     try:
@@ -39,7 +39,7 @@ def _read_json(given: object) -> object:
 
 
 class McpServerSettings(BaseModel):
-    """Settings of an MCP server, which presets refer to in `mcp_servers` but cannot define."""
+    """Settings of an MCP server, which presets can use by its name, but cannot define."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,7 +60,7 @@ class McpServerSettings(BaseModel):
         description="A file with the token instead, such as a mounted secret. It is read each time"
         " Troupe connects.",
     )
-    environment: Annotated[dict[str, SecretStr], BeforeValidator(_read_json), NoDecode] = Field(
+    environment: Annotated[dict[str, SecretStr], BeforeValidator(_parse_json), NoDecode] = Field(
         {},
         description='With a command: environment variables of the process, as JSON {"NAME":'
         ' "value"}; besides these, it gets only PATH, HOME, and the like.',
@@ -70,10 +70,12 @@ class McpServerSettings(BaseModel):
         description="The names of the tools to offer, separated by commas; by default those that"
         " the server declares to be read-only.",
     )
-    seconds: float = Field(10, gt=0, le=60, description="How long a call may take.")
+    seconds: float = Field(
+        10, gt=0, le=60, description="How many seconds the call of a tool may take."
+    )
 
     @model_validator(mode="after")
-    def _check_way(self) -> Self:
+    def _check_transport(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("set either __COMMAND or __URL")
         self.token = resolve_secret(self.token, self.token_file, "token")

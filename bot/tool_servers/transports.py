@@ -19,7 +19,7 @@ NOT_ANSWERED = -32097
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Limits responses, and turns failures into error responses so that the session continues."""
+    """Limits response sizes; failures become error responses, so the MCP session continues."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -27,9 +27,11 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         try:
             response = await super().handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            return _refusal(NOT_REACHED, f"it cannot be reached ({str(error) or 'no answer'})")
+            return _error_response(
+                NOT_REACHED, f"it cannot be reached ({str(error) or 'no answer'})"
+            )
         except httpx2.HTTPError as error:
-            return _refusal(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
+            return _error_response(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
         problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
             # not shown: the address may contain a secret
@@ -40,13 +42,13 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             problem = f"{LOGIN_REFUSED} ({response.status_code})"
         if problem is not None:
             await response.aclose()
-            return _refusal(mcp_types.INTERNAL_ERROR, problem)
+            return _error_response(mcp_types.INTERNAL_ERROR, problem)
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 # for mypy
         response.stream = _BoundedStream(response.stream)
         return response
 
 
-def _refusal(code: int, why: str) -> httpx2.Response:
+def _error_response(code: int, why: str) -> httpx2.Response:
     error = {"code": code, "message": why}
     return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})
 

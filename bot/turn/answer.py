@@ -23,15 +23,15 @@ from bot.replying.answer_parts import (
     PartPlaces,
     answer_buttons,
     arrange_parts,
+    choose_part_places,
     explain_skipped_files,
     explain_unread_files,
-    find_places,
     fold_thoughts,
     is_unreadable,
     message_part_numbers,
     supported_form,
 )
-from bot.replying.generate import end_marks
+from bot.replying.generate import describe_ending
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
@@ -83,27 +83,31 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Generate the speakers' answers, then reactions of other characters, until stopped.
 
-        If a speaker fails, the others still answer. Authors over their rate limit wait first.
-        `removed` turns are left out of the context, because they are about to be deleted. `before`,
-        if given, is the context instead of the session. Raises `AnswerRefused` if the platform
-        rejects the answer, `BackendError` if all speakers failed, `UserError` if the author can fix
-        the problem, `AlreadyNotified` if the author already got a notice.
+        If a speaker fails, the others still answer. If the author is over the rate limit, wait
+        first. `removed` turns are left out of the context, because they are about to be deleted.
+        `before`, if given, is the context instead of the session.
+
+        Raises `AnswerRefused` if the platform rejects the answer, `BackendError` if all speakers
+        failed, `UserError` if the author can fix the problem, and `AlreadyNotified` if the author
+        was already told why there is no answer.
         """
         message = asked.incoming
         may_answer, limit_notice = (
             await self.limits.admit(message, stop) if self.limits else (True, None)
         )
         if not may_answer:
-            return self._refuse(message, limit_notice, first_part, is_new=removed is None)
-        speakers, active = await self._for_adults(asked, active)
+            return self._refusal_result(message, limit_notice, first_part, is_new=removed is None)
+        speakers, active = await self._filter_adult_speakers(asked, active)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(message, context.files):
-            return self._refuse(message, explain_unread_files(context.files.unread), first_part)
+            return self._refusal_result(
+                message, explain_unread_files(context.files.unread), first_part
+            )
         if removed is None and before is None and not asked.in_place_of:
-            context = await self._greet(context, len(asked.earlier))
+            context = await self._add_greeting(context, len(asked.earlier))
         await self._generate_answers(speakers, context, stop)
         remembers = any(one.memory for one in active.presets)
-        if remembers and await self.extractor.takes_notice(message.author.id):
+        if remembers and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_REMEMBERS)
         if stop.requested and not context.turns:
             await self._regenerate_if_shown(speakers, context, stop)
@@ -126,7 +130,7 @@ class AnswerPipeline:
         ]
         return context.to_result(was_stopped=stop.requested)
 
-    async def _for_adults(
+    async def _filter_adult_speakers(
         self, asked: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         message = asked.incoming
@@ -142,7 +146,7 @@ class AnswerPipeline:
                 raise AlreadyNotified from None  # nobody asked, so the reason is not repeated
             raise
 
-    async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
+    async def _add_greeting(self, context: TurnContext, gathered: int) -> TurnContext:
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
         before = session.turns[: len(session.turns) - gathered]
@@ -160,7 +164,9 @@ class AnswerPipeline:
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
-        async with self.replies.live(context.claim, context.message, places, face=face) as live:
+        async with self.replies.show_live(
+            context.claim, context.message, places, face=face
+        ) as live:
             live.final = [one.content.text for one in parts]
         turn = self._assistant_turn(
             greeting, speaker, tuple(context.part_name(one.part) for one in parts)
@@ -198,7 +204,7 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Resume an answer stopped before its first word, if a crashed process had shown some."""
+        """Regenerate an answer stopped before its first word if a crashed process showed a part."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)
@@ -208,7 +214,7 @@ class AnswerPipeline:
             stop.resume_until_text(max(shown))
             await self._generate_answers(speakers, context, stop)
 
-    def _refuse(
+    def _refusal_result(
         self, message: IncomingMessage, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
         """Return a result with a notice instead of an answer; raise `UserError` on a retry."""
@@ -228,10 +234,10 @@ class AnswerPipeline:
         earlier = context.shown[-1] if context.shown else None
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, context.incoming, limits)
-        async with self.replies.live(
+        async with self.replies.show_live(
             context.claim,
             context.message,
-            find_places(form, first_part, context.incoming.locale, context.part_name),
+            choose_part_places(form, first_part, context.incoming.locale, context.part_name),
             earlier,
             face,
             can_stop=preset.buttons,
@@ -245,9 +251,9 @@ class AnswerPipeline:
         emoji = context.reactions.get(preset.name)
         if emoji and receipt.answer == reaction_line(emoji):  # the answer is only a reaction
             context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
-            context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
+            context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
             return
-        text = line + receipt.answer + _end_marks(receipt, context.incoming.locale)
+        text = line + receipt.answer + _end_mark_text(receipt, context.incoming.locale)
         text += _files_notice(context)
         whole = final_parts(text, limits, first_part, face)
         parts = arrange_parts(whole, text, form, context.incoming.locale, context.part_name)
@@ -261,16 +267,18 @@ class AnswerPipeline:
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
-        context.receipts.append(_with_edits(receipt, live_reply, context.incoming))
-        if await self._is_beyond_model(receipt, context):
+        context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
+        if await self._should_tell_model_is_weak(receipt, context):
             context.notices.append(_SAMPLE_MODEL)
 
-    async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Return whether to tell people, once in a while, that the sample model is too weak."""
+    async def _should_tell_model_is_weak(self, receipt: Receipt, context: TurnContext) -> bool:
+        """Return whether to tell people, now and then, that the sample model is too weak here."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
-        if receipt.reason is not FinishReason.REPETITION and not _is_foreign(context.incoming.text):
+        if receipt.reason is not FinishReason.REPETITION and not _is_mostly_non_latin(
+            context.incoming.text
+        ):
             return False
         name = f"sample model {context.claim.conversation}"
         return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
@@ -296,13 +304,13 @@ class AnswerPipeline:
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
 
-def _is_foreign(text: str) -> bool:
-    """Return whether a text is mostly non-Latin, which is too much for the sample model."""
+def _is_mostly_non_latin(text: str) -> bool:
+    """Return whether most letters are not Latin, so that the sample model cannot cope."""
     letters = [char for char in text if char.isalpha()]
     return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
 
 
-def _with_edits(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
+def _with_edit_times(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
     if not live_reply.shown_at:
         return receipt
     received = message.at.timestamp()
@@ -322,6 +330,6 @@ def _files_notice(context: TurnContext) -> str:
     return f"\n\n{translate(notice, supported_language(context.incoming.locale))}" if notice else ""
 
 
-def _end_marks(receipt: Receipt, locale: str | None) -> str:
-    marks = None if receipt.is_withheld else end_marks(receipt.reason, receipt.tool_calls)
+def _end_mark_text(receipt: Receipt, locale: str | None) -> str:
+    marks = None if receipt.is_withheld else describe_ending(receipt.reason, receipt.tool_calls)
     return translate(marks, supported_language(locale)) if marks else ""

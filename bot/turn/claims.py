@@ -1,4 +1,4 @@
-"""Keep claims on conversations, and isolate messages that crash the process."""
+"""Renew the leases of claimed conversations, and isolate messages that crash the process."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt, Claim, InboxMessage
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Claim, InboxMessage, ProcessingState
 from bot.errors import Fenced, StoreError
 from bot.ports import Clock
 from bot.storage.conversations import Conversations
@@ -38,7 +38,7 @@ class LeaseKeeper:
                 await self._renew()
 
     def confirm_held(self, claims: Collection[Claim], asked_at: float) -> None:
-        """Record that claims were held at `asked_at`, a time of the monotonic clock."""
+        """Record that these claims were still held at `asked_at`, a time of the monotonic clock."""
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_surely_held(self, claim: Claim) -> bool:
@@ -48,7 +48,7 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
-        """Keep a claim during the block; if it is lost, cancel the block and raise `Fenced`."""
+        """Keep a claim during the block, which is cancelled with `Fenced` if the claim is lost."""
         worker = asyncio.current_task()
         assert worker is not None  # noqa: S101 -- claims are worked on by tasks
         self._workers[claim] = worker
@@ -79,7 +79,7 @@ class LeaseKeeper:
                 worker.cancel()
 
 
-RecordAttempt = Callable[[Attempt], Awaitable[None]]
+RecordAttempt = Callable[[ProcessingState], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
 """After this many crashes while it was processed, a message is a suspect, to be isolated."""
@@ -91,7 +91,7 @@ _ALWAYS_IN_FLIGHT = 2
 """This many suspects may always run at once, because one alone may take very long."""
 
 
-def is_set_aside(message: InboxMessage) -> bool:
+def has_crashed_too_often(message: InboxMessage) -> bool:
     """Return whether a message has crashed the process too often to be processed again."""
     return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
 
@@ -105,7 +105,7 @@ class _TrackedAttempt:
     random_rank: float
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
-    recorded: Attempt | None = None
+    recorded: ProcessingState | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -124,7 +124,11 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Starts messages at once, but suspects (see `SUSPECT_CRASHES`) usually one at a time."""
+    """Decides when the processing of messages starts, so that a crash can be blamed on one message.
+
+    Most messages start at once. Suspects, which were being processed during several crashes,
+    usually start one at a time.
+    """
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
@@ -143,8 +147,13 @@ class IsolationGate:
         self._recording = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
-        """Run the block as soon as it may process a message; `record` stores its `Attempt`."""
+    async def wait_until_admitted(
+        self, message: InboxMessage, record: RecordAttempt
+    ) -> AsyncIterator[None]:
+        """Wait until a message may be processed, then run the block.
+
+        `record` stores whether other messages are processed at the same time.
+        """
         if not message.crashes and self._alone is None and not self._recording.locked():
             self._in_flight += 1  # the normal case: nothing to record
             try:
@@ -194,12 +203,18 @@ class IsolationGate:
             self._end_attempt(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
-        """Wait some seconds; a crash meanwhile clears this message unless a suspect is running."""
+        """Wait some seconds before a suspect starts.
+
+        If the process crashes while this message waits and no suspect runs, the message did not
+        cause the crash, and is cleared.
+        """
         self._deferred.append(attempt)
         try:
             async with self._recording:
-                first = Attempt.NONE if self._suspects_in_flight else Attempt.DEFERRED
-                await _record(attempt, first)
+                first = (
+                    ProcessingState.NONE if self._suspects_in_flight else ProcessingState.DEFERRED
+                )
+                await _record_attempt(attempt, first)
             await self._clock.sleep(_DEFERRED_SECONDS)
         finally:
             self._deferred.remove(attempt)
@@ -211,9 +226,9 @@ class IsolationGate:
 
     def _start_when_few(self, attempt: _TrackedAttempt) -> None:
         self._due.append(attempt)
-        self._start_due()
+        self._start_due_suspects()
 
-    def _start_due(self) -> None:
+    def _start_due_suspects(self) -> None:
         limit = max(_ALWAYS_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
         while self._due and self._suspects_in_flight < limit:
             self._start(self._due.popleft())
@@ -230,7 +245,7 @@ class IsolationGate:
             self._suspects_in_flight -= 1
         attempt.may_start.set()  # so that a cancelled attempt is not started later
         self._end_alone(attempt)
-        self._start_due()
+        self._start_due_suspects()
         self._start_next()
 
     def _end_alone(self, attempt: _TrackedAttempt) -> None:
@@ -238,37 +253,33 @@ class IsolationGate:
             self._alone = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record, before an attempt starts, whether other suspects run at the same time.
-
-        A first crash makes suspects of all messages in flight; later crashes count only against
-        suspects.
-        """
+        """Record, before a message is processed, whether it is processed alone."""
         async with self._recording:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred in self._deferred:
-                    await _record_for_other(deferred, Attempt.NONE)
+                    await _record_for_other(deferred, ProcessingState.NONE)
             other = self._alone
             if other is not None and (attempt.is_suspect or not other.is_suspect):
                 self._alone = None
-                await _record_for_other(other, Attempt.BESIDE_OTHERS)
+                await _record_for_other(other, ProcessingState.BESIDE_OTHERS)
             if attempt.is_suspect:
                 alone = self._suspects_in_flight == 1
             else:
                 alone = self._in_flight == 1 and attempt.message.crashes > 0
             if alone:
                 self._alone = attempt
-                await _record(attempt, Attempt.ALONE)
+                await _record_attempt(attempt, ProcessingState.ALONE)
             elif attempt.is_suspect:
-                await _record(attempt, Attempt.BESIDE_OTHERS)
+                await _record_attempt(attempt, ProcessingState.BESIDE_OTHERS)
 
 
-async def _record(attempt: _TrackedAttempt, value: Attempt) -> None:
+async def _record_attempt(attempt: _TrackedAttempt, value: ProcessingState) -> None:
     if attempt.recorded is not value:
         await attempt.record(value)
         attempt.recorded = value
 
 
-async def _record_for_other(attempt: _TrackedAttempt, value: Attempt) -> None:
-    """Record another message's attempt; ignore a lost claim, which that message's task notices."""
+async def _record_for_other(attempt: _TrackedAttempt, value: ProcessingState) -> None:
+    """Record another message's attempt, ignoring a lost claim, which its own task notices."""
     with contextlib.suppress(Fenced, StoreError):
-        await _record(attempt, value)
+        await _record_attempt(attempt, value)

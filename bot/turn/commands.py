@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, Edited, IncomingMessage, Joined, WakeReason
+from bot.chat.incoming import Address, ChatJoined, IncomingMessage, MessageEdited, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -20,7 +20,7 @@ from bot.chat.session import (
     Turn,
     TurnRange,
     TurnResult,
-    ask_again,
+    to_repeated_question,
 )
 from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED, pick_speakers
@@ -36,14 +36,14 @@ from bot.texts.text import (
     translatable_count,
     translate,
 )
-from bot.turn.edits import Edits
+from bot.turn.edits import EditHandler
 from bot.turn.finishing import (
     PAUSED,
     Outcome,
-    QuestionAnswers,
+    QuestionAnswerer,
     TurnFinisher,
     TurnStages,
-    with_response,
+    add_private_response,
 )
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
@@ -56,12 +56,12 @@ _MAX_TURNS = 400
 
 
 @value_class
-class Commands:
+class CommandRunner:
     """Runs commands that were typed or chosen in a menu."""
 
     stages: TurnStages
-    edits: Edits
-    answers: QuestionAnswers
+    edits: EditHandler
+    answers: QuestionAnswerer
     finisher: TurnFinisher
 
     async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
@@ -79,29 +79,29 @@ class Commands:
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_on_message:
-                asked, newer = await self._retry_from(group.claim, request)
+                asked, newer = await self._question_to_retry(group.claim, request)
                 return await self.answers.answer(group, asked, request.active, newer)
             case "edit" if is_on_message:
-                changed = await self._edit(group, request)
+                changed = await self._edit_message(group, request)
                 return "command", await finisher.finish(
-                    group, with_response(group.message, changed, _CHANGED)
+                    group, add_private_response(group.message, changed, _CHANGED)
                 )
             case "forget" if is_on_message:
                 request = replace(request, is_asker=await self.stages.buttons.is_asker(message))
             case "context" if is_on_message:
                 found, exchange = await self.stages.buttons.find_quoted(message)
                 await self.stages.buttons.check_reader(message, exchange)
-                request = replace(request, answered_at=_answered_at(found, exchange))
+                request = replace(request, answered_at=_answer_time(found, exchange))
             case _ if is_report and is_on_message:
                 place = await self.stages.buttons.find_quoted(message)
-                request = replace(request, answered_at=_answered_at(*place))
+                request = replace(request, answered_at=_answer_time(*place))
             case "memory" if message.quote is not None and message.quote.message_id is not None:
                 turns = await self.stages.conversations.find_turns(
                     group.claim, [message.quote.message_id]
                 )
                 request = replace(request, quoted=turns[-1].turn if turns else None)
             case "recap":
-                return "command", await self._recap(group, request)
+                return "command", await self._run_recap(group, request)
             case _:
                 pass
         result = await self.stages.commands.handle(request)
@@ -112,13 +112,13 @@ class Commands:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
 
-    async def _recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
-        """Run /recap until it is done or its author stops it; raises `UserError` in a pause."""
+    async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
+        """Run /recap until done or stopped by its author; raises `UserError` if paused."""
         message, stages = request.incoming, self.stages
-        if stages.is_paused(message.address.recapped.conversation):
+        if stages.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED)
         result = CommandResult(_RECAP_STOPPED)
-        async with stages.stops.answering(group.claim, group.message, message) as stop:
+        async with stages.stops.interruptible_answer(group.claim, group.message, message) as stop:
             with stop.stoppable_block():
                 result = await stages.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
@@ -145,7 +145,7 @@ class Commands:
                 others + await finisher.delete_history(claim),
             )
             result = replace(result, text=join_texts([deleted, result.text], " "))
-        stored = await self._compose(group.message, request, result, menu)
+        stored = await self._compose_result(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
         following = await finish(group, stored)
         if result.new_session:
@@ -153,10 +153,10 @@ class Commands:
                 await memory.end_session(claim.conversation)
         return following
 
-    async def refuse(
+    async def refuse_access(
         self, group: MessageGroup, message: IncomingMessage, access: Access
     ) -> InboxMessage | None:
-        """Drop a message of a person without access; tell them once if it addressed the bot."""
+        """Finish an unauthorized message; if it addressed the bot, tell its author once."""
         stages, finisher = self.stages, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
@@ -174,9 +174,9 @@ class Commands:
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def check_greeting(
-        self, asked: IncomingMessage | Joined, result: CommandResult
+        self, asked: IncomingMessage | ChatJoined, result: CommandResult
     ) -> CommandResult:
-        """Check, like an answer, the greeting of a character that was created in a chat."""
+        """Check the greeting of a character created in chats by the rules for answers."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
@@ -189,7 +189,7 @@ class Commands:
         """Greet, as a character, a group that the bot was added to; then send `result.text`."""
         incoming, now = group.message.incoming, self.stages.now()
         address = incoming.address
-        turn, line, face = await self._greeting(address, scopes, result, now)
+        turn, line, face = await self._prepare_greeting(address, scopes, result, now)
         greeting = self._greeting_result(group.message, address, turn, line, face, 0)
         if result.text:
             text = translate(result.text, supported_language(incoming.locale))
@@ -214,15 +214,15 @@ class Commands:
 
     # commands that reply to one message
 
-    async def _retry_from(
+    async def _question_to_retry(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return a question to answer again, and the turns that the new answer replaces, if any."""
+        """Return the question to answer again, and the turns to replace or None."""
         message, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
-        asked = ask_again(message, question, exchange.before.turns)
+        asked = to_repeated_question(message, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if found.turn.role == "user" and found.turn.sent_as:
             earlier = tuple(exchange.before.turns)
@@ -231,7 +231,7 @@ class Commands:
         newer = _count_turns_since(question, session.turns)
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
-    async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
+    async def _edit_message(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
         message, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
@@ -250,7 +250,9 @@ class Commands:
             wake=WakeReason.REPLY if exchange.answers else None,
             interaction=None,
         )
-        result = await self.edits.handle(group, Edited(message.external_key, changed, message.at))
+        result = await self.edits.handle(
+            group, MessageEdited(message.external_key, changed, message.at)
+        )
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
@@ -289,7 +291,7 @@ class Commands:
 
     # replies
 
-    async def _compose(
+    async def _compose_result(
         self,
         message: InboxMessage,
         request: CommandRequest,
@@ -298,12 +300,12 @@ class Commands:
     ) -> TurnResult:
         incoming = request.incoming
         is_alone = message.incoming.interaction is not None and not incoming.has_public_response
-        turn, line, face = await self._greeting(
+        turn, line, face = await self._prepare_greeting(
             incoming.address, incoming.scopes, result, request.now
         )
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
-        shown = self._reply_parts(
+        shown = self._reply_result(
             message, incoming, menu or replace(result, text=join_texts(words, "\n\n"))
         )
         outgoing = list(shown.outgoing)
@@ -335,7 +337,7 @@ class Commands:
             change=HistoryChange(deleted=result.deletes) if result.deletes else None,
         )
 
-    async def _greeting(
+    async def _prepare_greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
     ) -> tuple[Turn | None, str, Face | None]:
         if not result.greeting:
@@ -362,17 +364,17 @@ class Commands:
         names = tuple(message.part_name(one.part) for one in spoken)
         return TurnResult([replace(greeting, sent_as=names)], spoken)
 
-    def _reply_parts(
+    def _reply_result(
         self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
     ) -> TurnResult:
-        """Return the reply to the author with its menus, which only the author may use."""
+        """Return a result that replies to the author, with menus that only the author may use."""
         replies, address = self.stages.replies, incoming.address
         text = translate(shown.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
         if shown.file is not None:
             outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)
         if shown.is_private:
-            outgoing = self.finisher.for_author_alone(incoming, outgoing)
+            outgoing = self.finisher.make_private_to_author(incoming, outgoing)
         names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = shown.buttons
         if shown.asks_to_forget:
@@ -389,7 +391,7 @@ class Commands:
         return TurnResult(outgoing=outgoing, unanswered=asked)
 
 
-def _answered_at(found: StoredTurn, exchange: Exchange) -> datetime:
+def _answer_time(found: StoredTurn, exchange: Exchange) -> datetime:
     answers = exchange.answers if found.turn.role == "user" else (found,)
     if not answers:
         raise UserError(translatable("I have not answered that message."))

@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from bot.chat.command import parse_command
-from bot.chat.incoming import Edited, IncomingMessage
+from bot.chat.incoming import IncomingMessage, MessageEdited
 from bot.chat.session import (
     Exchange,
     HistoryChange,
     InboxMessage,
     TurnRange,
     TurnResult,
+    files_of_unanswered_questions,
     files_to_keep,
-    gathered_files,
     text_with_attachments,
 )
 from bot.commands.answers import pick_speakers
@@ -39,17 +39,19 @@ _MAX_AGE = timedelta(minutes=5)
 
 
 @value_class
-class Edits:
+class EditHandler:
     """Computes the effects of edits, without storing anything."""
 
     stages: TurnStages
 
-    async def handle(self, group: MessageGroup, edited: Edited) -> TurnResult | IncomingMessage:
-        """Return the effect of an edit, or the message if the edit made it a new question.
+    async def handle(
+        self, group: MessageGroup, edited: MessageEdited
+    ) -> TurnResult | IncomingMessage:
+        """Return the effect of an edit, or the edited message if it is now a new question.
 
         If the newest question was edited, a new answer replaces the old one in the same messages.
-        If it no longer addresses the bot, the answer is deleted. For older messages, only the text
-        changes.
+        If the question no longer addresses the bot, the answer is deleted. If an older message was
+        edited, only its text in the history changes.
         """
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
@@ -60,9 +62,11 @@ class Edits:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
-        incoming = replace(incoming, earlier_files=gathered_files(exchange.before.turns))
+        incoming = replace(
+            incoming, earlier_files=files_of_unanswered_questions(exchange.before.turns)
+        )
         result = await self._edit_known_message(group, incoming, edited.at, exchange)
-        return _with_files(incoming, exchange, result)
+        return _with_changed_files(incoming, exchange, result)
 
     async def _edit_known_message(
         self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
@@ -78,7 +82,9 @@ class Edits:
         decision = self._decide(message, active, exchange)
         match decision:
             case Answer() if (
-                is_same_text and exchange.answers and not _cut_answers(group.message, exchange)
+                is_same_text
+                and exchange.answers
+                and not _interrupted_answers(group.message, exchange)
             ):
                 return TurnResult()  # only the addressees have changed
             # A message that was not answered by chance does not get a second chance.
@@ -86,19 +92,21 @@ class Edits:
                 result = await self.answer_in_place(
                     group, message, at, exchange, active, decision.speakers, change.texts
                 )
-                return _as_question(exchange, result)
+                return _mark_as_question(exchange, result)
             case Answer():
                 return TurnResult(change=change)
             case Observe():
                 observed = {exchange.question.id: True}
-                return _withdraw(exchange, replace(change, observed=observed))
+                return _withdraw_answers(exchange, replace(change, observed=observed))
             case _:
-                return _withdraw(exchange, HistoryChange(superseded=(exchange.question.id,)))
+                return _withdraw_answers(
+                    exchange, HistoryChange(superseded=(exchange.question.id,))
+                )
 
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide how to handle an edited message; answer again what was answered by chance."""
+        """Decide about an edited message, which is answered again if it was answered by chance."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
@@ -119,22 +127,25 @@ class Edits:
         speakers: tuple[ActivePreset, ...],
         texts: Mapping[int, str],
     ) -> TurnResult:
-        """Replace a question's answer in the same messages; on failure, keep the old answer.
+        """Replace a question's answer in the same messages, or keep the old answer on failure.
 
-        `texts` are the new texts of edited turns; if empty, the person asked for another answer.
+        `texts` are the new texts of edited turns, by id. It is empty if a person asked for another
+        answer.
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # makes the new answer different
         asked = AskedQuestion(incoming, speakers, exchange.parts)
         try:
-            async with stages.stops.answering(group.claim, message, incoming, at) as stop:
+            async with stages.stops.interruptible_answer(
+                group.claim, message, incoming, at
+            ) as stop:
                 result = await stages.pipeline.answer(
                     group, asked, active, stop, removed, before=exchange.before
                 )
         except AlreadyNotified:
             return TurnResult(change=HistoryChange(texts))
         except (BackendError, UserError) as error:  # the old answer stays
-            _log.warning("not_answered_again", turn=message.turn, reason=str(error))
+            _log.warning("not_answered_again", turn=message.turn_name, reason=str(error))
             notice = error.notice if isinstance(error, BackendError) else error.text
             text = translatable("⚠ {problem}", problem=notice)
             outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
@@ -144,7 +155,7 @@ class Edits:
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
-        cut = _cut_answers(message, exchange) if texts else set()
+        cut = _interrupted_answers(message, exchange) if texts else set()
         if active.first.preset.buttons and exchange.versions:
             count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
             buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
@@ -153,7 +164,7 @@ class Edits:
         return _replace_answers(exchange, result, texts, cut)
 
 
-def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+def _interrupted_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
     """Return the ids of the answers that were still being generated when the edit arrived."""
     received = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received}
@@ -182,7 +193,7 @@ def _may_change_addressees(message: IncomingMessage, exchange: Exchange) -> bool
     return is_background and not exchange.answers if message.wake else not is_background
 
 
-def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
+def _mark_as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     """Record that the message is a question, not background, now that it has an answer."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
@@ -190,7 +201,9 @@ def _as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     return replace(result, change=change)
 
 
-def _with_files(message: IncomingMessage, exchange: Exchange, result: TurnResult) -> TurnResult:
+def _with_changed_files(
+    message: IncomingMessage, exchange: Exchange, result: TurnResult
+) -> TurnResult:
     question, change = exchange.question, result.change or HistoryChange()
     is_observed = change.observed.get(question.id, question.turn.observed)
     files = () if is_observed else files_to_keep(message)
@@ -199,6 +212,6 @@ def _with_files(message: IncomingMessage, exchange: Exchange, result: TurnResult
     return replace(result, change=replace(change, files={question.id: files}))
 
 
-def _withdraw(exchange: Exchange, change: HistoryChange) -> TurnResult:
+def _withdraw_answers(exchange: Exchange, change: HistoryChange) -> TurnResult:
     superseded = (*change.superseded, *(one.id for one in exchange.answers))
     return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, IncomingMessage, Pressed, parse_address
+from bot.chat.incoming import Address, ButtonPressed, IncomingMessage, parse_address
 from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import Forgetting
+from bot.commands.privacy import DeletionRequests
 from bot.commands.request import AskedQuestion
 from bot.errors import AgeUnconfirmed, AnswerRefused, BackendError
 from bot.media.voice_messages import VoiceTranscriber
@@ -31,7 +31,7 @@ from bot.texts.text import Text, supported_language, translatable, translatable_
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
 from bot.turn.limits.refusals import BUSY, QueueLimit
-from bot.turn.message_groups import Gathering, MessageGroup, observed_turn, user_turn
+from bot.turn.message_groups import MessageGathering, MessageGroup, observed_turn, user_turn
 from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
 
@@ -69,7 +69,7 @@ class TurnStages:
     stops: StopRequests
     buttons: AnswerButtons
     access: AccessRules
-    forgetting: Forgetting
+    forgetting: DeletionRequests
     arrivals: ArrivalSignals
     voices: VoiceTranscriber
     decisions: DecisionLog
@@ -105,7 +105,7 @@ class TurnStages:
 
 @dataclass(slots=True)
 class TurnFinisher:
-    """Stores the results of messages. Methods named `finish...` return the next message, if any."""
+    """Stores results and starts to send them; `finish...` methods return the next message."""
 
     stages: TurnStages
     stopping: bool = False
@@ -117,7 +117,7 @@ class TurnFinisher:
         for one in (message, *message.gathered):
             incoming = one.incoming
             if (
-                isinstance(incoming, IncomingMessage | Pressed)
+                isinstance(incoming, IncomingMessage | ButtonPressed)
                 and incoming.has_masked_token
                 and result.outgoing
             ):
@@ -129,7 +129,7 @@ class TurnFinisher:
                 for one in message.refused
                 if isinstance(one.incoming, IncomingMessage)
                 and not one.incoming.is_withheld
-                and await stages.access.refusal(one.incoming) is None
+                and await stages.access.find_refusal(one.incoming) is None
             ]
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
             unaware = [one for one in refused if one.interaction is None]
@@ -142,7 +142,7 @@ class TurnFinisher:
         if result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
             is_response = (
-                isinstance(asked, IncomingMessage | Pressed) and asked.interaction is not None
+                isinstance(asked, IncomingMessage | ButtonPressed) and asked.interaction is not None
             )
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
@@ -150,23 +150,23 @@ class TurnFinisher:
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
     ) -> InboxMessage | None:
-        """Finish with a reply that the history does not contain; flags as in `OutgoingPart`."""
+        """Finish with a reply that is not part of the history (`is_quiet`: see `OutgoingPart`)."""
         incoming = group.message.incoming
         shown = translate(text, supported_language(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
-        if is_private and isinstance(incoming, IncomingMessage | Pressed):
-            outgoing = self.for_author_alone(incoming, outgoing)
+        if is_private and isinstance(incoming, IncomingMessage | ButtonPressed):
+            outgoing = self.make_private_to_author(incoming, outgoing)
             outgoing = tuple(replace(one, is_quiet=is_quiet) for one in outgoing)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
-    def for_author_alone(
-        self, asked: IncomingMessage | Pressed, parts: Sequence[OutgoingPart]
+    def make_private_to_author(
+        self, asked: IncomingMessage | ButtonPressed, parts: Sequence[OutgoingPart]
     ) -> tuple[OutgoingPart, ...]:
-        """Return the parts; if others are in the chat, only the command's author will see them."""
+        """Return parts that only the author will see, even in a group chat."""
         replies = self.stages.replies
         if asked.is_private or not replies.limits(asked.address).has_private_chats:
             return tuple(parts)
-        if isinstance(asked, Pressed):
+        if isinstance(asked, ButtonPressed):
             # Elsewhere, the response to a press is the message with the button.
             is_response = replies.limits(asked.address).opens_responses
             return tuple(replace(one, is_private=True, is_response=is_response) for one in parts)
@@ -176,20 +176,20 @@ class TurnFinisher:
         alone = (replace(one, part=one.part + 1, is_private=True) for one in parts)
         return (replace(response, is_response=True), *alone)
 
-    async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
-        """Finish by reporting that an answer failed; keep the question for a retry."""
+    async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
+        """Finish by saying that the answer failed, with a button to retry the question."""
         message = group.message
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
-        await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn)])
-        return await self.finish_asking(group, text, retry_button)
+        await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
+        return await self.finish_with_retry_button(group, text, retry_button)
 
-    async def finish_asking(
+    async def finish_with_retry_button(
         self, group: MessageGroup, text: Text, button: Callable[[str, str | None], Sequence[Button]]
     ) -> InboxMessage | None:
         """Finish by saying why a question is not answered, with a button that asks it again."""
         message, asked, replies = group.message, group.asked, self.stages.replies
-        incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
+        incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
         question = (
             asked.incoming if asked else incoming if isinstance(incoming, IncomingMessage) else None
         )
@@ -209,7 +209,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish with a result that deletes turns, and delete their data in backends and notes."""
+        """Finish by deleting turns, their copies, and routing decisions (all, or of a person)."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:
@@ -233,20 +233,20 @@ class TurnFinisher:
         self, message: IncomingMessage, result: TurnResult, notice: Text
     ) -> TurnResult:
         """Return the result, with the notice added if the channel got no notice recently."""
-        if result.outgoing and await self.stages.notices.is_due_in(message.address.channel):
+        if result.outgoing and await self.stages.notices.is_due_in_channel(message.address.channel):
             return self._with_notice(message, result, notice, NOTICE_PARTS)
         return result
 
     def _with_notice(
-        self, message: IncomingMessage | Pressed, result: TurnResult, notice: Text, part: int
+        self, message: IncomingMessage | ButtonPressed, result: TurnResult, notice: Text, part: int
     ) -> TurnResult:
         parts = self.stages.replies.notice_parts(message.address, notice, message.locale, part)
         return replace(result, outgoing=[*result.outgoing, *parts])
 
 
 @value_class
-class QuestionAnswers:
-    """Answers questions; starts over when a new message interrupts the answer."""
+class QuestionAnswerer:
+    """Answers questions. When a new message interrupts an answer, the answer starts over."""
 
     stages: TurnStages
     finisher: TurnFinisher
@@ -259,34 +259,33 @@ class QuestionAnswers:
         removed: TurnRange | None = None,
         decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
-        """Answer a question, and replace `removed` turns by the question and the new answer.
-
-        `decide_next` decides which later messages the answer also covers; None: none of them.
-        """
+        """Answer a question (replacing `removed`), and later messages that `decide_next` allows."""
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(asked.incoming.address)
         conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
-        gathering = Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
+        gathering = MessageGathering(
+            group, asked, limits, conversations, arrivals, clock, decide_next
+        )
         is_new = removed is None
         if stages.is_paused(group.claim.conversation):
-            paused = await self._pause_result(group, gathering, is_new=is_new)
+            paused = await self._result_while_paused(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused)
         try:
             result = await self._answer_all(group, gathering, active, removed)
         except AgeUnconfirmed as error:
             asking = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_asking(group, asking, age_button)
+            return "told", await finisher.finish_with_retry_button(group, asking, age_button)
         except AnswerRefused:
-            unshown = _as_background(gathering, is_new=is_new)
-            unshown = with_response(group.message, unshown, _REFUSED)
+            unshown = _background_result(gathering, is_new=is_new)
+            unshown = add_private_response(group.message, unshown, _REFUSED)
             return "refused", await finisher.finish(group, unshown)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
-            _log.warning("not_answered", turn=message.turn, error_id=error_id, reason=reason)
+            _log.warning("not_answered", turn=message.turn_name, error_id=error_id, reason=reason)
             if stages.replies.limits(message.incoming.address).shows_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
-            return "failed", await finisher.finish_unanswered(group, problem)
+            return "failed", await finisher.finish_with_error(group, problem)
         for one, decision in gathering.decisions:
             stages.decisions.record(one, decision)
         if result is None:  # the question was deleted, so delete what was sent
@@ -294,7 +293,7 @@ class QuestionAnswers:
             return "withdrawn", await finisher.finish_forgetting(group, gone)
         asked = gathering.asked
         channel = asked.incoming.address.channel
-        stages.decisions.note_substitutes(channel, asked.speakers, result.receipts)
+        stages.decisions.note_substitute_models(channel, asked.speakers, result.receipts)
         turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.uncovered_count and not group.message.refused:
@@ -304,18 +303,18 @@ class QuestionAnswers:
                 gathering.uncovered_count,
             )
             result = await finisher.add_notice_if_due(asked.incoming, result, waiting)
-        following = await finisher.finish(group, with_response(group.message, result))
+        following = await finisher.finish(group, add_private_response(group.message, result))
         if any(one.memory for one in active.presets):
-            stages.pipeline.extractor.note_answer(asked.incoming, active.presets)
+            stages.pipeline.extractor.record_answer(asked.incoming, active.presets)
         return "answered", following
 
-    async def _pause_result(
-        self, group: MessageGroup, gathering: Gathering, *, is_new: bool
+    async def _result_while_paused(
+        self, group: MessageGroup, gathering: MessageGathering, *, is_new: bool
     ) -> TurnResult:
-        """Return the result during a pause: the question as background and, if due, a notice."""
-        message, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
+        """Return a result with the question for the history and, if due, a notice of the pause."""
+        message, result = gathering.asked.incoming, _background_result(gathering, is_new=is_new)
         if is_native_command(group.message):
-            return with_response(group.message, result, PAUSED)
+            return add_private_response(group.message, result, PAUSED)
         name = f"paused:{message.address.channel}"
         if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
@@ -325,7 +324,7 @@ class QuestionAnswers:
     async def _answer_all(
         self,
         group: MessageGroup,
-        gathering: Gathering,
+        gathering: MessageGathering,
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
@@ -335,15 +334,19 @@ class QuestionAnswers:
         # Part 0 is the response to a native command; the answer for everybody starts at part 1.
         first_part = 1 if is_native_command(group.message) else 0
         async with (
-            stops.answering(group.claim, group.message, gathering.asked.incoming) as stop,
-            limit.enforced(group, gathering.rules.at_most) if limit is not None else nullcontext(),
+            stops.interruptible_answer(
+                group.claim, group.message, gathering.asked.incoming
+            ) as stop,
+            limit.refuse_excess_messages(group, gathering.rules.at_most)
+            if limit is not None
+            else nullcontext(),
         ):
             if group.message.has_messages_waiting:
                 await gathering.gather_until_quiet()
             while True:
                 asked = group.asked = gathering.asked
                 is_alone = is_new and not group.message.gathered
-                stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
+                stops.cover_message(asked.incoming, gathering.askers, is_alone=is_alone)
                 async with gathering.interrupt_on_arrival(stop):
                     result = await self.stages.pipeline.answer(
                         group, asked, active, stop, removed, first_part=first_part
@@ -371,10 +374,10 @@ def has_private_response(message: InboxMessage) -> bool:
     )
 
 
-def with_response(
+def add_private_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:
-    """For a native command whose answer is public, add the private response to its author."""
+    """Add a private response for the author if a native command has a public answer."""
     if not is_native_command(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)
@@ -383,7 +386,7 @@ def with_response(
     return replace(result, outgoing=(*result.outgoing, response))
 
 
-def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
+def _background_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
     asked = gathering.asked
     if not is_new or asked.in_place_of:
         return TurnResult()

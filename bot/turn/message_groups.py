@@ -1,6 +1,6 @@
 """Group the messages that one answer covers: parts of split messages, and later messages.
 
-They stay in the inbox until the answer is finished (docs/delivery.md#busy-channels).
+All of them stay in the inbox until the answer is finished (docs/delivery.md#busy-channels).
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from bot.chat.command import Command
 from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.outgoing import Limits
 from bot.chat.session import (
-    Attempt,
     Claim,
     InboxMessage,
+    ProcessingState,
     Turn,
     files_to_keep,
     text_with_attachments,
@@ -55,8 +55,8 @@ class MessageGroup:
 
 
 @value_class
-class MessageParts:
-    """Recognizes the parts of messages that clients split: albums and long pastes."""
+class SplitMessageJoiner:
+    """Joins messages that clients split into parts: albums and long pastes."""
 
     limits: Limits
     rules: BusyRules
@@ -111,7 +111,7 @@ class MessageParts:
 async def join_parts(
     group: MessageGroup,
     incoming: IncomingMessage,
-    parts: MessageParts,
+    parts: SplitMessageJoiner,
     conversations: Conversations,
     clock: Clock,
 ) -> IncomingMessage:
@@ -145,7 +145,9 @@ async def join_parts(
     ):  # so that the author is warned
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
-        await conversations.record_attempt(group.claim, group.message, Attempt.BESIDE_OTHERS)
+        await conversations.record_attempt(
+            group.claim, group.message, ProcessingState.BESIDE_OTHERS
+        )
     return incoming
 
 
@@ -158,12 +160,8 @@ class _PendingMessage:
 
 
 @dataclass(eq=False)
-class Gathering:
-    """Collects the messages that an answer covers until the answer is finished.
-
-    Native commands, which need their own responses, and messages that were in flight during a crash
-    get separate answers.
-    """
+class MessageGathering:
+    """Collects the messages that an answer covers, except those that need separate answers."""
 
     group: MessageGroup
     asked: AskedQuestion
@@ -182,8 +180,8 @@ class Gathering:
         self.uncovered_count = 0
         """The number of waiting messages that this answer does not cover."""
         self.rules = self.asked.speakers[0].preset.busy
-        self._parts = MessageParts(self.limits, self.rules)
-        self._mode = self._busy_mode()
+        self._parts = SplitMessageJoiner(self.limits, self.rules)
+        self._mode = self._choose_mode()
         self._pending: list[_PendingMessage] = []  # not gathered yet
         self._is_closed = self._mode == "queue"
         self._has_arrived = False
@@ -191,7 +189,7 @@ class Gathering:
         self._received_at = self.group.message.received_at  # when the newest message was received
         self._quiet_seconds = self.rules.quiet_seconds  # longer while parts may be missing
 
-    def _busy_mode(self) -> BusyMode:
+    def _choose_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.asked.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
@@ -210,14 +208,14 @@ class Gathering:
             quiet = self._quiet_seconds
             wait = min(self._received_at + quiet - self.clock.now(), quiet)
             wait = min(wait, until - self.clock.monotonic())
-            if wait <= 0 or self._free_places == 0:
+            if wait <= 0 or self._max_further_messages == 0:
                 break
             await self.clock.sleep(wait)
         await self._gather_pending()
 
     @contextlib.asynccontextmanager
     async def interrupt_on_arrival(self, stop: StopFlag) -> AsyncIterator[None]:
-        """While the block generates an answer, interrupt it for a new message that it should cover.
+        """Interrupt the answer that the block generates, if it should cover a new message.
 
         In `collect` mode, this happens only in the first moments, before anybody has read anything.
         """
@@ -230,7 +228,7 @@ class Gathering:
                 name = f"look for messages: {conversation}"
                 checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
 
-        if self._is_closed or self._free_places == 0:
+        if self._is_closed or self._max_further_messages == 0:
             yield
             return
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
@@ -258,7 +256,7 @@ class Gathering:
             stop.supersede()
 
     @property
-    def _free_places(self) -> int:
+    def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
         covered = (
             1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._pending)
@@ -266,16 +264,18 @@ class Gathering:
         return max(0, self.rules.at_most - covered)
 
     @property
-    def _newest(self) -> InboxMessage:
+    def _newest_message(self) -> InboxMessage:
         seen = (part for one in self._pending for part in one.parts)
-        return max((self.group.message.newest, *seen), key=lambda one: one.id)
+        return max((self.group.message.newest_message, *seen), key=lambda one: one.id)
 
     async def _read_new(self) -> None:
-        """Read new messages; stop gathering at a command or a message that needs its own answer."""
-        if self._is_closed or self._free_places == 0 or self.decide_next is None:
+        """Read new messages until one needs its own answer, and decide which are covered."""
+        if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
             return
-        after, between = self._newest, self.group.between
-        following = await self.conversations.load_after(self.group.claim, after, self._free_places)
+        after, between = self._newest_message, self.group.between
+        following = await self.conversations.load_after(
+            self.group.claim, after, self._max_further_messages
+        )
         self.group.between = []
         for message in [*between, *following]:
             incoming = message.incoming
@@ -293,7 +293,7 @@ class Gathering:
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
-        """Return the pending message joined with this part, or None if it is not a part."""
+        """Return the pending message to which this message belongs, with both joined, or None."""
         for index, one in enumerate(self._pending):
             incoming = self._parts.join(one.message, one.parts[-1], message)
             if incoming is not None:
@@ -315,7 +315,7 @@ class Gathering:
         self.group.message = replace(message, gathered=tuple(gathered))
         # Recorded first, so that after a crash each message is processed alone.
         await self.conversations.record_attempt(
-            self.group.claim, self.group.message, Attempt.BESIDE_OTHERS
+            self.group.claim, self.group.message, ProcessingState.BESIDE_OTHERS
         )
         asked, speakers = self.asked, list(self.asked.speakers)
         turns = [
@@ -343,8 +343,8 @@ class Gathering:
         )
         earlier = (*asked.earlier, *turns)
         self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
-        if self._free_places == 0 and not self._is_closed:
-            claim, newest_seen = self.group.claim, self._newest
+        if self._max_further_messages == 0 and not self._is_closed:
+            claim, newest_seen = self.group.claim, self._newest_message
             more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED)
             waiting = (one.incoming for one in more)
             self.uncovered_count = sum(
@@ -381,7 +381,7 @@ def observed_turn(message: IncomingMessage) -> Turn:
 async def recognize_reply(
     conversations: Conversations, claim: Claim, message: IncomingMessage
 ) -> IncomingMessage:
-    """Return the message, marked as a reply to the bot if it quotes a message of our webhook."""
+    """Mark a message as a reply to the bot if it quotes a webhook message that the bot sent."""
     quote = message.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
         return message

@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from bot.chat.incoming import IncomingMessage, Joined, Request
+from bot.chat.incoming import ChatJoined, IncomingMessage, Request
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR, WORDS_KEY
@@ -15,15 +15,15 @@ from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsT
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
-from bot.prompting.compose.card_macros import reply_macros, seeded_random
+from bot.prompting.compose.card_macros import build_reply_macros, seeded_random
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
-from bot.replying.answer_check import AnswerCheck, read_word_list, refusal_sentence
+from bot.replying.answer_check import AnswerCheck, parse_banned_words, refusal_sentence
 from bot.replying.generate import (
     GeneratedAnswer,
-    VisibleLimit,
+    VisibleTokenLimit,
     build_receipt,
     generate_answer,
     log_failed_steps,
@@ -100,15 +100,16 @@ class ModelRequests:
     async def generate(self, request: AnswerRequest) -> Receipt:
         """Request an answer from the preset's model, or a cheaper model if a budget is used up.
 
-        Return its receipt, with an empty answer if stopped before the first word. Raises
-        `BackendError` if all models failed, `UserError` if the author can fix it or is over budget.
+        Returns the answer's receipt. The answer is empty if it was stopped before the first word.
+        Raises `BackendError` if all models failed, and `UserError` if the author can fix the
+        problem or is over budget.
         """
         if not await self.access.may_use(request.context.incoming, "model"):
             request = request.with_preset(self._with_next_model(request.speaker.preset))
         try:
             return await self._try_models(request)
         except BudgetUsedUp:
-            cheaper = self.spending.cheaper(request.speaker.preset)
+            cheaper = self.spending.with_cheaper_model(request.speaker.preset)
             if cheaper is None:
                 raise
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
@@ -121,7 +122,7 @@ class ModelRequests:
     def _with_next_model(self, preset: Preset) -> Preset:
         """Return the preset with its next model, for people who may not use its first one."""
         others = preset.with_fallbacks[1:]
-        found = others[0] if others else self.spending.cheaper(preset)
+        found = others[0] if others else self.spending.with_cheaper_model(preset)
         if found is None:
             raise UserError(MODEL_NOT_ALLOWED)
         return found.model_copy(update={"fallbacks": preset.fallbacks[1:]})
@@ -132,22 +133,22 @@ class ModelRequests:
         failures: list[BackendError] = []
         for one in others:
             try:
-                receipt = await self._generate(replace(one, has_fallback=True))
+                receipt = await self._generate_with_retry(replace(one, has_fallback=True))
                 break
             except BackendError as error:
                 name, provider = one.speaker.preset.name, one.speaker.preset.provider
                 _log.warning("fell_back", preset=name, provider=provider, reason=str(error))
                 failures.append(error)
         else:
-            receipt = await self._generate(last)
+            receipt = await self._generate_with_retry(last)
         if receipt.answer and failures:
-            note = await self.notes.note_fallback(own, failures[0], context.incoming)
+            note = await self.notes.notify_about_fallback(own, failures[0], context.incoming)
             if note is not None:
                 context.notices.append(note)
         return receipt
 
-    async def _generate(self, request: AnswerRequest) -> Receipt:
-        """Request an answer; retry once without an output limit or with a shorter prompt."""
+    async def _generate_with_retry(self, request: AnswerRequest) -> Receipt:
+        """Request an answer; at a limit, retry with no output limit or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)
@@ -160,7 +161,7 @@ class ModelRequests:
     async def _generate_once(self, request: AnswerRequest) -> Receipt:
         preset, context, live_reply = request.speaker.preset, request.context, request.live_reply
         message, stop, backend = context.incoming, request.stop, self.backends[preset.provider]
-        visible_limit = await self._visible_limit(preset)
+        visible_limit = await self._find_visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
         begun_at = self.clock.monotonic()
@@ -169,16 +170,17 @@ class ModelRequests:
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
-        line = request.line
-        show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
+        line, lane = request.line, message.address.lane
+        show = _prefix_speaker_line(line, live_reply.feed if is_shown else _ignore_partial_text)
         check = await self.create_check(message.scopes, preset.provider)
-        replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
+        replace_shown = (
+            (lambda text: live_reply.replace(line + text)) if is_shown else _ignore_partial_text
+        )
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        reserving = self.spending.reserved(preset, message, fitted.prompt, most_tokens)
+        reserving = self.spending.reserve_cost(preset, message, fitted.prompt, most_tokens)
         async with reserving as reservation:
-            lane = message.address.lane
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
@@ -193,7 +195,7 @@ class ModelRequests:
                         *(tools, visible_limit, preset.provider, replace_shown),
                         check if is_shown else None,
                     )
-                    answer = _run_scripts(answer, preset, message)
+                    answer = _apply_regex_scripts(answer, preset, message)
                     answer = _reaction_as_text(answer, preset, context)
             usages = list_usages(answer, fitted.tokens)
             charge = self.spending.record_charge(reservation, preset, usages)
@@ -201,7 +203,7 @@ class ModelRequests:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
-        self._request_summary(preset, context, fitted)
+        self._request_summary_if_cut(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
         is_reaction = answer.text == _reaction_text(preset, context)
@@ -218,15 +220,15 @@ class ModelRequests:
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_greeting(
-        self, asked: Request | Joined, preset: str, greeting: str, provider: str = ""
+        self, asked: Request | ChatJoined, preset: str, greeting: str, provider: str = ""
     ) -> str:
-        """Check the greeting of a character that was created in a chat, as `check_text` does."""
+        """Return a greeting, checked by `check_text` if its character was created in a chat."""
         if OWNER_SEPARATOR not in preset:  # it is the operator's
             return greeting
         return await self.check_text(asked, provider, greeting)
 
-    async def check_text(self, asked: Request | Joined, provider: str, text: str) -> str:
-        """Check a text; return it as changed by plug-ins, or the stock sentence if refused."""
+    async def check_text(self, asked: Request | ChatJoined, provider: str, text: str) -> str:
+        """Return a text as changed by plug-ins, or a standard refusal if it breaks a rule."""
         check = await self.create_check(asked.scopes, provider)
         if check is None:
             return text
@@ -239,22 +241,24 @@ class ModelRequests:
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         names = [one for one in (provider, *self.backends) if one in self.backends]
         moderator = next((one for one in names if self.backends[one].can_moderate), "")
-        words = read_word_list(found.value) if found is not None else None
+        words = parse_banned_words(found.value) if found is not None else None
         hooks = plugins.HOOKS["check_answer"]
         if words is None and not (moderator or hooks):
             return None
         backend = self.backends.get(moderator)
         return AnswerCheck(words, moderator, backend, self.withholds_unchecked, hooks)
 
-    async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
+    async def _find_visible_limit(self, preset: Preset) -> VisibleTokenLimit | None:
         limit = preset.output_limit
         if limit is None or (preset.provider, preset.model) not in self._thinking_models:
             return None
         token_counter = counter_for_model(preset.model)
         await token_counter.load()
-        return VisibleLimit(limit, token_counter)
+        return VisibleTokenLimit(limit, token_counter)
 
-    def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
+    def _request_summary_if_cut(
+        self, preset: Preset, context: TurnContext, fitted: FittedPrompt
+    ) -> None:
         if any(one.section == "history" for one in fitted.dropped):
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
@@ -273,13 +277,13 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
     return show_with_line if line else show
 
 
-def _run_scripts(
+def _apply_regex_scripts(
     answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Return the answer with the preset's regex scripts applied, unless the result is empty."""
     if not preset.regex_scripts:
         return answer
-    expand = reply_macros(preset, message, seeded_random(answer.text)).expand
+    expand = build_reply_macros(preset, message, seeded_random(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
 
@@ -287,7 +291,7 @@ def _run_scripts(
 async def _apply_check(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
-    """Return the answer as changed by plug-ins or, if refused, with the stock sentence."""
+    """Return the answer as changed by plug-ins, or a standard refusal if it breaks a rule."""
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
@@ -299,7 +303,7 @@ async def _apply_check(
 def _reaction_as_text(
     answer: GeneratedAnswer, preset: Preset, context: TurnContext
 ) -> GeneratedAnswer:
-    """Return the answer; if it has no words, its emoji reaction becomes its text."""
+    """Return the answer. If it is only a reaction with an emoji, that becomes its text."""
     reaction = _reaction_text(preset, context)
     if reaction is None or is_visible(answer.text):
         return answer
@@ -326,12 +330,12 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
 
 
 def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
-    """Show why the answer is waiting, and keep a rate-limit wait from being interrupted."""
+    """Show why the answer is waiting. A wait for a rate limit may not be interrupted."""
     if isinstance(waiting, RateLimitWait):
         stop.keep()
     if live_reply is not None:
         live_reply.show_wait(waiting)
 
 
-def _discard(_shown: object) -> None:
-    """Ignore partial text, because the answer is sent when it is complete."""
+def _ignore_partial_text(_shown: object) -> None:
+    """Do nothing with partial text, because only the complete answer is shown."""

@@ -14,7 +14,14 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import REMEMBERING, IncomingMessage, Pressed, Reacted, Reaction, WakeReason
+from bot.chat.incoming import (
+    REMEMBERING,
+    ButtonPressed,
+    IncomingMessage,
+    Reaction,
+    ReactionChanged,
+    WakeReason,
+)
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
     Exchange,
@@ -22,11 +29,11 @@ from bot.chat.session import (
     HistoryChange,
     Turn,
     TurnResult,
-    ask_again,
+    to_repeated_question,
 )
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
-from bot.commands.memories import back_button, line_of_choice
+from bot.commands.memories import back_button, command_of_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
@@ -38,7 +45,7 @@ from bot.replying.answer_parts import (
 )
 from bot.routing.presets import ActiveCharacters
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
-from bot.turn.edits import Edits
+from bot.turn.edits import EditHandler
 from bot.turn.finishing import TurnStages
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
@@ -69,26 +76,26 @@ shown), and the content that replaces the menu."""
 
 
 @value_class
-class Presses:
-    """Computes the effects of presses and reactions; stores only confirmations."""
+class PressHandler:
+    """Computes the effects of presses and reactions; confirmations (as of age) are also stored."""
 
     stages: TurnStages
-    edits: Edits
+    edits: EditHandler
 
     async def handle(
-        self, group: MessageGroup, pressed: Pressed
+        self, group: MessageGroup, pressed: ButtonPressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return what a press leads to: a result, a question or a command. Raises `UserError`."""
+        """Return a press's result, or the question or command it asks for; raises `UserError`."""
         data = parse_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()
-        exchange = await self._find(pressed, data)
+        exchange = await self._find_exchange(pressed, data)
         if exchange is None:
             return TurnResult()
         active = await self.stages.resolver.resolve(pressed.scopes)
         match data.action:
             case ButtonAction.DELETE:
-                return _delete(data, exchange)
+                return _delete_answer(data, exchange)
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
@@ -108,21 +115,21 @@ class Presses:
                 return await self._run_choice(pressed, data, exchange, active)
 
     async def react(
-        self, group: MessageGroup, reacted: Reacted
+        self, group: MessageGroup, reacted: ReactionChanged
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return a reaction's effect: feedback to store, or the same as pressing a button."""
+        """Return a reaction's effect: feedback on the answer, or that of the matching button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _REACTIONS.get(reacted.reaction)
         data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
-        pressed = Pressed(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
+        pressed = ButtonPressed(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
         try:
             if action is not None:
                 return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
-            if not turns or await self.stages.access.refusal(pressed) is not None:
+            if not turns or await self.stages.access.find_refusal(pressed) is not None:
                 return TurnResult()
             if reacted.reaction not in REMEMBERING:
-                given = await self._feedback(group, reacted, answer) if answer else None
+                given = await self._find_feedback(group, reacted, answer) if answer else None
                 return TurnResult(feedback=given)
             if not reacted.is_removed:
                 await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
@@ -130,8 +137,8 @@ class Presses:
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
         return TurnResult()
 
-    async def _feedback(
-        self, group: MessageGroup, reacted: Reacted, answer: Turn
+    async def _find_feedback(
+        self, group: MessageGroup, reacted: ReactionChanged, answer: Turn
     ) -> Feedback | None:
         receipts = self.stages.commands.context.receipts
         found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
@@ -141,8 +148,8 @@ class Presses:
             return None
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
-    async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the exchange of a pressed button, or None if it was to be deleted and is gone."""
+    async def _find_exchange(self, pressed: ButtonPressed, data: ButtonData) -> Exchange | None:
+        """Return a button's question and answers; None if it would delete what is already gone."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -155,7 +162,7 @@ class Presses:
             raise UserError(text) from None
 
     async def _confirm(
-        self, pressed: Pressed, action: ButtonAction, exchange: Exchange
+        self, pressed: ButtonPressed, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
         """Apply what a button confirms; return a notice, or None to answer the question now."""
         match action:
@@ -170,7 +177,7 @@ class Presses:
                 return _KEPT
 
     async def _run_choice(
-        self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
+        self, pressed: ButtonPressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
@@ -199,9 +206,9 @@ class Presses:
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
 
     async def _choose_memory(
-        self, pressed: Pressed, exchange: Exchange, asked: CommandRequest
+        self, pressed: ButtonPressed, exchange: Exchange, asked: CommandRequest
     ) -> CommandResult:
-        line = line_of_choice(pressed.values, exchange.question.turn.text)
+        line = command_of_choice(pressed.values, exchange.question.turn.text)
         try:
             chosen = replace(asked, command=parse_command(line) or asked.command)
             result = await self.stages.commands.handle(chosen)
@@ -210,15 +217,19 @@ class Presses:
             result = CommandResult(problem, buttons=(back_button(asked),))
         return replace(result, in_place_of=exchange.parts)
 
-    def _is_read_by_others(self, pressed: Pressed) -> bool:
+    def _is_read_by_others(self, pressed: ButtonPressed) -> bool:
         has_private = self.stages.replies.limits(pressed.address).has_private_chats
         return has_private and not (pressed.is_private or pressed.is_ephemeral)
 
     async def _retry(
-        self, group: MessageGroup, pressed: Pressed, exchange: Exchange, active: ActiveCharacters
+        self,
+        group: MessageGroup,
+        pressed: ButtonPressed,
+        exchange: Exchange,
+        active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = ask_again(_as_typed(pressed, ""), question, exchange.before.turns)
+        asked = to_repeated_question(_as_typed(pressed, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
@@ -226,7 +237,9 @@ class Presses:
             group, asked, pressed.at, exchange, active, speakers, {}
         )
 
-    def _replace_with_notice(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
+    def _replace_with_notice(
+        self, pressed: ButtonPressed, exchange: Exchange, text: Text
+    ) -> TurnResult:
         first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
         outgoing = (replace(first, is_response=True), *others)
         return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
@@ -234,7 +247,7 @@ class Presses:
     def _show_version(
         self,
         group: MessageGroup,
-        pressed: Pressed,
+        pressed: ButtonPressed,
         data: ButtonData,
         exchange: Exchange,
         active: ActiveCharacters,
@@ -271,8 +284,8 @@ class Presses:
         return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
 
 
-def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
-    """Return a result that deletes the answer above the button, but not other characters'."""
+def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
+    """Return a result that deletes the answer with the button, but no other character's answer."""
     parts, deleted = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
         names = {name for one in versions for name in one.turn.sent_as}
@@ -282,13 +295,13 @@ def _delete(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _as_typed(pressed: Pressed, text: str) -> IncomingMessage:
+def _as_typed(pressed: ButtonPressed, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
     return IncomingMessage(
         **_origin_fields(pressed), message_id=None, text=text, wake=WakeReason.DM
     )
 
 
-def _origin_fields(event: Pressed | Reacted) -> dict[str, Any]:
+def _origin_fields(event: ButtonPressed | ReactionChanged) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN}

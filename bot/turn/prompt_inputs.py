@@ -32,7 +32,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import redact_message, to_storable_message
 from bot.media.attachment_reader import AttachmentReader
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.memory.stories import RetrieveStories
 from bot.memory.summaries import Summarizer
 from bot.ports import Backend, Clock, ToolServer
@@ -76,7 +76,7 @@ _READ_SECONDS = 3.0  # the answer waits for this
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Reads messages of a channel that the bot did not receive, as observed turns."""
+    """Reads messages that the bot did not receive, from the platform, as turns of the history."""
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
     """Returns up to that many messages before a message, oldest first; raises `PlatformError`."""
@@ -93,7 +93,7 @@ class ChannelReader:
             return ()
         if message.address.history:  # the channel's messages belong to other histories
             return ()
-        found = await _read(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
+        found = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
@@ -109,7 +109,7 @@ class ChannelReader:
         start = message.address.chat  # Discord gives a thread the id of this message
         if start in {message.message_id, *(turn.message_id for turn in known)}:
             return ()
-        found = await _read(message, self.read_thread_start(message))
+        found = await _read_or_none(message, self.read_thread_start(message))
         return self._observed_turns([found] if found is not None else [])
 
     def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
@@ -118,7 +118,7 @@ class ChannelReader:
         return tuple(_observed_turn(to_storable_message(one)) for one in kept)
 
 
-async def _read(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
+async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
     try:
         async with asyncio.timeout(_READ_SECONDS):
             return await reading
@@ -173,7 +173,7 @@ class TurnContext:
 
     @property
     def next_part(self) -> int:
-        """The number of the next character's first part, after all parts so far."""
+        """The number of the first message part that the next character sends."""
         opened = [number + 1 for number in message_part_numbers(self.opened)]
         return max(
             self.first_part + len(message_part_numbers(one.part for one in self.parts)), *opened, 0
@@ -211,7 +211,7 @@ class PromptSources:
     backends: Mapping[str, Backend]
     """Backends by provider."""
     index: SqlHistoryIndex
-    recaller: Recaller
+    recaller: MemoryRecaller
     may_spend: bool = True
     """Whether searching for stories and memories may use a paid embedding service."""
 
@@ -224,7 +224,7 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load the data shared by all speakers; pictures only if a speaker's model can see them."""
+        """Load the data that all speakers of a turn share; pictures only if a model sees them."""
         incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
@@ -265,7 +265,7 @@ class PromptSources:
         return TurnContext(
             *(claim, message, incoming, active, session),
             self.resolver.character_names(active.names | in_history),
-            await self.personas.of_speakers(session, incoming),
+            await self.personas.resolve_for_speakers(session, incoming),
             files,
             (*start, *earlier),
             first_part,
@@ -306,10 +306,7 @@ class PromptSources:
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
     ) -> FittedPrompt:
-        """Compose a speaker's prompt, and fit it with its tools into the token budget.
-
-        Raises `UserError` if the required parts do not fit, `BackendError` if counting fails.
-        """
+        """Compose a prompt that fits the token limit; raises `UserError` or `BackendError`."""
         backend = self.backends[preset.provider]
         model_limit = await prompt_limit_if_needed(preset, backend)
         draft = await self.compose(preset, context, model_limit)
@@ -322,13 +319,13 @@ class PromptSources:
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
-        """Compose a speaker's complete prompt, before anything is dropped to fit it."""
+        """Compose a speaker's complete prompt, which may be longer than the token limit."""
         message, files = context.incoming, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
         retrieve = self.retrieve_stories
         stories = await retrieve(preset, message.text, self.may_spend) if retrieve else None
-        summary = await self.summarizer.load_part(preset, context.claim.conversation)
+        summary = await self.summarizer.load_prompt_part(preset, context.claim.conversation)
         memories = None
         if preset.memory:
             turns = (*context.session.turns, *context.turns)

@@ -1,7 +1,7 @@
 """Interrupt running answers when a /stop, a stop button, an edit or a deletion arrives.
 
 These events are also stored in the inbox and handled in order. Signals only inform the process that
-is generating the answer sooner. They may be lost, so `MissedSignals` polls the inbox.
+is generating the answer sooner. They may be lost, so `MissedSignalPoller` polls the inbox.
 """
 
 import asyncio
@@ -17,7 +17,14 @@ import msgspec
 import structlog
 
 from bot.chat.command import ButtonAction, parse_button, parse_command
-from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Pressed, Request
+from bot.chat.incoming import (
+    ButtonPressed,
+    Incoming,
+    IncomingMessage,
+    MessageEdited,
+    MessagesDeleted,
+    Request,
+)
 from bot.chat.session import Claim, InboxMessage, text_with_attachments
 from bot.commands.request import StopOutcome
 from bot.errors import StoreError
@@ -64,7 +71,7 @@ class _EditSignal:
 
 @dataclass(eq=False)
 class StopRequests:
-    """Stops running answers on request of their askers and of admins."""
+    """Interrupts running answers when an asker or admin stops them, or a question changes."""
 
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
@@ -88,9 +95,9 @@ class StopRequests:
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._subscribe(_STOPS, IncomingMessage, self._handle_request)
-        self._subscribe(_PRESSES, Pressed, self._handle_press)
+        self._subscribe(_PRESSES, ButtonPressed, self._handle_press)
         self._subscribe(_EDITS, _EditSignal, self._handle_edit_signal)
-        self._subscribe(_DELETIONS, Deleted, self._handle_deletion)
+        self._subscribe(_DELETIONS, MessagesDeleted, self._handle_deletion)
 
     def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
@@ -117,17 +124,14 @@ class StopRequests:
                 self._handlers[topic](signal)
 
     @contextlib.asynccontextmanager
-    async def answering(
+    async def interruptible_answer(
         self,
         claim: Claim,
         message: InboxMessage,
         asked: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
-        """While the block generates an answer, let a stop, edit or deletion interrupt it.
-
-        Events that already wait count, too. `asked` is the current text, edited at `edited_at`.
-        """
+        """Let a stop, edit or deletion, before or during the block, interrupt its answer."""
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
@@ -140,16 +144,18 @@ class StopRequests:
             del self._answers[conversation]
             self._publish_recap(asked, is_running=False)
 
-    def extend(self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool) -> None:
-        """Let the running answer cover a newer message; the people `askers` may stop it."""
+    def cover_message(
+        self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool
+    ) -> None:
+        """Let the running answer also cover a newer message, and let `askers` stop the answer."""
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
-        """Return the outcome of a /stop; from now on, it can stop no further answer."""
-        return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
+        """Return what a /stop has done. From then on, it cannot stop another answer."""
+        return self._outcomes.setdefault(_event_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
         """Return whether an edit interrupted the answer to this message."""
@@ -160,7 +166,7 @@ class StopRequests:
         return (message.address.lane, message.message_id or "") in self._deleted
 
     @property
-    def in_progress(self) -> Collection[str]:
+    def answering_conversations(self) -> Collection[str]:
         """The conversations in which this process is generating an answer."""
         return self._answers.keys()
 
@@ -169,7 +175,7 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     async def run(self) -> None:
-        """Handle /stop from people other than the asker, until cancelled."""
+        """Handle each /stop from people who may stop an answer only as admins, until cancelled."""
         while True:
             command = await self._undecided.get()
             if self._apply_outcome(command, _OUTCOMES[await self.is_admin(command)]):
@@ -178,21 +184,21 @@ class StopRequests:
                 except StoreError as error:  # the answer is stopped all the same
                     _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
-    def _handle_press(self, pressed: Pressed) -> None:
+    def _handle_press(self, pressed: ButtonPressed) -> None:
         answer = self._answers.get(pressed.address.conversation)
-        if answer is not None and _stopped_turn(pressed) == answer.turn:
+        if answer is not None and _find_turn_to_stop(pressed) == answer.turn:
             self._handle_request(pressed)
 
     def _handle_request(self, request: Request) -> None:
         """Apply an asker's /stop immediately; queue others for an admin check."""
-        address = request.address.recap_address
+        address = request.address.recap_queue_address
         recap = self._answers.get(address.conversation)
         if recap is not None and request.author.id in recap.askers:
             recap.flag.request()
         if self._recaps.get(f"{request.author.id} {address.conversation}"):
-            self._outcomes.setdefault(_key(request), StopOutcome.STOPPED)
+            self._outcomes.setdefault(_event_key(request), StopOutcome.STOPPED)
         answer = self._answers.get(request.address.conversation)
-        if answer is None or _key(request) in self._outcomes:
+        if answer is None or _event_key(request) in self._outcomes:
             return
         if request.author.id in answer.askers:
             self._apply_outcome(request, StopOutcome.STOPPED)
@@ -200,7 +206,7 @@ class StopRequests:
             self._undecided.put_nowait(request)
 
     def _publish_recap(self, asked: IncomingMessage, *, is_running: bool) -> None:
-        if asked.address != asked.address.recapped:
+        if asked.address != asked.address.summarized_address:
             recap = f"{asked.author.id} {asked.address.conversation}"
             self.signals.publish(_RECAPS, [f"{int(is_running)}{recap}"])
 
@@ -218,7 +224,7 @@ class StopRequests:
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
-    def _handle_deletion(self, deleted: Deleted) -> None:
+    def _handle_deletion(self, deleted: MessagesDeleted) -> None:
         for message_id in deleted.message_ids:
             self._deleted[deleted.address.lane, message_id] = None  # ids are unique per chat
         answer = self._answers.get(deleted.address.conversation)
@@ -226,14 +232,14 @@ class StopRequests:
             answer.flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
-        """Apply the outcome of a /stop; return whether this request stopped the answer."""
+        """Apply a /stop's outcome, and return whether this request stopped the answer."""
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
         stops = outcome is StopOutcome.STOPPED and not answer.flag.requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
-        self._outcomes[_key(command)] = outcome
+        self._outcomes[_event_key(command)] = outcome
         return stops
 
 
@@ -242,12 +248,12 @@ def _to_signal(event: Incoming) -> tuple[str, object]:
     match event:
         case IncomingMessage() if _is_stop(event):
             return _STOPS, event
-        case Pressed() if _stopped_turn(event):
+        case ButtonPressed() if _find_turn_to_stop(event):
             return _PRESSES, event
-        case Edited(said=message, message_id=str() as message_id):
+        case MessageEdited(said=message, message_id=str() as message_id):
             digest = _hash_edit(message)
             return _EDITS, _EditSignal(message.address.conversation, message_id, event.at, digest)
-        case Deleted():
+        case MessagesDeleted():
             return _DELETIONS, event
         case _:
             return "", None
@@ -272,7 +278,7 @@ def _is_stop(incoming: IncomingMessage) -> bool:
     return command.name == "stop" or turns_off
 
 
-def _stopped_turn(pressed: Pressed) -> str | None:
+def _find_turn_to_stop(pressed: ButtonPressed) -> str | None:
     """Return the turn whose answer a press stops, or None if it is not a stop button."""
     data = parse_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:
@@ -280,7 +286,7 @@ def _stopped_turn(pressed: Pressed) -> str | None:
     return data.part.rpartition("/")[0]
 
 
-def _key(event: Incoming) -> tuple[str, str]:
+def _event_key(event: Incoming) -> tuple[str, str]:
     return event.address.source, event.external_key
 
 
@@ -310,7 +316,7 @@ class ArrivalSignals:
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival`, which must not block, at each arrival; return the unsubscriber."""
+        """Call `on_arrival` (must not block) on events until the returned function is called."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
         if self.has_arrived(conversation):
@@ -339,7 +345,7 @@ _MAX_OF_CONVERSATION = 20
 
 
 @dataclass(eq=False)
-class MissedSignals:
+class MissedSignalPoller:
     """Polls the inbox every two seconds for events that concern running answers."""
 
     inbox: SqlInbox
@@ -359,16 +365,18 @@ class MissedSignals:
                 _log.warning("store_failed", reason=str(error))
 
     async def poll(self) -> None:
-        """Handle new events of running answers whose signals were lost."""
-        conversations = list(self.stops.in_progress)
+        """Handle events that concern running answers and were not signaled to this process."""
+        conversations = list(self.stops.answering_conversations)
         events: Sequence[Incoming] = ()
         if conversations:
-            events = await self.inbox.waiting(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
+            events = await self.inbox.newest_unanswered(
+                conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION
+            )
         missed = [
             one
             for one in events
-            if _key(one) not in self._seen and not self.stops.is_being_answered(one)
+            if _event_key(one) not in self._seen and not self.stops.is_being_answered(one)
         ]
-        self._seen = frozenset(map(_key, events))
+        self._seen = frozenset(map(_event_key, events))
         self.stops.handle_missed(missed)
         self.arrivals.note_arrivals([one.address.conversation for one in missed])

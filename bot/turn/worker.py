@@ -15,22 +15,22 @@ import structlog
 
 from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, parse_button
 from bot.chat.incoming import (
-    Deleted,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    Joined,
-    Pressed,
-    Reacted,
+    MessageEdited,
+    MessagesDeleted,
+    ReactionChanged,
     SayRequested,
 )
 from bot.chat.session import (
-    Attempt,
     Claim,
     ClaimedMessage,
     HistoryChange,
     InboxMessage,
+    ProcessingState,
     StoredTurn,
     Turn,
     TurnResult,
@@ -55,24 +55,24 @@ from bot.runtime.tasks import ResumeLimiter
 from bot.telemetry.logs import TurnLogContext
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
 from bot.texts.text import translatable, translatable_count
-from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
-from bot.turn.commands import Commands
-from bot.turn.edits import Edits
+from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, has_crashed_too_often
+from bot.turn.commands import CommandRunner
+from bot.turn.edits import EditHandler
 from bot.turn.finishing import (
     Outcome,
-    QuestionAnswers,
+    QuestionAnswerer,
     TurnFinisher,
     TurnStages,
     has_private_response,
 )
 from bot.turn.message_groups import (
     MessageGroup,
-    MessageParts,
+    SplitMessageJoiner,
     join_parts,
     observed_turn,
     recognize_reply,
 )
-from bot.turn.presses import ChosenCommand, Presses
+from bot.turn.presses import ChosenCommand, PressHandler
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
@@ -90,7 +90,7 @@ _BUG = translatable("Something went wrong on my side. The error was logged; plea
 
 
 class ConversationWorker:
-    """Processes many conversations concurrently as `owner`, the messages of each in order."""
+    """Processes many conversations at the same time, but the messages of each in order."""
 
     def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
         self._stages = stages
@@ -101,10 +101,10 @@ class ConversationWorker:
         self._gate = IsolationGate(stages.clock)
         self._starts = ResumeLimiter()
         self._finisher = TurnFinisher(stages)
-        self._answers = QuestionAnswers(stages, self._finisher)
-        self._edits = Edits(stages)
-        self._presses = Presses(stages, self._edits)
-        self._commands = Commands(stages, self._edits, self._answers, self._finisher)
+        self._answers = QuestionAnswerer(stages, self._finisher)
+        self._edits = EditHandler(stages)
+        self._presses = PressHandler(stages, self._edits)
+        self._commands = CommandRunner(stages, self._edits, self._answers, self._finisher)
         stages.stops.find_events_after = self._find_later
 
     def stop_after_current(self) -> None:
@@ -149,22 +149,22 @@ class ConversationWorker:
             return await self._process_admitted(group)
         except (asyncio.CancelledError, StoreError):  # not the message's fault
             with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.record_attempt(claim, group.message, Attempt.NONE)
+                await self._conversations.record_attempt(claim, group.message, ProcessingState.NONE)
             raise
 
     async def _process_admitted(self, group: MessageGroup) -> InboxMessage | None:
         message = group.message
-        if is_set_aside(message):
+        if has_crashed_too_often(message):
             return await self._process(group)
         record = partial(self._conversations.record_attempt, group.claim, message)
-        async with self._gate.admitted(message, record):
+        async with self._gate.wait_until_admitted(message, record):
             await self._starts.wait_turn()
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
-        with TurnLogContext(group.message.turn):
+        with TurnLogContext(group.message.turn_name):
             message, began = group.message, self._clock.now()
-            outcome, following = await self._finish(group)
+            outcome, following = await self._handle_or_report(group)
             for one in (message, *group.message.gathered, *group.message.refused):
                 self._record_metrics(one, outcome, began)
             return following
@@ -177,15 +177,15 @@ class ConversationWorker:
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = outcome if outcome in _FAILED_OUTCOMES else None
         for name, since in (("answer", began), (ROOT, received_at)):
-            record_span(name, message.turn, since, now, attributes=attributes, error=failure)
+            record_span(name, message.turn_name, since, now, attributes=attributes, error=failure)
 
-    async def _finish(self, group: MessageGroup) -> Outcome:
+    async def _handle_or_report(self, group: MessageGroup) -> Outcome:
         message, finisher = group.message, self._finisher
         try:
-            if not is_set_aside(message):
-                return await self._handle(group)
+            if not has_crashed_too_often(message):
+                return await self._handle_event(group)
             own = message.own_crashes
-            _log.error("set_aside", turn=message.turn, crashes=message.crashes, own=own)
+            _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
             told = finisher.finish_with_text(
                 group, _SET_ASIDE, is_private=has_private_response(message)
             )
@@ -199,10 +199,10 @@ class ConversationWorker:
             is_private = isinstance(error, PrivateError) or has_private_response(message)
             return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
-            _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
-            return "failed", await finisher.finish_unanswered(group, _BUG)
+            _log.exception("turn_failed", turn=message.turn_name, error_id=message.error_id)
+            return "failed", await finisher.finish_with_error(group, _BUG)
 
-    async def _handle(self, group: MessageGroup) -> Outcome:
+    async def _handle_event(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
         match group.message.incoming:
             case IncomingMessage() as message if self._stages.is_obsolete(message):
@@ -213,39 +213,38 @@ class ConversationWorker:
                 if not message.is_late and self._stages.is_context_only(group.message):
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
-            case Edited() as edited:
+            case MessageEdited() as edited:
                 return await self._handle_edited(group, edited)
-            case Deleted(message_ids=ids):
-                return "deleted", await self._delete(group, ids)
-            case Pressed() | Reacted() as pressed:
+            case MessagesDeleted(message_ids=ids):
+                return "deleted", await self._delete_messages(group, ids)
+            case ButtonPressed() | ReactionChanged() as pressed:
                 return await self._handle_pressed(group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
-            case Joined() as arrival:
+            case ChatJoined() as arrival:
                 return "greeted", await self._greet(group, arrival)
             case SayRequested() as asked:
                 return await self._say_requested(group, asked)
 
     async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
-        """Say a program's text as the chat's character, unless the bot is switched off there.
-
-        A pause does not stop it: pauses affect only answers of models.
-        """
+        """Say a program's text as the chat's character, even if paused, unless the bot is off."""
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(asked.scopes)
         words = CommandResult("", greeting=asked.text, greeter=active.first.preset.name)
         return "said", await self._commands.greet(group, asked.scopes, words)
 
-    async def _delete(self, group: MessageGroup, ids: Sequence[str]) -> InboxMessage | None:
+    async def _delete_messages(
+        self, group: MessageGroup, ids: Sequence[str]
+    ) -> InboxMessage | None:
         turns = await self._conversations.find_turns(group.claim, ids)
         if not turns:
             return await self._finisher.finish(group, TurnResult())
         gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
         return await self._finisher.finish_forgetting(group, gone)
 
-    async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
-        """Greet a new group, or say in a reopened chat that its conversation continues."""
+    async def _greet(self, group: MessageGroup, arrival: ChatJoined) -> InboxMessage | None:
+        """Greet in a new group, or say in a reopened chat that its conversation continues."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
@@ -264,8 +263,10 @@ class ConversationWorker:
         greeting = await self._commands.check_greeting(arrival, greeting)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
-    async def _handle_pressed(self, group: MessageGroup, pressed: Pressed | Reacted) -> Outcome:
-        if isinstance(pressed, Reacted):
+    async def _handle_pressed(
+        self, group: MessageGroup, pressed: ButtonPressed | ReactionChanged
+    ) -> Outcome:
+        if isinstance(pressed, ReactionChanged):
             is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
             reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
             return await self._finish_press(group, pressed, reacted)
@@ -279,7 +280,7 @@ class ConversationWorker:
     async def _finish_press(
         self,
         group: MessageGroup,
-        pressed: Pressed | Reacted,
+        pressed: ButtonPressed | ReactionChanged,
         result: TurnResult | AskedQuestion | ChosenCommand,
     ) -> Outcome:
         if isinstance(result, tuple):
@@ -292,8 +293,8 @@ class ConversationWorker:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edited(self, group: MessageGroup, edited: Edited) -> Outcome:
-        is_refused = await self._stages.access.refusal(edited.said) is not None
+    async def _handle_edited(self, group: MessageGroup, edited: MessageEdited) -> Outcome:
+        is_refused = await self._stages.access.find_refusal(edited.said) is not None
         is_withheld = is_refused or bool(
             await self._stages.resolver.opted_out([edited.said.author.id])
         )
@@ -307,12 +308,14 @@ class ConversationWorker:
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
 
-    async def _later_edits(self, group: MessageGroup, message_id: str | None) -> list[Edited]:
+    async def _later_edits(
+        self, group: MessageGroup, message_id: str | None
+    ) -> list[MessageEdited]:
         later = await self._find_later(group.claim, group.message)
-        edits = [one for one in later if isinstance(one, Edited)]
+        edits = [one for one in later if isinstance(one, MessageEdited)]
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
-    async def _is_superseded(self, group: MessageGroup, edited: Edited) -> bool:
+    async def _is_superseded(self, group: MessageGroup, edited: MessageEdited) -> bool:
         """Return whether a newer edit of the message has arrived or arrives within a moment."""
         if await self._later_edits(group, edited.message_id):
             return True
@@ -322,12 +325,12 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return the events that wait behind `message` and the ones gathered with it, in order."""
+        """Return the events behind `message` and the messages gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
         waiting = await self._conversations.load_waiting(claim, _MAX_LATER)
-        return [one.incoming for one in waiting if one.id > message.newest.id]
+        return [one.incoming for one in waiting if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
         active, off = await self._stages.resolver.resolve_for_message(message)
@@ -338,9 +341,11 @@ class ConversationWorker:
             group.message.incoming, IncomingMessage
         ):  # it may have been stored before
             group.message = replace(group.message, incoming=readable)
-        refused = None if message.author_is_bot else await self._stages.access.refusal(readable)
+        refused = (
+            None if message.author_is_bot else await self._stages.access.find_refusal(readable)
+        )
         if refused is not None:
-            return "not_allowed", await self._commands.refuse(group, readable, refused)
+            return "not_allowed", await self._commands.refuse_access(group, readable, refused)
         return await self._handle_allowed(group, readable, active)
 
     async def _handle_allowed(
@@ -350,7 +355,7 @@ class ConversationWorker:
         message = await recognize_reply(conversations, group.claim, message)
         if isinstance(group.message.incoming, IncomingMessage) and not message.is_withheld:
             preset, limits = active.first.preset, stages.replies.limits(message.address)
-            parts = MessageParts(limits, preset.busy)
+            parts = SplitMessageJoiner(limits, preset.busy)
             message = await join_parts(group, message, parts, conversations, self._clock)
             if message.attachments:
                 message = await stages.voices.transcribe(message, preset.provider)
@@ -370,7 +375,7 @@ class ConversationWorker:
                     group, TurnResult([observed_turn(message)])
                 )
             case Command() as command:
-                return await self._run(group, command, message, active, recent)
+                return await self._run_command(group, command, message, active, recent)
             case Unreadable() if message.is_withheld:
                 return "withheld", await self._explain_opt_out(group, message)
             case Unreadable():
@@ -379,7 +384,7 @@ class ConversationWorker:
                 asked = AskedQuestion(message, speakers)
                 return await self._answers.answer(group, asked, active, decide_next=decide_next)
 
-    async def _run(
+    async def _run_command(
         self,
         group: MessageGroup,
         command: Command,
@@ -392,7 +397,7 @@ class ConversationWorker:
         failed: Sequence[StoredTurn] = ()
         if command.name in READS_HISTORY:
             recent = await self._load_recent_turns(group.claim)
-            failed = await self._conversations.load_failed(group.claim)
+            failed = await self._conversations.load_failed_questions(group.claim)
         stages = self._stages
         asks_why = command.name == "settings" and command.text.lower() == "why"
         request = CommandRequest(
@@ -405,7 +410,7 @@ class ConversationWorker:
                 failed,
                 stages.stops.stop_outcome(message),
             ),
-            await stages.decisions.newest(message.address.channel) if asks_why else (),
+            await stages.decisions.describe_recent(message.address.channel) if asks_why else (),
             part=group.message.part_name(0),
         )
         return await self._commands.run(group, request)
@@ -421,9 +426,9 @@ class ConversationWorker:
         )
 
     async def _explain_opt_out(
-        self, group: MessageGroup, asked: IncomingMessage | Pressed
+        self, group: MessageGroup, asked: IncomingMessage | ButtonPressed
     ) -> InboxMessage | None:
-        """Tell people who opted out that they are ignored; in groups only now and then."""
+        """Tell people who opted out that they are ignored. In groups, do so only now and then."""
         name = f"off:{asked.address.channel}:{asked.author.id}"
         is_told = asked.is_private or asked.interaction is not None
         if is_told or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
@@ -451,7 +456,7 @@ class ConversationWorker:
         )
         if readable is None:
             return Ignore()
-        if await self._stages.access.refusal(readable) is None:
+        if await self._stages.access.find_refusal(readable) is None:
             return await self._decide(active, recent, readable)
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())

@@ -84,7 +84,7 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
 async def test_services_prompt_is_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
     written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
     assert "model: here / m\n" in written
-    assert "template: the service's own (messages are sent)\n\n{" in written
+    assert "template: the service's own, which renders the messages below\n\n{" in written
     assert body(written)["messages"] == [
         {"role": "system", "content": "You are Nora. ***ator"},
         {"role": "user", "content": "Alice: hi <|im_end|>", "name": "Alice"},

@@ -70,7 +70,8 @@ async def test_check_prints_a_line_per_check() -> None:
         "ok     presets: 1 in presets; assistant is the default",
         "ok     database: SQLite",
         "ok     access: everyone, unless a chat's rules say otherwise (/access show)",
-        "ok     signals: in this process; TROUPE_REDIS_URL lets several processes wake each other",
+        "ok     signals: only within this process; set TROUPE_REDIS_URL if several processes share"
+        " the work",
         "ok     provider echo: an echo",
     ]
 
@@ -109,7 +110,7 @@ async def test_check_finds_misspelled_variable(monkeypatch: pytest.MonkeyPatch) 
         ),
         (
             {"template": "{{ nope() }}"},
-            "presets: preset 'assistant': its template: UndefinedError: ",
+            "presets: preset 'assistant': the template cannot be rendered: UndefinedError: ",
         ),
         (
             {"provider": "groq"},
@@ -180,7 +181,7 @@ async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -
     assert not passed
     broken, lore_line = wrong_lines(lines)
     assert broken.startswith("presets: presets/broken.json, line 1: ")
-    assert "missing.json: cannot be read" in lore_line
+    assert "missing.json cannot be read" in lore_line
     assert lines[-1] == "ok     provider local: the default model, downloaded at the first start"
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.console.login import token_digest
-from bot.console.server import published_address
+from bot.console.server import publish_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
@@ -21,7 +21,7 @@ def console(*words: str) -> str:
 
 def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
     (folder / "data").mkdir()
-    with published_address(folder / "data", "http://127.0.0.1:8713"):
+    with publish_address(folder / "data", "http://127.0.0.1:8713"):
         link = console("url")
     address, _, token = link.partition("#")
 
@@ -35,7 +35,7 @@ def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
 
 def test_link_without_a_service_suggests_a_remedy() -> None:
     with pytest.raises(
-        UserError, match="no console is running on data; start it with `troupe run`"
+        UserError, match="no console is running with data in data; start `troupe run`"
     ):
         console("url")
 
@@ -51,7 +51,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     )
     assert token.startswith("troupe_")
     assert found is not None
-    assert found.scopes == (Scope.OPERATE, Scope.READ)
+    assert found.scopes == (TokenScope.OPERATE, TokenScope.READ)
     assert console("token", "list") == "backup: operate, read"
     console("token", "add", "ci", "--scope", "say", "--channel", "telegram:-100")
     assert console("token", "list") == "backup: operate, read\nci: say, telegram:-100"

@@ -139,7 +139,7 @@ async def test_overriding_environment_variable_is_reported(
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:old")
     result = await init("--yes", "--telegram-token", "2:new", "--no-check")
-    assert "The environment also sets TROUPE_TELEGRAM__TOKEN and overrides" in result.output
+    assert "The environment variable TROUPE_TELEGRAM__TOKEN overrides" in result.output
 
 
 async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:

@@ -27,12 +27,14 @@ def test_model_pull_imports_and_describes_model(folder: Path) -> None:
     assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
     assert "license   mit" in told
     assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
-    assert "CONTEXT_TOKENS is more than the model's 512" in told
+    assert "CONTEXT_TOKENS is above the model's limit of 512 tokens" in told
     assert troupe("model", "list") == "tiny  0 MB\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
     assert "kind      clip" in told
-    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
+    assert (
+        "use       a projector, not a model: set the provider's PROJECTOR_PATH to this file" in told
+    )
     assert "memory" not in told
 
 
@@ -42,7 +44,7 @@ def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
     assert after == f"{NEWEST_REVISION}\n"
     with contextlib.closing(sqlite3.connect(folder / "data" / "troupe.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
-    assert troupe("db", "upgrade").splitlines()[-1] == "the database is at 9999"
+    assert troupe("db", "upgrade").splitlines()[-1] == "the database is at revision 9999"
 
 
 def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:

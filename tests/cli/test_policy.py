@@ -56,5 +56,8 @@ def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
     assert any(one.endswith("ids retained: usage") for one in printed)
     monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
     monkeypatch.setitem(SQL, "delete_listed", Statement("SELECT 1 WHERE 1 = 0"))
-    with pytest.raises(StoreError, match=r"still stored: .*turn\.speaker_name, turn\.text"):
+    with pytest.raises(
+        StoreError,
+        match=r"after the deletion, data is still stored: .*turn\.speaker_name, turn\.text",
+    ):
         troupe("policy", "--drill")

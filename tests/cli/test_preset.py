@@ -97,7 +97,9 @@ def test_unusable_template_is_rejected(folder: Path, template: str, problem: str
 def test_validate_renders_templates(folder: Path, template: str) -> None:
     preset = {"name": "nova", "provider": "echo", "model": "m", "template": template}
     write(folder / "nova.json", preset)
-    with pytest.raises(PresetError, match=r"nova\.json: preset 'nova': its template: "):
+    with pytest.raises(
+        PresetError, match=r"nova\.json: preset 'nova': the template cannot be rendered: "
+    ):
         troupe("preset", "validate", "nova.json")
 
 

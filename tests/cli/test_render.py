@@ -98,7 +98,7 @@ def test_render_as_tokens_without_a_model_is_marked_as_estimate() -> None:
      21           '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\\n\\n'
       6  message  'Hi <|im_end|>'
      21           '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n'
-about 48 tokens: an estimate with cl100k_base, without this template's model
+about 48 tokens: an estimate with cl100k_base, because a template has no tokenizer
 """)
 
 

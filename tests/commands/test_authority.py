@@ -101,7 +101,9 @@ class AnsweredQuestion:
         """Return the refusal of a press."""
         number = 1 if action is ButtonAction.VERSION else 0
         press = pressed(action, by=author, number=number, key=author.id)
-        return await self._turn.buttons.refusal(replace(press, author_is_admin=None, values=("x",)))
+        return await self._turn.buttons.find_refusal_reason(
+            replace(press, author_is_admin=None, values=("x",))
+        )
 
     async def _ask(self, _incoming: Request) -> bool:
         if isinstance(self.is_admin, PlatformError):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing_extensions import override
 
 from bot.chat.session import TurnResult
-from bot.commands.privacy import SharedMemories
+from bot.commands.privacy import ForgetBroadcast
 from bot.ports import ConversationMemory, Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
@@ -43,7 +43,7 @@ class Node:
         self.slots = SlotsOfAModel()
         self.models = [self.slots]
         data = PersonalData(database, clock)
-        self.memories = SharedMemories(lambda: self.models, signals, data, clock, _KEPT_SECONDS)
+        self.memories = ForgetBroadcast(lambda: self.models, signals, data, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

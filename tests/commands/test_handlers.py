@@ -315,7 +315,7 @@ async def test_prompts_are_for_operators(database: Database, is_private: bool) -
     admins = setup.container.admins
     told = "Only the operators of this bot, the people in TROUPE_ADMINS, can see the exact prompt"
     with pytest.raises(UserError, match=told):
-        await admins.require_prompts(setup.here, "see the exact prompt")
+        await admins.require_prompt_access(setup.here, "see the exact prompt")
     assert not await admins.may_see_prompts(setup.here)
     operator = replace(setup.here, author=Person("telegram:99", "Olga"))
     assert await admins.may_see_prompts(operator)

@@ -12,14 +12,14 @@ from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, Pe
 from bot.chat.memory import MemoryListener, MemoryPlace, MemoryReader
 from bot.chat.session import Consent, Turn
 from bot.commands.handlers import COMMANDS, is_private
-from bot.commands.memories import line_of_choice
+from bot.commands.memories import command_of_choice
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.storage.database import Database
 from tests.commands.test_handlers import HERE, Setup
 from tests.samples import ALICE, BOB, make_incoming
 
-PLACE = MemoryPlace.at(HERE.address, HERE.scopes, is_private=False)
+PLACE = MemoryPlace.from_event(HERE.address, HERE.scopes, is_private=False)
 PRIVATE = replace(make_incoming(chat="1", key="1:1"), is_private=True)
 
 
@@ -61,7 +61,7 @@ def setup(database: Database) -> MemorySetup:
 
 
 def place_of(said: IncomingMessage) -> MemoryPlace:
-    return MemoryPlace.at(said.address, said.scopes, is_private=said.is_private)
+    return MemoryPlace.from_event(said.address, said.scopes, is_private=said.is_private)
 
 
 def by(person: Person, said: IncomingMessage = HERE) -> IncomingMessage:
@@ -195,7 +195,7 @@ async def test_message_is_remembered_for_who_said_it(setup: MemorySetup) -> None
 async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup) -> None:
     asked = replace(HERE, quote=Quote(BOB, "9", "I sail"))
     observed_turn = Turn("user", "I sail", BOB, HERE.at, observed=True)
-    with pytest.raises(UserError, match="Only its author can add that"):
+    with pytest.raises(UserError, match="only its author can add it"):
         await setup.run_as(asked, "/memory add", quoted=observed_turn)
     await setup.run_as(by(BOB, asked), "/memory add", quoted=observed_turn)
     await setup.run_as(by(BOB), "/memory forget 1")
@@ -204,7 +204,7 @@ async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup)
     assert await setup.texts_of(by(BOB)) == ["#2 I sail (about you, this server)"]
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
     told_to_us = replace(observed_turn, text="I swim", observed=False)  # before he was off
-    with pytest.raises(UserError, match="has switched me off"):
+    with pytest.raises(UserError, match="somebody who switched me off"):
         await setup.run_as(asked, "/memory add", quoted=told_to_us)
 
 
@@ -244,12 +244,12 @@ async def test_long_list_has_pages_and_a_menu_where_buttons_work(setup: MemorySe
     for number in range(12):
         await setup.run_as(PRIVATE, f"/memory add fact {'abcdefghijkl'[number] * 9}")
     first = await setup.run_as(PRIVATE, "/memory")
-    assert first.text.startswith("What you said, or what is about you: 12")
+    assert first.text.startswith("Memories that come from you or are about you: 12")
     assert [one.label for one in first.buttons] == ["1/2", "›"]
     second = await setup.run_as(PRIVATE, "/memory", page=2)
     assert [one.label for one in second.buttons] == ["‹", "2/2"]
     [menu] = second.menus
-    assert [line_of_choice([one.value], "/memory") for one in menu.options] == [
+    assert [command_of_choice([one.value], "/memory") for one in menu.options] == [
         "/memory show 2",
         "/memory show 1",
     ]
@@ -276,7 +276,7 @@ async def test_long_list_has_pages_and_a_menu_where_buttons_work(setup: MemorySe
     ],
 )
 def test_choice_from_a_menu_is_a_command(values: list[str], asked: str, line: str) -> None:
-    assert line_of_choice(values, asked) == line
+    assert command_of_choice(values, asked) == line
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> No
         [
             "Memories read: 1",
             "Left out because they concern other people: Bob, telegram2Nora",
-            "Left out, without text: 3",
+            "Left out because they have no usable text: 3",
         ]
     )
     assert await setup.texts_of(HERE) == snapshot(["#1 I sail (about you, this channel)"])
@@ -343,7 +343,7 @@ async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetu
         },
     }
     made = await setup.import_file(PRIVATE, json.dumps(card).encode(), "mira.json")
-    assert made.text.startswith("Mira is ready.\nMira's chat goes on here")
+    assert made.text.startswith("Mira is ready.\nThe chat with Mira goes on here")
     assert await setup.active(PRIVATE.scopes) == [f"{ALICE.id}/Mira"]
     assert [one.preset for one in made.turns] == [f"{ALICE.id}/Mira"]
     await setup.run_as(PRIVATE, "/memory add Mira: she fears the River")
@@ -392,7 +392,7 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
     stored = await setup.container.preset_versions.newest(name)
     assert stored is not None
     assert stored.version == before[0] + 1
-    preset = await setup.handlers.characters.stored(name)
+    preset = await setup.handlers.characters.load_newest_version(name)
     assert preset.parsed_lorebook is not None
     [entry] = preset.parsed_lorebook.entries
     assert (entry.content, entry.keys) == ("the Rhine froze", ("Rhine",))
@@ -403,13 +403,13 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
     setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
         await setup.run_as(by(BOB), "/memory lore mira all")
-    with pytest.raises(UserError, match="Write this in the server"):
+    with pytest.raises(UserError, match="Send this command in the server"):
         await setup.run_as(PRIVATE, "/memory lore mira")
 
 
 async def test_chat_goes_on_here(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
-    assert told.text == "Mira's chat goes on here, messages: 3"
+    assert told.text == "The chat with Mira goes on here. Messages read: 3"
     assert told.new_session
     assert [(one.role, one.text, one.preset) for one in told.turns] == [
         ("assistant", "Hello.", "assistant"),

@@ -25,39 +25,40 @@ async def resolved(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes
 
 
 async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None:
-    assert await personas.describe("I am a tall knight", HERE) == (
+    assert await personas.change_or_show("I am a tall knight", HERE) == (
         "Your description for this channel was saved: I am a tall knight"
     )
 
     assert await resolved(personas) == {ALICE.id: "I am a tall knight"}
     assert await resolved(personas, ELSEWHERE.scopes) == {}
-    assert await personas.describe("", HERE) == "Your description here: I am a tall knight"
+    assert await personas.change_or_show("", HERE) == "Your description here: I am a tall knight"
     with pytest.raises(UserError, match="You have not described yourself"):
-        await personas.describe("", ELSEWHERE)
+        await personas.change_or_show("", ELSEWHERE)
 
 
 async def test_persona_of_the_channel_overrides_that_for_everywhere(personas: UserPersonas) -> None:
-    await personas.describe("Everywhere I am a cook", ELSEWHERE)
-    await personas.describe("a knight", HERE)
-    await personas.describe("a smith", replace(HERE, author=BOB))
+    await personas.change_or_show("Everywhere I am a cook", ELSEWHERE)
+    await personas.change_or_show("a knight", HERE)
+    await personas.change_or_show("a smith", replace(HERE, author=BOB))
 
     assert await resolved(personas) == {ALICE.id: "a knight", BOB.id: "a smith"}
     assert await resolved(personas, ("telegram:9",)) == {ALICE.id: "I am a cook"}
 
 
 async def test_threads_inherit_the_persona_of_the_channel(personas: UserPersonas) -> None:
-    await personas.describe("a knight", replace(HERE, scopes=("telegram:5",)))
+    await personas.change_or_show("a knight", replace(HERE, scopes=("telegram:5",)))
 
     assert await resolved(personas) == {ALICE.id: "a knight"}
 
 
 async def test_me_clear_deletes_the_persona(personas: UserPersonas) -> None:
-    await personas.describe("everywhere a cook", HERE)
-    await personas.describe("a knight", HERE)
+    await personas.change_or_show("everywhere a cook", HERE)
+    await personas.change_or_show("a knight", HERE)
 
     assert (
-        await personas.describe("clear", HERE) == "Your description for this channel was deleted."
+        await personas.change_or_show("clear", HERE)
+        == "Your description for this channel was deleted."
     )
     assert await resolved(personas) == {ALICE.id: "a cook"}
-    assert await personas.describe("everywhere clear", HERE)
+    assert await personas.change_or_show("everywhere clear", HERE)
     assert await resolved(personas) == {}

@@ -15,7 +15,7 @@ from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal
-from bot.commands.reports import ContextView, UsageView, show_context
+from bot.commands.reports import ContextView, UsageView, describe_receipt
 from bot.commands.request import CommandRequest
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.fit import tokens_by_section
@@ -57,7 +57,7 @@ RECEIPT = Receipt(
 
 
 def test_context_shows_sections_stories_and_dropped_items() -> None:
-    assert show_context(17, RECEIPT) == snapshot("""\
+    assert describe_receipt(17, RECEIPT) == snapshot("""\
 nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 ███░░░░░░░░░ system 43 (23%)
 █░░░░░░░░░░░ lore 4 (2%)
@@ -77,7 +77,7 @@ queued 0.2 s, first token after 0.8 s, generated in 3.2 s, 4 tokens, 150 prompt 
 
 def test_context_without_usage_and_dropped_items() -> None:
     bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
-    shown = show_context(17, bare)
+    shown = describe_receipt(17, bare)
     assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
     assert "Nothing was left out." in shown
 
@@ -89,7 +89,7 @@ def test_context_limits_the_listed_stories() -> None:
     long = replace(DRAFT, context=stories)
     receipt = replace(RECEIPT, prompt=long.prompt, layout=long.layout)
     receipt = replace(receipt, dropped=RECEIPT.dropped * 100)
-    assert len(show_context(17, receipt)) < 2000
+    assert len(describe_receipt(17, receipt)) < 2000
 
 
 @given(st.integers(0, 5000))
@@ -105,7 +105,7 @@ class OneReceipt(Receipts):
         """Use no database."""
 
     @override
-    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+    async def find_for_last_message(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         return [(17, RECEIPT)]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.differences import differing_lines, differing_pieces, opcodes
+from bot.console.differences import differing_lines, differing_pieces, edit_opcodes
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
@@ -12,7 +12,7 @@ _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 def rebuilt(before: list[str], after: list[str]) -> list[str]:
     """Return the second sequence, made of what both have and of what was added."""
     made: list[str] = []
-    for tag, begin, end, other, other_end in opcodes(before, after):
+    for tag, begin, end, other, other_end in edit_opcodes(before, after):
         made += before[begin:end] if tag == "equal" else after[other:other_end]
     return made
 

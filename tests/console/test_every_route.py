@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.console.routes import Route
 from bot.platforms.web import SPEC
-from bot.service.run import Service, running
+from bot.service.run import Service, open_service
 from bot.settings import Settings
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import open_channel, write_settings
@@ -123,7 +123,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedConsole]:
         console={"port": 0, "token": SECRETS["token of the settings"]},
         encryption_keys=SECRETS["key of stored texts"],
     )
-    async with running(settings, lambda _line: None, [SPEC]) as service:
+    async with open_service(settings, lambda _line: None, [SPEC]) as service:
         app = web.Application()
         for add_routes in service.http_routes():
             add_routes(app)
@@ -158,11 +158,11 @@ async def test_nothing_but_what_is_public_is_answered_without_a_log_in(
 async def test_every_route_refuses_all_scopes_but_its_own(served: ServedConsole) -> None:
     table = served.table
     enough = {
-        one: frozenset({table[one].scope, table[one].also} & set(Scope))
+        one: frozenset({table[one].scope, table[one].also} & set(TokenScope))
         for one in served.routes - PUBLIC
     }
-    lacking = {one: await served.bearer(*(set(Scope) - one)) for one in set(enough.values())}
-    nothing, only_presets = await served.bearer(), await served.bearer(Scope.PRESETS)
+    lacking = {one: await served.bearer(*(set(TokenScope) - one)) for one in set(enough.values())}
+    nothing, only_presets = await served.bearer(), await served.bearer(TokenScope.PRESETS)
     before = served.contents()
 
     found = {}
@@ -199,10 +199,10 @@ async def test_every_route_refuses_other_sites_and_hosts(served: ServedConsole) 
 async def test_token_for_reading_changes_nothing_and_sees_no_secret(
     served: ServedConsole,
 ) -> None:
-    reader = await served.bearer(Scope.READ)
-    await served.bearer(Scope.OPERATE)
+    reader = await served.bearer(TokenScope.READ)
+    await served.bearer(TokenScope.OPERATE)
     override = {"X-HTTP-Method-Override": "DELETE", "X-HTTP-Method": "POST"}
-    reads = [one for one in served.table if served.table[one].scope is Scope.READ]
+    reads = [one for one in served.table if served.table[one].scope is TokenScope.READ]
     assert {one for one in reads if one[0] != "GET"} == READING_POSTS
 
     for has_content in (False, True):
@@ -229,7 +229,7 @@ async def test_other_methods_reach_no_handler(served: ServedConsole, method: str
 
 
 async def test_openapi_names_every_route_of_the_api(served: ServedConsole) -> None:
-    headers = await served.bearer(Scope.READ)
+    headers = await served.bearer(TokenScope.READ)
     _, body = await served.ask("GET", "/api/v1/openapi.json", headers)
     document = json.loads(body)
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
-from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall
+from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall_steps
 from bot.console.message_view import view_message
 from tests.support.store import RECEIPT
 
@@ -27,23 +27,23 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
 
 
 def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
-    steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
+    steps = waterfall_steps(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
     assert [(one.step, one.seconds) for one in steps] == [
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
         ("decode", 3.0),
     ]
     assert [one.x for one in steps] == [0, 0, 37.5, 50, 150]
-    without_a_word = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
+    without_a_word = waterfall_steps(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
     assert [one.seconds for one in without_a_word] == [0, 0, 0, 2, 0]
 
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
-    *_, edits, delivered = waterfall(replace(RECEIPT, timings=timings), 10.0)
+    *_, edits, delivered = waterfall_steps(replace(RECEIPT, timings=timings), 10.0)
     assert (edits.step, edits.seconds, edits.x, edits.marks) == ("edits", 1.5, 120, [120, 165])
     assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
     assert (delivered.x, delivered.width) == (180, 120)
 
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
-    last = waterfall(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
+    last = waterfall_steps(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
     assert (last.step, last.seconds) == ("delivered", 0.5)
 
 

@@ -1,7 +1,7 @@
 """Names of people and channels that the console shows."""
 
 from bot.chat.session import TITLE_KEY
-from bot.console.pages import Names
+from bot.console.pages import DisplayNames
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
@@ -18,14 +18,14 @@ async def test_names_are_in_memory_for_five_seconds(database: Database) -> None:
         ServiceState(database, setup.clock),
         SqlWebChannels(database, InProcessSignals()),
     )
-    names = Names(state, channels, setup.clock, dict)
+    names = DisplayNames(state, channels, setup.clock, dict)
     await names.refresh()
-    assert names.person(ALICE.id) == ALICE.name
-    assert ALICE.name in names.channel("en", "telegram:5")
+    assert names.person_name(ALICE.id) == ALICE.name
+    assert ALICE.name in names.channel_title("en", "telegram:5")
     await SqlChatSettings(database, setup.clock).set("telegram:5", TITLE_KEY, "Round table", "")
     await setup.clock.advance(6)
     assert ALICE.name not in str(names)
     await names.refresh()
-    assert names.channel("en", "telegram:5") == "Telegram › Round table"
-    assert names.channel("en", "telegram:5#user=1") == "Telegram › Round table › user=1"
-    assert names.person(ALICE.id) == ALICE.name
+    assert names.channel_title("en", "telegram:5") == "Telegram › Round table"
+    assert names.channel_title("en", "telegram:5#user=1") == "Telegram › Round table › user=1"
+    assert names.person_name(ALICE.id) == ALICE.name

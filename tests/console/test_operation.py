@@ -17,11 +17,11 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry, PauseStore, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents, create_failure_note
-from bot.telemetry.metrics import CHECKED_ANSWERS, withheld_answers
+from bot.telemetry.metrics import CHECKED_ANSWERS, count_withheld_answers
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming, mask_secret
 from tests.support.console import ConsoleUnderTest, MakeParts
@@ -92,7 +92,7 @@ def make_parts(parts: Parts) -> MakeParts:
             parts.rate_limits,
             parts.events,
             NodeRegistry(database, CLOCK),
-            Pauses(database, CLOCK),
+            PauseStore(database, CLOCK),
             DeadLetters(database, CLOCK),
             SqlMessageNotes(database, CLOCK),
             "",
@@ -193,7 +193,7 @@ async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
 ) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
     await NodeRegistry(console.database, CLOCK).register("host:<1>", "gateway,worker", "0.2.0")
-    pauses = Pauses(console.database, CLOCK)
+    pauses = PauseStore(console.database, CLOCK)
     await pauses.begin("telegram", "command line")
     await pauses.begin("discord", "command line")
     await pauses.end("discord")
@@ -215,12 +215,12 @@ async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
 async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
     console: ConsoleUnderTest,
 ) -> None:
-    elsewhere, before = Parts(), withheld_answers()
+    elsewhere, before = Parts(), count_withheld_answers()
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     await nodes.register("host:<2>", "worker", "0.2.0")
-    await nodes.share("host:<2>", process_report(backends, elsewhere.events))
+    await nodes.store_report("host:<2>", process_report(backends, elsewhere.events))
     await nodes.register("host:3", "worker", "0.2.0")
     CHECKED_ANSWERS.labels("words").inc(2)
     CHECKED_ANSWERS.labels("unchecked").inc()  # it was shown

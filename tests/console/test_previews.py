@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 from typing_extensions import override
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
 from bot.chat.incoming import ForgetRequested, IncomingMessage, Person, Quote, WakeReason
@@ -133,7 +133,7 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
         answered = False
         for said in earlier:
             key = await deliver(setup, said)
-            answered = bool(await receipts.newest(key)) or answered
+            answered = bool(await receipts.find_for_last_message(key)) or answered
         if answered and scope is HistoryScope.REPLIES:
             *_, (name, text) = setup.surface.messages.items()
             newest = replace(newest, quote=Quote(None, name, text, is_ours=True))
@@ -148,7 +148,7 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
         compared[scope] += 1
         chains += "#replies=" in key and not key.endswith(f"={newest.message_id}")
 
-        [(_, sent), *_] = await receipts.newest(key)
+        [(_, sent), *_] = await receipts.find_for_last_message(key)
         assert previewed is not None, newest
         assert (
             replace(
@@ -209,8 +209,8 @@ async def test_preview_of_a_message_that_is_too_long_says_so(database: Database)
     assert (next_answer.prompt, "too long" in str(next_answer.problem)) == (None, True)
 
 
-READER = Caller("token reader", frozenset({Scope.READ, Scope.PRESETS}))
-OPERATOR = Caller("session", frozenset(Scope))
+READER = Caller("token reader", frozenset({TokenScope.READ, TokenScope.PRESETS}))
+OPERATOR = Caller("session", frozenset(TokenScope))
 
 
 @pytest.mark.parametrize(("caller", "may_spend"), [(READER, False), (OPERATOR, True)])
@@ -300,7 +300,7 @@ async def test_replay_sends_the_stored_prompt_is_usage_and_kept_in_no_history(
     found = await log.search(AnswerSearch(), 9)
     assert [one.number for one in found.answers] == [answer.number]
     assert await log.find(made.number) == made, "it has an address"
-    newest = await receipts.newest(answer.conversation)
+    newest = await receipts.find_for_last_message(answer.conversation)
     assert [number for number, _ in newest] == [answer.number]
     said = make_incoming("", key="5:8")
     await setup.say(ForgetRequested(said.address, "5:8", None, said.at, ("telegram:5",)))

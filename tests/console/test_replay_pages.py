@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.answers import StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import Timings
@@ -117,8 +117,10 @@ async def test_api_replays_with_its_scope_and_tells_why_it_failed(
     await store_answers(console, replace(RECEIPT, answer="before"))
     path, body = "/api/v1/answers/1/replay", {"preset": ""}
 
-    refused = await console.client.post(path, json=body, headers=await console.bearer(Scope.READ))
-    operator = await console.bearer(Scope.OPERATE)
+    refused = await console.client.post(
+        path, json=body, headers=await console.bearer(TokenScope.READ)
+    )
+    operator = await console.bearer(TokenScope.OPERATE)
     made = await console.client.post(path, json=body, headers=operator)
     missing = await console.client.post("/api/v1/answers/9/replay", json=body, headers=operator)
     model.fails = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.session import Attempt, Claim, InboxMessage, TurnResult
+from bot.chat.session import Claim, InboxMessage, ProcessingState, TurnResult
 from bot.errors import Fenced
 from bot.storage.tables import conversation, inbox
 from tests.samples import make_incoming
@@ -62,13 +62,13 @@ async def test_waiting_events_are_limited_per_conversation(store: Store) -> None
     stop = make_incoming("/stop", key="6:0", chat="6")
     queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
     await store.inbox.receive([stop, *queued, make_incoming(key="b", chat="b")], {})
-    waiting = await store.inbox.waiting(names, 500, of_each=20)
+    waiting = await store.inbox.newest_unanswered(names, 500, of_each=20)
     assert waiting == [*reversed(queued[10:]), stop]
-    assert await store.inbox.waiting(names, 3, of_each=20) == [*reversed(queued[27:])]
-    assert await store.inbox.waiting([], 500, of_each=20) == []
+    assert await store.inbox.newest_unanswered(names, 3, of_each=20) == [*reversed(queued[27:])]
+    assert await store.inbox.newest_unanswered([], 500, of_each=20) == []
     begun = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(begun.claim, begun.message, TurnResult())
-    assert await store.inbox.waiting(["telegram:6"], 500, of_each=20) == []
+    assert await store.inbox.newest_unanswered(["telegram:6"], 500, of_each=20) == []
 
 
 async def test_conversation_has_one_claim_until_it_is_released(store: Store) -> None:
@@ -128,7 +128,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
         store.conversations.finish(claim, message, TurnResult([said("x")], [part])),
         store.conversations.release(claim),
         store.conversations.open(claim, message, part),
-        store.conversations.record_attempt(claim, message, Attempt.NONE),
+        store.conversations.record_attempt(claim, message, ProcessingState.NONE),
         store.conversations.forget(claim),
     ]
 
@@ -163,7 +163,7 @@ async def test_crashes_are_counted_but_not_deliberate_stops(store: Store) -> Non
     await store.conversations.release(claim)
     again = present(await claimed(store))
     assert again.message.crashes == 1
-    await store.conversations.record_attempt(again.claim, again.message, Attempt.NONE)
+    await store.conversations.record_attempt(again.claim, again.message, ProcessingState.NONE)
     await store.conversations.release(again.claim)
     third = present(await claimed(store))
     assert third.message.crashes == 1
@@ -176,7 +176,7 @@ async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
     return begun.claim, begun.message
 
 
-async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[int, int]]:
+async def count_deaths(store: Store, *attempts: ProcessingState | None) -> list[tuple[int, int]]:
     """Crash in each of these attempts; return the message's crashes, and its own crashes."""
     await take_message(store)
     counts = []
@@ -192,17 +192,24 @@ async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[in
     ("attempts", "counted"),
     [
         (
-            (None, Attempt.BESIDE_OTHERS, Attempt.ALONE, Attempt.ALONE, Attempt.NONE, None),
+            (
+                None,
+                ProcessingState.BESIDE_OTHERS,
+                ProcessingState.ALONE,
+                ProcessingState.ALONE,
+                ProcessingState.NONE,
+                None,
+            ),
             [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (5, 2)],
         ),
-        ((Attempt.ALONE, Attempt.ALONE, None), [(1, 0), (2, 2), (3, 3)]),
-        ((Attempt.ALONE, Attempt.DEFERRED, None), [(1, 0), (2, 2), (2, 0)]),
+        ((ProcessingState.ALONE, ProcessingState.ALONE, None), [(1, 0), (2, 2), (3, 3)]),
+        ((ProcessingState.ALONE, ProcessingState.DEFERRED, None), [(1, 0), (2, 2), (2, 0)]),
         ((None, None, None, None), [(1, 0), (2, 0), (2, 0), (2, 0)]),
     ],
     ids=["only alone", "a second in a row", "deferred", "a suspect that has not started"],
 )
 async def test_crash_is_blamed_on_a_message_only_without_another_suspect(
-    store: Store, attempts: Sequence[Attempt | None], counted: Sequence[tuple[int, int]]
+    store: Store, attempts: Sequence[ProcessingState | None], counted: Sequence[tuple[int, int]]
 ) -> None:
     assert await count_deaths(store, *attempts) == counted
 

@@ -131,7 +131,7 @@ async def test_used_database_is_refused_and_not_changed(store: Store, target: Da
 async def test_database_in_use_is_not_copied(store: Store, target: Database) -> None:
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations)
-    with pytest.raises(StoreError, match="stop all of them"):
+    with pytest.raises(StoreError, match="stop all processes"):
         await copy(store, target)
 
 

@@ -75,7 +75,7 @@ async def recalled(memories: SqlMemories, place: MemoryPlace, preset: str = "nor
 
 async def consent(store: Store, memories: SqlMemories, person: str, choice: Consent) -> None:
     await store.chat_settings.set(person, CONSENT_KEY, choice, person)
-    await memories.follow_consent(person)
+    await memories.apply_consent(person)
 
 
 async def test_memory_derived_again_from_its_turn_keeps_its_witnesses(

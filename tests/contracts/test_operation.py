@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import select, update
 
 from bot.chat.incoming import Address, IncomingMessage
-from bot.chat.operation import HEARTBEAT_SECONDS, Pause, QueueState
+from bot.chat.operation import HEARTBEAT_SECONDS, AnswerPause, QueueState
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import PresetVersion, Turn, TurnResult
 from bot.commands.privacy import export_messages
 from bot.runtime.clock import SystemClock
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import AuditLog, NodeRegistry, Pauses
+from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
 from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
@@ -71,7 +71,7 @@ async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(st
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
     await store.write(update(node).values(started_at=started, seen_at=seen))
     assert [one.is_silent for one in await nodes.nodes()] == [True]
-    await nodes.report("me", "worker", "1.0")
+    await nodes.report_running("me", "worker", "1.0")
     [mine] = await nodes.nodes()
     assert not mine.is_silent
     assert mine.started_seconds > 999, "a report changes no start"
@@ -116,7 +116,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
 
     waiting = work["conversations that wait"]
     assert (waiting.count, present(waiting.oldest_seconds) > 99) == (1, True)
-    assert work["lanes that wait to be sent"].count == 1
+    assert work["chats with messages to be sent"].count == 1
     assert work["sends with an unknown outcome"].count == 1
 
 
@@ -124,7 +124,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
 
 
 async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
-    pauses = Pauses(store.database, SystemClock())
+    pauses = PauseStore(store.database, SystemClock())
     assert await pauses.begin("telegram", "anna")
     assert not await pauses.begin("telegram", "ben")
     assert await pauses.begin("all", "ben")
@@ -142,7 +142,9 @@ def test_pause_covers_conversations_in_its_scope() -> None:
     key = Address("telegram", "5", "9", "7", "user=3").conversation
     covering = {"all", "telegram", "telegram@7", "telegram@7:5", "telegram@7:5:9"}
     others = {"telegram@8", "telegram@7:55", "telegram@7:5:8", "discord"}
-    assert {one for one in covering | others if Pause(one, "anna", 0.0).covers(key)} == covering
+    assert {
+        one for one in covering | others if AnswerPause(one, "anna", 0.0).covers(key)
+    } == covering
 
 
 # --- dead letters ------------------------------------------------------------------------------

@@ -123,14 +123,14 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a", "b")))
     second = present(await store.outbox.mark_sent(await taken(store), "m1"))
     edit = present(await store.outbox.mark_sent(second, "m2"))
-    again = present(await store.outbox.send_again(edit, "refused", is_gone=False))
+    again = present(await store.outbox.queue_as_new_message(edit, "refused", is_gone=False))
     found = (again.op, again.part, again.content.text, again.external_id)
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
     following = present(await store.outbox.mark_sent(again, "m3"))
     assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
     assert await store.outbox.find_message_id(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
-        await store.outbox.send_again(edit, "refused", is_gone=False)
+        await store.outbox.queue_as_new_message(edit, "refused", is_gone=False)
 
 
 async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied(
@@ -141,7 +141,7 @@ async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     first = await taken(store)
     assert present(first.private).person == ALICE.id
-    edit = present(await store.outbox.edit_opened(first, "e1"))
+    edit = present(await store.outbox.turn_into_edit(first, "e1"))
     found = (edit.id, edit.op, edit.content.text, edit.external_id)
     assert found == (first.id, OutboxOperation.EDIT, "a", "e1")
     second = present(await store.outbox.mark_sent(edit, None))
@@ -153,14 +153,14 @@ async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied
     waiting = TurnResult(outgoing=in_parts("on its way"))
     await store.conversations.finish(begun.claim, begun.message, waiting)
     [on_its_way] = await store.outbox.take_due([to.lane])
-    assert await store.outbox.move(second, moved, to) is None
+    assert await store.outbox.move_to_private_chat(second, moved, to) is None
     await store.outbox.mark_unknown(on_its_way, 0)  # what is moved comes after it
     [on_its_way] = await store.outbox.take_due([to.lane])
     assert on_its_way.content.text == "on its way"
     there = present(await store.outbox.mark_sent(on_its_way, "m9"))
     assert (there.address, there.content.text) == (to, "b")
     assert (there.reply_to, there.private) == (None, moved)
-    assert await store.outbox.set_aside(there, "blocked", "open a chat") is None
+    assert await store.outbox.give_up_with_notice(there, "blocked", "open a chat") is None
     notice = await taken(store)
     assert (notice.content.text, notice.reply_to) == ("open a chat", message.incoming.message_id)
     kept = await store.database.read(

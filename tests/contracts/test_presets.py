@@ -57,7 +57,7 @@ async def test_pictures_of_characters_are_listed(store: Store) -> None:
     for owner, value in (("discord:1", "ab about\thttps://a/1.png"), ("discord:2", "cd about\t")):
         await settings.set(owner, "character Mira", value, "discord:1")
     await settings.set("discord:1", "preset", "ab about\thttps://a/2.png", "discord:1")
-    assert "https://a/1.png" in (found := await store.preset_versions.pictures())
+    assert "https://a/1.png" in (found := await store.preset_versions.picture_urls())
     assert "https://a/2.png" not in found
 
 

@@ -24,7 +24,7 @@ async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
     cipher = KeyCipher([OLD])
     await stored.add("openai", cipher.encrypt("openai", "sk-1"))
     await stored.add("groq", cipher.encrypt("groq", "gsk-2"))
-    assert await stored.replace_tokens(KeyCipher([NEW, OLD]).rotate) == 2
+    assert await stored.reencrypt_keys(KeyCipher([NEW, OLD]).rotate) == 2
     new = KeyCipher([NEW])
     found = {one.provider: new.decrypt(one.provider, one.token) for one in await stored.read()}
     assert found == {"openai": "sk-1", "groq": "gsk-2"}

@@ -157,8 +157,8 @@ async def test_clock_wrong_by_years_deletes_and_releases_nothing(url: str) -> No
 ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
     "sent": lambda outbox, row: outbox.mark_sent(row, "1"),
     "dead": lambda outbox, row: outbox.mark_dead(row, "refused"),
-    "again": lambda outbox, row: outbox.send_again(row, "refused", is_gone=True),
-    "set aside": lambda outbox, row: outbox.set_aside(row, "hopeless", "sorry"),
+    "again": lambda outbox, row: outbox.queue_as_new_message(row, "refused", is_gone=True),
+    "set aside": lambda outbox, row: outbox.give_up_with_notice(row, "hopeless", "sorry"),
     "later": lambda outbox, row: outbox.reschedule(row, 1),
     "retry": lambda outbox, row: DeadLetters(outbox._database, outbox._clock).retry(
         f"out-{row.id}"

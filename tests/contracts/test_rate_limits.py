@@ -15,7 +15,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
+from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
 from bot.ports import BucketSurface, Clock, RateLimits
@@ -76,7 +76,7 @@ async def test_one_chat_leaves_slots_to_others_over_all_processes(peers: Peers) 
         for slots in (here, there, here):
             await held.enter_async_context(slots.hold("p", StopFlag(), _ignore, chat="noisy"))
         fourth = group.create_task(_hold_once(there, "noisy"))
-        await wait_until(lambda: there.waiting("p") == 1)
+        await wait_until(lambda: there.waiting_count("p") == 1)
         await _hold_once(here, "quiet")
         assert not fourth.done(), "the last slot is for other chats"
         await held.aclose()
@@ -176,10 +176,10 @@ async def test_slots_are_held_until_released(peers: Peers) -> None:
 async def test_free_slot_is_for_the_most_urgent_and_longest_waiting_process(peers: Peers) -> None:
     here, there = peers.here, peers.there
     waiters = {
-        "a": (here, Waiter("here", Urgency.QUESTION, 600)),
-        "b": (there, Waiter("there", Urgency.REACTION, 600)),
-        "c": (here, Waiter("here", Urgency.REACTION, 600)),
-        "d": (there, Waiter("third", Urgency.QUESTION, 600)),
+        "a": (here, WaitingProcess("here", Urgency.QUESTION, 600)),
+        "b": (there, WaitingProcess("there", Urgency.REACTION, 600)),
+        "c": (here, WaitingProcess("here", Urgency.REACTION, 600)),
+        "d": (there, WaitingProcess("third", Urgency.QUESTION, 600)),
     }
 
     async def ask(names: str) -> str:
@@ -201,21 +201,21 @@ async def test_each_free_slot_is_for_one_waiting_process(peers: Peers) -> None:
     for name in "ab":
         assert await peers.here.acquire_slot("p", 2, name, 600)
     for name in ("first", "second", "third"):
-        assert not await peers.there.acquire_slot("p", 2, name, 600, Waiter(name, 0, 600))
+        assert not await peers.there.acquire_slot("p", 2, name, 600, WaitingProcess(name, 0, 600))
     for name in "ab":
         await peers.here.release_slot("p", name)
-    assert not await peers.here.acquire_slot("p", 2, "third", 600, Waiter("third", 0, 600))
-    assert await peers.here.acquire_slot("p", 2, "second", 600, Waiter("second", 0, 600))
-    assert await peers.here.acquire_slot("p", 2, "first", 600, Waiter("first", 0, 600)) == 2
+    assert not await peers.here.acquire_slot("p", 2, "third", 600, WaitingProcess("third", 0, 600))
+    assert await peers.here.acquire_slot("p", 2, "second", 600, WaitingProcess("second", 0, 600))
+    assert await peers.here.acquire_slot("p", 2, "first", 600, WaitingProcess("first", 0, 600)) == 2
 
 
 async def test_waiter_that_stopped_trying_is_skipped(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 1, "a", 600)
     assert not await peers.here.acquire_slot(
-        "p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05)
+        "p", 1, "b", 600, WaitingProcess("here", Urgency.QUESTION, 0.05)
     )
     await peers.here.release_slot("p", "a")
-    waiter = Waiter("there", Urgency.BACKGROUND, 600)
+    waiter = WaitingProcess("there", Urgency.BACKGROUND, 600)
     await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "c", 600, waiter))
 
 
@@ -224,7 +224,7 @@ async def test_slot_of_a_dead_process_becomes_free(peers: Peers) -> None:
     await wait_until_async(lambda: peers.there.acquire_slot("p", 1, "alive", 600))
 
 
-GROUP = CallScope("telegram:-7", (CallWindow(5, 1000),))
+GROUP = RateLimitScope("telegram:-7", (CallWindow(5, 1000),))
 NORA = Face("Nora")
 LIMIT_OF_FIVE = replace(LIMITS, route_calls=(CallWindow(5, 1000),))
 
@@ -233,15 +233,15 @@ class WebhookSurface(FakeSurface, BucketSurface):
     """Chats whose characters share a webhook; the bot itself has a bucket per chat."""
 
     @override
-    async def send_bucket(self, message: OutgoingMessage) -> str:
+    async def select_send_bucket(self, message: OutgoingMessage) -> str:
         is_spoken = message.content.face is not None
         return "discord:webhook=1" if is_spoken else message.address.lane
 
     @override
-    async def edit_bucket(
+    async def select_edit_bucket(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> str:
-        return await self.send_bucket(OutgoingMessage(address, content, ""))
+        return await self.select_send_bucket(OutgoingMessage(address, content, ""))
 
 
 def said_in(chat: str, face: Face | None) -> OutgoingMessage:
@@ -251,11 +251,11 @@ def said_in(chat: str, face: Face | None) -> OutgoingMessage:
 async def test_window_limits_the_calls_of_all_processes(peers: Peers) -> None:
     taken = [await end.take_call([GROUP]) for end in (peers.here, peers.there) * 3]
     assert taken == [*[0] * 5, about(1000)]
-    assert await peers.there.take_call([CallScope("telegram:-8", GROUP.windows)]) == 0
+    assert await peers.there.take_call([RateLimitScope("telegram:-8", GROUP.windows)]) == 0
 
 
 async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> None:
-    short = CallScope("telegram:-7", (CallWindow(2, 0.2),))
+    short = RateLimitScope("telegram:-7", (CallWindow(2, 0.2),))
     async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in range(6):
             while (wait := await peers.here.take_call([short])) > 0:
@@ -264,7 +264,7 @@ async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> No
 
 
 async def test_reserved_calls_are_left_to_others(peers: Peers) -> None:
-    live = CallScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
+    live = RateLimitScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
     assert [await peers.here.take_call([live]) for _ in range(3)] == [0, 0, 0]
     assert await peers.here.take_call([live]) == about(1000)
     assert [await peers.there.take_call([GROUP]) for _ in range(2)] == [0, 0]
@@ -272,7 +272,7 @@ async def test_reserved_calls_are_left_to_others(peers: Peers) -> None:
 
 
 async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
-    bot = CallScope("telegram", (CallWindow(6, 1000),))
+    bot = RateLimitScope("telegram", (CallWindow(6, 1000),))
     for _ in range(5):
         assert await peers.here.take_call([GROUP, bot]) == 0
     assert await peers.here.take_call([GROUP, bot]) > 0  # refused by the group
@@ -285,11 +285,11 @@ async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
 async def test_refused_scope_allows_no_calls_until_the_time_is_over(peers: Peers) -> None:
     await peers.there.block_calls("telegram:-7", 500)
     await peers.there.block_calls("telegram:-7", 2)  # which shortens nothing
-    assert await peers.here.take_call([CallScope("telegram"), GROUP]) == about(500)
-    assert await peers.here.take_call([CallScope("telegram")]) == 0
+    assert await peers.here.take_call([RateLimitScope("telegram"), GROUP]) == about(500)
+    assert await peers.here.take_call([RateLimitScope("telegram")]) == 0
     await peers.here.block_calls("telegram", 0.05)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while await peers.there.take_call([CallScope("telegram")]) > 0:  # noqa: ASYNC110
+        while await peers.there.take_call([RateLimitScope("telegram")]) > 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -303,7 +303,7 @@ async def test_refusals_are_listed_longest_wait_first(peers: Peers) -> None:
 
 
 async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
-    learned = CallScope("telegram", (CallWindow(3, 1000, is_learned=True),))
+    learned = RateLimitScope("telegram", (CallWindow(3, 1000, is_learned=True),))
     assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8
     await peers.there.block_calls("telegram", 0)
     assert await peers.here.take_call([learned]) == about(1000)
@@ -391,8 +391,8 @@ async def test_paused_process_does_not_consider_the_server_frozen(tmp_path: Path
 @pytest.mark.service
 async def test_processes_divide_a_bots_calls_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
-    bot = CallScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
-    chat = CallScope("telegram:-9", (CallWindow(4, 1000),))
+    bot = RateLimitScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
+    chat = RateLimitScope("telegram:-9", (CallWindow(4, 1000),))
     async with on_valkey(tmp_path, clock) as (_, here, there):
         both = (here, there)
         for limits in both:

@@ -35,8 +35,8 @@ async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> N
     )
     await finish(store, receipts=[RECEIPT, other])
     receipts = Receipts(store.database)
-    assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
-    assert await receipts.newest("telegram:6") == []
+    assert await receipts.find_for_last_message("telegram:5") == [(1, RECEIPT), (2, other)]
+    assert await receipts.find_for_last_message("telegram:6") == []
 
 
 async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
@@ -107,9 +107,9 @@ async def test_previous_answer_is_found(store: Store) -> None:
 
     answer = present(await log.find(3))
     assert (answer.conversation, answer.receipt) == ("telegram:5", PLAIN)
-    assert await log.find_before(answer) == 1
+    assert await log.find_previous(answer) == 1
     first = present(await log.find(1))
-    assert await log.find_before(first) is None
+    assert await log.find_previous(first) is None
     assert await log.find(99) is None
 
 
@@ -137,12 +137,12 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     scene = present(await log.find_context(third))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
 
-    assert await log.find_delivery(first) is None
+    assert await log.find_sent_time(first) is None
     [row] = await store.outbox.take_due(["telegram:5"])
     await store.outbox.mark_sent(row, "m1")
-    sent_at = present(await log.find_delivery(first))
+    sent_at = present(await log.find_sent_time(first))
     assert sent_at >= now.timestamp()
-    assert await log.find_delivery(second) is None
+    assert await log.find_sent_time(second) is None
 
 
 PERSON = BudgetCap(BudgetKind.PERSON, Period.DAY, "telegram:1", "2026-11-22", 1_000)
@@ -208,7 +208,7 @@ async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
     assert await totals.person_total("telegram:1", LONG_AGO) == expected
     claim, _ = await take_message(store, "5:2")
     await store.conversations.forget(claim)
-    assert await Receipts(store.database).newest("telegram:5") == []
+    assert await Receipts(store.database).find_for_last_message("telegram:5") == []
     assert await totals.person_total("telegram:1", LONG_AGO) == expected
     assert await totals.person_total("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -260,7 +260,7 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
         await delete_expired(store.database, SystemClock(), 14)
 
     await age(15)
-    assert await Receipts(store.database).newest("telegram:5") == []
+    assert await Receipts(store.database).find_for_last_message("telegram:5") == []
     assert (await totals.person_total("telegram:1", LONG_AGO)).cost == 250
     await age(400)
     assert (await totals.person_total("telegram:1", LONG_AGO)).answers == 0

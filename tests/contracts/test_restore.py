@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
-from bot.chat.incoming import IncomingMessage, Pressed, Quote
-from bot.chat.operation import Restore
+from bot.chat.incoming import ButtonPressed, IncomingMessage, Quote
+from bot.chat.operation import DatabaseRestore
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
@@ -22,13 +22,13 @@ from bot.storage.forgetting import PersonalData, Tombstone, read_tombstones, rec
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.restoring import (
     copy_backup,
-    last_written,
+    last_write_time,
     prepare_restored,
     read_restore,
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
-from bot.turn.limits.refusals import RestoredMessages
+from bot.turn.limits.refusals import RestoreFilter
 from tests.samples import ALICE, BOB, begin, make_incoming
 from tests.support.store import LANE, Store, answer, finish, present, texts_of
 
@@ -70,7 +70,7 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
 
 async def test_presses_are_not_handled_again_and_sessions_end(store: Store) -> None:
     said = make_incoming()
-    pressed = Pressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
+    pressed = ButtonPressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
 
     _, unanswered = await prepare_restored(store.database, [], NOW, NOW)
@@ -108,7 +108,7 @@ async def test_only_turns_of_tombstones_are_deleted(store: Store, tmp_path: Path
     assert "secret" not in await texts_of(store)
     assert "harmless" in await texts_of(store)
     restored = await read_restore(store.database, NOW)
-    assert restored == Restore(LATER, frozenset({(LANE, "1")}))
+    assert restored == DatabaseRestore(LATER, frozenset({(LANE, "1")}))
 
 
 async def bring_back(store: Store, text: str, id_: int) -> None:
@@ -170,7 +170,7 @@ async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
     notes = SqlMessageNotes(store.database, SystemClock())
     await notes.add([MessageNote("why:telegram:5", "forgotten since", ALICE.id)])
     await prepare_restored(store.database, [], LATER, LATER)
-    assert await notes.newest("why:telegram:5", 9) == []
+    assert await notes.newest_with_key("why:telegram:5", 9) == []
 
 
 async def test_old_restore_is_ignored(store: Store) -> None:
@@ -183,11 +183,11 @@ async def test_old_restore_is_ignored(store: Store) -> None:
 # --- what a process does with messages from before ---------------------------------------------
 
 
-async def messages_after(restore: Restore | None) -> RestoredMessages:
-    async def read() -> Restore | None:
+async def messages_after(restore: DatabaseRestore | None) -> RestoreFilter:
+    async def read() -> DatabaseRestore | None:
         return restore
 
-    messages = RestoredMessages(read)
+    messages = RestoreFilter(read)
     await messages.load()
     return messages
 
@@ -210,24 +210,24 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessag
 async def test_earlier_message_is_only_context(
     message: IncomingMessage, kept: bool, is_context_only: bool
 ) -> None:
-    restore = Restore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
+    restore = DatabaseRestore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
     messages = await messages_after(restore)
-    assert (messages.keep(message) is not None) is kept
+    assert (messages.filter_received(message) is not None) is kept
     assert messages.is_obsolete(message) is not kept
     assert messages.is_context_only(InboxMessage(1, message, 0)) is is_context_only
 
 
 async def test_quote_of_a_forgotten_message_has_no_text() -> None:
-    messages = await messages_after(Restore(NOW, frozenset({(LANE, "7")})))
+    messages = await messages_after(DatabaseRestore(NOW, frozenset({(LANE, "7")})))
     quoting = replace(said_at(NOW + 10), quote=Quote(BOB, "7", "a secret"))
-    kept = messages.keep(quoting)
+    kept = messages.filter_received(quoting)
     assert isinstance(kept, IncomingMessage)
     assert kept.quote == Quote(BOB, "7", "")
 
 
 async def test_nothing_changes_without_a_restore() -> None:
     messages, said = await messages_after(None), said_at(0, "/help")
-    assert messages.keep(said) is said
+    assert messages.filter_received(said) is said
     assert not messages.is_obsolete(said)
     assert not messages.is_context_only(InboxMessage(1, said, 0))
 
@@ -271,13 +271,13 @@ def test_second_restore_keeps_the_lost_database_and_its_time(tmp_path: Path) -> 
     database = tmp_path / "troupe.db"
     database.write_bytes(b"lost")
     os.utime(database, (NOW - 100, NOW - 100))
-    until = last_written(database)
+    until = last_write_time(database)
     assert until is not None
     for number in range(3):
         part = tmp_path / "troupe.db.restoring"
         part.write_bytes(b"restored %d" % number)
         replace_database(part, database, until)
-        assert last_written(database) == until
+        assert last_write_time(database) == until
     kept = {one.name: one.read_bytes() for one in tmp_path.glob("*.replaced*")}
     assert kept == {
         "troupe.db.replaced": b"lost",

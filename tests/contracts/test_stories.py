@@ -34,13 +34,13 @@ async def store_vectors(
 async def nearest_texts(
     stories: Stories, query: PackedVector, limit: int = 9, character: str = "nora", model: str = "m"
 ) -> Sequence[str]:
-    return [one.text for one in await stories.nearest(character, query, model, limit)]
+    return [one.text for one in await stories.find_nearest(character, query, model, limit)]
 
 
 async def test_nearest_stories_come_first_with_their_scores(stories: Stories) -> None:
     await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1), C: vector(3, 4)})
 
-    found = await stories.nearest("nora", vector(1, 0), "m", 2)
+    found = await stories.find_nearest("nora", vector(1, 0), "m", 2)
 
     assert [(one.text, one.id) for one in found] == [(A, 0), (C, 2)]
     assert [one.score for one in found] == pytest.approx([1, 0.6])

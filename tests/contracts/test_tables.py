@@ -10,7 +10,15 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, update
 
-from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed, SayRequested
+from bot.chat.incoming import (
+    Address,
+    ButtonPressed,
+    ChatJoined,
+    Incoming,
+    MessageEdited,
+    MessagesDeleted,
+    SayRequested,
+)
 from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
@@ -105,10 +113,10 @@ async def test_migrations_create_exactly_the_declared_tables(store: Store) -> No
 
 
 EVENTS = [
-    Edited("5:1:e3", make_incoming("new words"), NOON),
-    Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
-    Pressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
-    Joined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
+    MessageEdited("5:1:e3", make_incoming("new words"), NOON),
+    MessagesDeleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
+    ButtonPressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
+    ChatJoined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
     SayRequested(Address("telegram", "5"), "say:1", "It is done.", NOON, ("telegram:5",)),
 ]
 

@@ -58,7 +58,7 @@ async def test_unreadable_event_becomes_a_dead_letter_and_the_next_one_is_proces
     await put_event(store, *BAD_EVENTS[name])
     await store.inbox.receive([make_incoming("next", key="5:2")], {})
     assert await store.inbox.find_in_progress(Address("telegram", "5"), "5:bad") == []
-    [waiting] = await store.inbox.waiting([LANE], 9, 9)
+    [waiting] = await store.inbox.newest_unanswered([LANE], 9, 9)
     claim, message = await begin(store.conversations)
     assert message.incoming == waiting == make_incoming("next", key="5:2")
 
@@ -119,7 +119,9 @@ async def test_lane_continues_after_an_unreadable_row(store: Store, bad: Mapping
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.take_due([LANE])
     assert row.problem
-    following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
+    following = present(
+        await store.outbox.give_up_with_notice(row, row.problem, "a part is missing")
+    )
     assert following.content.text == "part 1"
     [letter] = await store.letters.all()
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
@@ -140,7 +142,7 @@ async def test_unreadable_turns_are_omitted_from_the_history(store: Store) -> No
 
 async def test_unreadable_receipts_settings_and_web_channels_are_omitted(store: Store) -> None:
     await put(store, receipt, conversation=LANE, turn="t", at=1.0, content=b"no zlib")
-    assert await Receipts(store.database).newest(LANE) == []
+    assert await Receipts(store.database).find_for_last_message(LANE) == []
     assert await AnswerLog(store.database).find(1) is None
     await store.chat_settings.set(LANE, "scope", "galaxy", "telegram:1")
     nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})

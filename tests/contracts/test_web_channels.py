@@ -85,10 +85,10 @@ async def test_reader_gets_each_changed_message_once(channels: SqlWebChannels) -
     for text in ("a", "ab", "abc"):
         assert await channels.replace("c1", message("m2", text))
 
-    changes = await channels.changed("c1", 1, 10)
+    changes = await channels.list_changed_messages("c1", 1, 10)
 
     assert [(one.id, one.text) for one in changes] == [("m3", "hi"), ("m2", "abc")]
-    assert await channels.changed("c1", changes[-1].revision, 10) == []
+    assert await channels.list_changed_messages("c1", changes[-1].revision, 10) == []
     assert [one.id for one in await channels.newest("c1", 2)] == ["m2", "m3"]
 
 
@@ -99,7 +99,7 @@ async def test_deleted_message_is_reported_and_cannot_be_restored(channels: SqlW
     assert not await channels.replace("c1", message("m1", "back"))
     assert await channels.find("c1", "m1") is None
     assert await channels.newest("c1", 10) == []
-    [told] = await channels.changed("c1", 0, 10)
+    [told] = await channels.list_changed_messages("c1", 0, 10)
     assert (told.is_deleted, told.text) == (True, "")
 
 
@@ -114,7 +114,7 @@ async def test_deleted_channel_is_gone_with_its_messages(channels: SqlWebChannel
     await channels.add("c1", [message("m1")])
     await channels.delete("c1")
     assert await channels.all() == []
-    assert await channels.changed("c1", 0, 10) == []
+    assert await channels.list_changed_messages("c1", 0, 10) == []
 
 
 async def test_handler_gets_changes_until_it_unsubscribes(channels: SqlWebChannels) -> None:

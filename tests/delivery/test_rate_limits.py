@@ -8,7 +8,7 @@ import pytest
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.chat.rate import CallScope, CallWindow
+from bot.chat.rate import CallWindow, RateLimitScope
 from bot.delivery.pacing import DeliverySettings, RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
@@ -147,7 +147,7 @@ async def test_group_gets_under_20_calls_a_minute() -> None:
     windows = tuple(
         replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_calls
     )  # as for the outbox
-    rates, scope = InProcessRateLimits(clock), CallScope("telegram:-5", windows)
+    rates, scope = InProcessRateLimits(clock), RateLimitScope("telegram:-5", windows)
     arrivals: list[float] = []
     while len(arrivals) < 100:
         while (wait := await rates.take_call([scope])) > 0:

@@ -129,7 +129,7 @@ async def test_private_chats_are_opened_by_a_code(running: Service, platforms: P
     operator = TelegramChat(platforms, "telegram_dm", 77, [77, 77])
     private = platforms.telegram_dm()
     operator.say("/access dm pairing")
-    await operator.shows_new("Who writes to me in private gets a code")
+    await operator.shows_new("Anybody who writes to me in private gets a code")
     private.say("hello")
     told = await private.shows_new("In private I answer only people")
     await running.restart()

@@ -155,7 +155,7 @@ async def test_automod_refusal_is_reported(where: DiscordChat, model: Model, blo
 @at(*GROUPS)
 async def test_person_over_the_limit_gets_one_notice_while_others_are_answered(where: Chat) -> None:
     notice = (
-        "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
+        "That is more than 3 messages in 3600 s. I have read your message, but will not answer it."
         " Please write again in "
     )
     shown = [(await where.ask_and_wait()).answer for _ in range(3)]

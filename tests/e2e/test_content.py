@@ -41,7 +41,10 @@ async def test_preset_for_adults_answers_only_in_age_restricted_channels(
     where: DiscordChat, running: Service
 ) -> None:
     where.ask()
-    told = "⚠ tester is for adults only: it answers in age-restricted channels, and this is none."
+    told = (
+        "⚠ tester is for adults only: it answers only in age-restricted channels, and this channel"
+        " is not age-restricted."
+    )
     await where.shows(told)
     where.platforms.discord.restrict_to_adults(where.chat)
     await running.restart()

@@ -69,7 +69,7 @@ async def test_memories_are_changed_from_a_menu_after_a_restart(
     await where.shows_new("I will remember:\n")
     await running.restart()
     where.tell("/memory")
-    listed = await where.shows_new("What you said, or what is about you: 1")
+    listed = await where.shows_new("Memories that come from you or are about you: 1")
     number = listed.splitlines()[1].partition(" ")[0]
     await choose(where, f"{number} I keep bees")
     await where.shows_new(f"{number} I keep bees\nabout you, this private chat, by hand")
@@ -82,7 +82,7 @@ async def test_memories_are_changed_from_a_menu_after_a_restart(
     await choose(where, "🗑")
     await where.shows_new("I have forgotten: I keep bees")
     where.tell("/memory list")
-    await where.shows_new("What you said, or what is about you: 0")
+    await where.shows_new("Memories that come from you or are about you: 0")
 
 
 @at(*GROUPS)
@@ -170,7 +170,7 @@ async def test_chat_of_another_program_goes_on_and_goes_out(
     where: Chat, running: Service, model: Model
 ) -> None:
     await attach(where, EXPORTED.encode(), "/memory import")
-    await where.shows_new("Mira's chat goes on here")
+    await where.shows_new("The chat with Mira goes on here")
     await running.restart()
     await where.ask_and_wait(text="Go on")
     sent = str(model.requests[-1]["messages"])

@@ -102,7 +102,7 @@ async def test_recap_is_shown_once_to_its_author_only(
     await where.ask_and_wait()
     [recap] = told()
     assert recap.startswith("1 message here since ")
-    assert recap.endswith(f"It begins here: {link}")
+    assert recap.endswith(f"What you missed begins here: {link}")
     assert where.texts()[: len(before)] == before
     assert len(where.texts()) == len(before) + 1
 

@@ -116,7 +116,7 @@ def test_installed_package_lists_its_presets(troupe: Path, folder: Path) -> None
 
 
 def test_installed_package_upgrades_an_empty_database(troupe: Path, folder: Path) -> None:
-    assert output(troupe, "db", "upgrade") == f"the database is at {NEWEST_REVISION}\n"
+    assert output(troupe, "db", "upgrade") == f"the database is at revision {NEWEST_REVISION}\n"
     assert output(troupe, "db", "current") == f"{NEWEST_REVISION}\n"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bot.chat.prompt import Message, Role, TemplateNames
-from bot.cli.render import View, render_preset
+from bot.cli.render import PromptView, render_preset
 from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.compose.compose import choose_template
@@ -97,7 +97,7 @@ def as_prompt(data: dict[str, Any], *turns: str) -> str:
         Message("system", turn[1:]) if turn.startswith("*") else Message(next(roles), turn)
         for turn in turns
     ]
-    return asyncio.run(render_preset(preset, messages, View.TEXT, settings_with_a_model()))
+    return asyncio.run(render_preset(preset, messages, PromptView.TEXT, settings_with_a_model()))
 
 
 @pytest.mark.parametrize("rule", TABLES["prompts"])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from bot.importers.archives import MAIN_ICON, write_charx
 from bot.importers.png import blank_image, write_png
-from bot.media.attachment_reader import convert
+from bot.media.attachment_reader import convert_in_child
 
 ADDRESS = "https://cards.example/mira.png"
 
@@ -29,7 +29,7 @@ async def read(
 ) -> dict[str, Any]:
     data = {"name": "Mira", "description": "Mira keeps bees.", **fields}
     card = json.dumps({"spec": "chara_card_v3", "data": data}).encode()
-    found: dict[str, Any] = json.loads(await convert("card", packed(card, image)))
+    found: dict[str, Any] = json.loads(await convert_in_child("card", packed(card, image)))
     return found
 
 

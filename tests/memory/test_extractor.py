@@ -17,7 +17,7 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.memory.extractor import MemoryExtractor
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.memory.summaries import Summarizer, SummaryRequest
 from bot.prompting.embedding import DEFAULT_EMBEDDER, cosine_similarities
 from bot.prompting.presets.preset import Preset
@@ -94,7 +94,7 @@ class Setup:
             summaries, {"p": self.backend}, pay, resolver.remove_opted_out_turns
         )
         return MemoryExtractor(
-            Recaller(self.memories, 0.1, DEFAULT_EMBEDDER, cosine_similarities),
+            MemoryRecaller(self.memories, 0.1, DEFAULT_EMBEDDER, cosine_similarities),
             SqlExtractions(self._database),
             summarizer,
             self.settings,
@@ -125,7 +125,7 @@ class Setup:
         await self.finish(TurnResult(turns=turns))
         name, text = lines[-1]
         said = replace(make_incoming(text, author=person(name)), at=at)
-        self.extractor.note_answer(said, presets)
+        self.extractor.record_answer(said, presets)
 
     async def observe(self, line: Line) -> None:
         at = datetime.fromtimestamp(self.clock.now(), UTC)
@@ -407,16 +407,16 @@ async def test_character_that_came_later_is_no_witness_of_turns_read_again(
 async def test_people_are_told_once_that_there_are_memories_of_them(database: Database) -> None:
     async with running(database, notes({})) as setup:
         mara, tobi = person("Mara").id, person("Tobi").id
-        assert not await setup.extractor.takes_notice(mara)
+        assert not await setup.extractor.claim_first_notice(mara)
         await setup.exchanges(6)
         await setup.kept()
         await setup.start()
-        assert await setup.extractor.takes_notice(mara)
-        assert not await setup.extractor.takes_notice(mara)
-        assert not await setup.extractor.takes_notice(tobi)
+        assert await setup.extractor.claim_first_notice(mara)
+        assert not await setup.extractor.claim_first_notice(mara)
+        assert not await setup.extractor.claim_first_notice(tobi)
         await setup.exchanges(6)
         await setup.kept()
-        assert not await setup.extractor.takes_notice(mara)
+        assert not await setup.extractor.claim_first_notice(mara)
 
 
 async def test_presets_without_memory_and_sample_models_are_never_asked(database: Database) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
 from bot.chat.story import PackedVector
-from bot.memory.recall import Recaller
+from bot.memory.recall import MemoryRecaller
 from bot.ports import Embedder
 from bot.prompting.embedding import DEFAULT_EMBEDDER, cosine_similarities
 from bot.storage.database import Database
@@ -84,13 +84,15 @@ async def measure(
     `in_channel` is the number of conversations in one channel.
     """
     stored = SqlMemories(database, FakeClock())
-    recaller = Recaller(stored, 0.1, embedder, cosine_similarities if embedder else None)
+    recaller = MemoryRecaller(stored, 0.1, embedder, cosine_similarities if embedder else None)
     conversations = read_conversations(language)
     most, found, asked = 0, 0, 0
     for start in range(0, len(conversations), in_channel):
         together = conversations[start : start + in_channel]
         chat = f"{language}-{in_channel}-{start}-{embedder is not None}"
-        place = MemoryPlace.at(Address("telegram", chat), (f"telegram:{chat}",), is_private=False)
+        place = MemoryPlace.from_event(
+            Address("telegram", chat), (f"telegram:{chat}",), is_private=False
+        )
         memories = [memory for one in together for memory in to_memories(one, place)]
         most = max(most, len(memories))
         for memory in memories:

@@ -42,7 +42,7 @@ async def ranks(
     ranks = []
     for question, story in questions:
         vector = await embedder.embed_query(question)
-        found = await stories.nearest("nora", vector, embedder.model_id, len(texts))
+        found = await stories.find_nearest("nora", vector, embedder.model_id, len(texts))
         ranks.append([one.text for one in found].index(story) + 1)
     return ranks
 

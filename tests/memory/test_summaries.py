@@ -15,7 +15,7 @@ from bot.chat.incoming import IncomingMessage, Person
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
-from bot.memory.summaries import Summarizer, SummaryRequest, transcript
+from bot.memory.summaries import Summarizer, SummaryRequest, write_transcript
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
@@ -109,7 +109,7 @@ class Setup:
         return await begin(self._conversations, CHAT)
 
     async def summary_part(self) -> str | None:
-        part = await self.summarizer.load_part(NORA, CHAT)
+        part = await self.summarizer.load_prompt_part(NORA, CHAT)
         return part.text if part else None
 
     @property
@@ -126,7 +126,7 @@ async def test_summary_without_words_is_asked_for_without_a_limit(database: Data
     await setup.say(*(f"line {n}" for n in range(20)))
     await setup.summarizer.summarize(NORA, CHAT, 4, SAID)
     assert [one.max_output_tokens for one in setup.backend.prompts] == [200, None]
-    assert (part := await setup.summarizer.load_part(NORA, CHAT))
+    assert (part := await setup.summarizer.load_prompt_part(NORA, CHAT))
     assert part.text.endswith("Alice likes tea.")
 
 
@@ -222,7 +222,7 @@ async def test_presets_without_the_key_get_no_summary(database: Database) -> Non
     await setup.say(*LINES)
     plain = NORA.model_copy(update={"summary": None})
     setup.summarizer.request(plain, CHAT, kept=0, message=SAID)
-    assert await setup.summarizer.load_part(plain, CHAT) is None
+    assert await setup.summarizer.load_prompt_part(plain, CHAT) is None
 
 
 async def test_background_task_survives_a_failed_model(database: Database) -> None:
@@ -271,7 +271,9 @@ def transcript_of(*said: tuple[Person | None, str], last_summary: str = "") -> s
         Turn("user", text, who, _AT) if who else Turn("assistant", text, None, _AT, "nora")
         for who, text in said
     ]
-    return transcript(last_summary, [StoredTurn(number, turn) for number, turn in enumerate(turns)])
+    return write_transcript(
+        last_summary, [StoredTurn(number, turn) for number, turn in enumerate(turns)]
+    )
 
 
 def test_forged_line_is_quoted() -> None:

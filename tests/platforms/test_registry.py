@@ -17,7 +17,7 @@ from bot.platforms import registry
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake
-from bot.service.run import running
+from bot.service.run import open_service
 from bot.settings import collect_secrets, describe_unknown_variables, read_settings
 from tests.fakes import FakeSurface
 from tests.waiting import PATIENCE_SECONDS
@@ -116,7 +116,7 @@ async def test_registered_platform_is_checked(toy: PlatformSpec) -> None:
 @pytest.mark.service
 async def test_message_of_a_registered_platform_is_answered(toy: PlatformSpec) -> None:
     notices: list[str] = []
-    async with running(read_settings(), notices.append) as service:
+    async with open_service(read_settings(), notices.append) as service:
         await service.serve()
     assert list(SURFACE.messages.values()) == ["hello"]
     assert "on toy as a toy" in notices

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from bot.errors import BackendUnavailable
-from bot.replying.answer_check import AnswerCheck, read_word_list
+from bot.replying.answer_check import AnswerCheck, parse_banned_words
 from tests.fakes import FakeBackend
 
 WORDS = "bad\nvery worse\n坏话"
@@ -43,7 +43,7 @@ class Moderator(FakeBackend):
 async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
     """Feed an answer piece by piece; return the shown text after each piece."""
     shown: list[str] = []
-    show, _ = check.wrap_shows(shown.append, lambda _: None)
+    show, _ = check.wrap_show_callbacks(shown.append, lambda _: None)
     growing = []
     for piece in pieces:
         show(piece)
@@ -72,7 +72,7 @@ async def feed(check: AnswerCheck, pieces: Sequence[str]) -> list[str]:
 def test_banned_words_match_whole_words_and_phrases(
     words: str, text: str, *, is_found: bool
 ) -> None:
-    found = read_word_list(words)
+    found = parse_banned_words(words)
     assert bool(found and found.is_found_in(text)) is is_found
 
 
@@ -86,7 +86,7 @@ async def test_no_letter_of_a_word_is_shown_however_an_answer_is_cut(
     answer = "".join(parts)
     cuts = data.draw(st.lists(st.integers(0, len(answer))).map(sorted))
     pieces = [answer[a:b] for a, b in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
-    check = AnswerCheck(read_word_list(WORDS))
+    check = AnswerCheck(parse_banned_words(WORDS))
     growing = await feed(check, pieces)
     found = REFUSED.search(answer)
     assert await check.refuses(answer) == bool(found)
@@ -123,8 +123,8 @@ async def test_failed_moderation_is_asked_once_and_the_setting_decides(
 
 async def test_text_that_was_reasoning_is_retracted() -> None:
     shown: list[str] = []
-    check = AnswerCheck(read_word_list("bad"))
-    show, replace_shown = check.wrap_shows(
+    check = AnswerCheck(parse_banned_words("bad"))
+    show, replace_shown = check.wrap_show_callbacks(
         shown.append, lambda text: shown.__setitem__(slice(None), [text])
     )
     show("I think about it. ")

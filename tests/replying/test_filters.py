@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ReasoningDelta
 from bot.replying.filters import OutputFilter, RepetitionDetector, apply_filters
-from bot.replying.generate import end_marks, generate_answer
+from bot.replying.generate import describe_ending, generate_answer
 from tests.fakes import FakeBackend, FakeClock
 from tests.shared_data import golden
 
@@ -154,7 +154,7 @@ async def test_endless_answer_is_cut_and_the_model_is_stopped(unit: str) -> None
     assert len(answer.text) < 100
     assert len("".join(shown)) < 900
     assert backend.closed_early == 1
-    assert "began to repeat itself" in (end_marks(answer.reason) or "")
+    assert "began to repeat itself" in (describe_ending(answer.reason) or "")
 
 
 @pytest.mark.parametrize(

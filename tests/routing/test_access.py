@@ -191,7 +191,7 @@ async def test_decisions_equal_a_plain_specification(
         author_roles=None if asks_for_roles else roles,
         asked_with=world.asked_with,
     )
-    refusal = await access.refusal(message)
+    refusal = await access.find_refusal(message)
     assert (refusal is not None) == world.is_refused()
     if refusal is not None and refusal.rule.startswith(("allow ", "block ")):
         value, _, target = refusal.rule.partition(" ")

@@ -127,7 +127,7 @@ async def test_preset_published_by_another_process_answers_the_next_message(
         loaded.append(name)
         return preset("Assistant").model_copy(update={"system": "New."}), 7
 
-    one.load_published_with(load)
+    one.set_published_loader(load)
     assert (await active(one))[0].version is None
     one.mark_stale(["Assistant"])
     [found] = await active(one)
@@ -142,7 +142,7 @@ async def test_preset_that_cannot_be_reloaded_keeps_answering(database: Database
     async def fail(name: str) -> tuple[Preset, int] | None:
         raise SettingsError(f"the provider of {name} is not set up here")
 
-    one.load_published_with(fail)
+    one.set_published_loader(fail)
     one.mark_stale(["Assistant"])
     assert await first(one) == ("Assistant", None)
 

@@ -40,7 +40,7 @@ from bot.platforms.spec import PlatformContext
 from bot.prompting.presets.files import validate_preset
 from bot.runtime import plugin_threads, plugins
 from bot.service.options import RunOptions
-from bot.service.run import running
+from bot.service.run import open_service
 from bot.settings import read_settings
 from bot.storage.database import Database
 from bot.templates.renderer import Renderer
@@ -372,7 +372,7 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
         return [one.read_text() for one in (tmp_path / "drop" / chat).glob("*.md")]
 
     with capture_logs() as logs:
-        async with running(settings, print, options=RunOptions(has_port=False)) as service:
+        async with open_service(settings, print, options=RunOptions(has_port=False)) as service:
             serving = asyncio.create_task(service.serve())
             await wait_until(lambda: stuck("platform").entered.is_set())
             ask("1", 1, "/preset use stuck")

@@ -58,7 +58,7 @@ class FakePlatform(Platform):
 async def test_platform_is_announced_and_stays_connected_after_a_signal_until_close() -> None:
     platform, told = FakePlatform(), asyncio.Queue[str]()
     supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), told.put_nowait)
-    stopped = asyncio.create_task(supervisor.until_stopped())
+    stopped = asyncio.create_task(supervisor.run_until_stopped())
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await told.get() == "on fake as here"
 
@@ -97,7 +97,7 @@ def supervise(*platforms: Platform, clock: Clock | None = None) -> PlatformSuper
 async def test_failed_platform_is_restarted(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
-    stopped = asyncio.create_task(supervisor.until_stopped())
+    stopped = asyncio.create_task(supervisor.run_until_stopped())
     await wait_until(lambda: supervisor.problem(platform) not in {None, "not connected"})
     await advance_in_steps(clock, 3)
     await stopped
@@ -112,7 +112,7 @@ async def test_unreachable_server_is_logged_without_a_traceback(error: Exception
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     with capture_logs() as logs:
-        stopped = asyncio.create_task(supervisor.until_stopped())
+        stopped = asyncio.create_task(supervisor.run_until_stopped())
         await wait_until(lambda: bool(logs))
         await advance_in_steps(clock, 3)
         await stopped
@@ -123,14 +123,14 @@ async def test_unreachable_server_is_logged_without_a_traceback(error: Exception
 async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
     supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("no intent")))
     with pytest.raises(PlatformFatal, match="no intent"):
-        await supervisor.until_stopped()
+        await supervisor.run_until_stopped()
     await supervisor.close()
 
 
 async def test_supervisor_returns_when_every_platform_has_ended() -> None:
     platforms = FailingPlatform("a"), FailingPlatform("b")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await supervise(*platforms).until_stopped()
+        await supervise(*platforms).run_until_stopped()
     assert [one.runs for one in platforms] == [1, 1]
 
 
@@ -158,7 +158,7 @@ class ShortLivedPlatform(FailingPlatform):
 async def test_pause_grows_with_consecutive_failures_only() -> None:
     clock = FakeClock()
     platform = ShortLivedPlatform(clock, 0, 0, 0, 61, 0)
-    stopped = asyncio.create_task(supervise(platform, clock=clock).until_stopped())
+    stopped = asyncio.create_task(supervise(platform, clock=clock).run_until_stopped())
     while not stopped.done():
         await advance_in_steps(clock, 2)
     await stopped

@@ -17,7 +17,7 @@ from bot.platforms.registry import companion_platforms
 from bot.service.container import Container
 from bot.service.options import RunOptions
 from bot.service.resources import open_resources
-from bot.service.run import running
+from bot.service.run import open_service
 from bot.settings import Settings
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -156,7 +156,7 @@ async def test_presets_are_reloaded_on_file_changes_and_a_hangup_is_ignored(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     platforms, options = companion_platforms(), RunOptions(has_port=False)
-    opened = running(settings, lambda _: None, platforms, options)
+    opened = open_service(settings, lambda _: None, platforms, options)
     async with asyncio.timeout(PATIENCE_SECONDS), opened as service:
         write(settings, "nova", system="New.")
         os.kill(os.getpid(), signal.SIGHUP)

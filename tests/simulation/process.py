@@ -187,7 +187,7 @@ class SimulatedContainer(Container):
             for receiver in self.receivers.values():
                 assert isinstance(receiver, ExclusiveReceiver)
                 jobs.create_task(receiver.run(self._intake))
-            for part in (self._worker_part(), self._sender_part()):
+            for part in (self._worker_jobs(), self._sender_jobs()):
                 for job in part.jobs:
                     jobs.create_task(_run(job))
 

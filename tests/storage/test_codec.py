@@ -75,4 +75,4 @@ def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
 
 
 def test_renewed_bytes_are_stored_like_new_ones() -> None:
-    assert codec(is_on=False).renewed(codec().renewed(b"{}")) == b"{}"
+    assert codec(is_on=False).reencode(codec().reencode(b"{}")) == b"{}"

@@ -94,7 +94,7 @@ async def test_password_is_read_at_each_connect(tmp_path: Path) -> None:
     ("lines", "told"),
     [
         (None, "the password file .*pass cannot be read: .*No such file"),
-        ("*:*:other:*:x", "no line of the password file .*pass is for 127.0.0.1:1:db:me"),
+        ("*:*:other:*:x", "the password file .*pass has no line for 127.0.0.1:1:db:me"),
     ],
 )
 async def test_password_file_without_a_match_is_reported(

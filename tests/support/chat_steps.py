@@ -69,7 +69,9 @@ class Chat:
 
     async def poll(self) -> object:
         await self.conversations.list_ready(9, ["telegram"])
-        await self.inbox.waiting([LANE, *(f"discord:{number}" for number in range(3000))], 500, 20)
+        await self.inbox.newest_unanswered(
+            [LANE, *(f"discord:{number}" for number in range(3000))], 500, 20
+        )
         return await self.outbox.due_lanes(9, ["telegram"])
 
     async def probe(self) -> object:
@@ -91,7 +93,7 @@ class Chat:
         summaries = SqlSummaries(self.database)
         await summaries.current(LANE)
         await summaries.turns_since(LANE, ALICE.id, None)
-        return await Receipts(self.database).newest(LANE)
+        return await Receipts(self.database).find_for_last_message(LANE)
 
 
 STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {

@@ -20,7 +20,7 @@ from typing_extensions import override
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import ApiToken, Scope
+from bot.chat.access import ApiToken, TokenScope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages, Replay
@@ -29,7 +29,7 @@ from bot.console.routes import RouteGroup
 from bot.platforms.web import SPEC
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.run import Service, running
+from bot.service.run import Service, open_service
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import SqlMessageNotes
@@ -68,7 +68,7 @@ class ConsoleUnderTest:
         return await answer.text()
 
     async def read(self, path: str) -> Any:
-        self._reader = self._reader or await self.bearer(Scope.READ, name="reader")
+        self._reader = self._reader or await self.bearer(TokenScope.READ, name="reader")
         return json.loads(await self.page(f"/api/v1{path}", **self._reader))
 
     async def send_form(self, path: str, shown_at: str, **fields: str) -> aiohttp.ClientResponse:
@@ -89,7 +89,7 @@ class ConsoleUnderTest:
             allow_redirects=False,
         )
 
-    async def bearer(self, *scopes: Scope, name: str = "") -> dict[str, str]:
+    async def bearer(self, *scopes: TokenScope, name: str = "") -> dict[str, str]:
         token = new_token(API_PREFIX)
         name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
@@ -177,7 +177,7 @@ class Playground:
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Playground]:
     told: list[str] = []
-    async with running(settings, told.append, [SPEC]) as service:
+    async with open_service(settings, told.append, [SPEC]) as service:
         task = asyncio.create_task(service.serve())
         try:
             await wait_until(lambda: any("#" in line for line in told))

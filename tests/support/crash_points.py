@@ -28,7 +28,7 @@ import bot.turn.worker
 from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.incoming import Edited, Incoming, IncomingMessage
+from bot.chat.incoming import Incoming, IncomingMessage, MessageEdited
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
@@ -43,10 +43,10 @@ from bot.storage.functions import FUNCTIONS, PostgresFunction
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import SQL, Statement
-from bot.turn.claims import is_set_aside
-from bot.turn.edits import Edits
+from bot.turn.claims import has_crashed_too_often
+from bot.turn.edits import EditHandler
 from bot.turn.message_groups import MessageGroup
-from bot.turn.presses import Presses
+from bot.turn.presses import PressHandler
 
 FATAL_WORD = "abracadabra"
 
@@ -120,7 +120,7 @@ def _between_parts(passed: OnPass) -> None:
         _: object, _claim: Claim, message: InboxMessage, result: TurnResult, **__: Any
     ) -> bool:
         if len(result.outgoing) > 1:
-            in_parts.add(message.turn)
+            in_parts.add(message.turn_name)
         return False
 
     def is_part(_: object, row: OutboxRow, _external_id: str | None) -> bool:
@@ -167,7 +167,7 @@ def blind_resend() -> None:
         await self.outbox.reschedule(row, 0)
         return await self._claim_next(row.address.lane, 0)
 
-    Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
+    Sender._resolve_unknown_outcome = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.derive_nonce = lambda turn, part: secrets.token_hex(12)
 
 
@@ -188,11 +188,11 @@ def _answer_edits_anew() -> None:
     """Build a fault: an edited question counts as a new one."""
 
     async def handle(
-        _: Edits, _group: MessageGroup, edited: Edited
+        _: EditHandler, _group: MessageGroup, edited: MessageEdited
     ) -> TurnResult | IncomingMessage:
         return edited.said
 
-    Edits.handle = handle  # type: ignore[assignment] # on purpose
+    EditHandler.handle = handle  # type: ignore[assignment] # on purpose
 
 
 def _ignore_changes() -> None:
@@ -201,8 +201,8 @@ def _ignore_changes() -> None:
     async def handle(*_: object) -> TurnResult:
         return TurnResult()
 
-    Edits.handle = handle  # type: ignore[assignment] # on purpose
-    Presses.handle = handle  # type: ignore[assignment] # on purpose
+    EditHandler.handle = handle  # type: ignore[assignment] # on purpose
+    PressHandler.handle = handle  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:
@@ -287,7 +287,7 @@ def _fatal_message() -> None:
 
 def never_set_aside() -> None:
     """Never blame a message for crashes, because random kills can hit one three times."""
-    setattr(bot.turn.worker, is_set_aside.__name__, lambda _: False)
+    setattr(bot.turn.worker, has_crashed_too_often.__name__, lambda _: False)
 
 
 _FAULTS = (

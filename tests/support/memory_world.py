@@ -253,7 +253,7 @@ class MemoryWorld:
 
     async def _choose(self, person: str, chosen: Consent) -> None:
         await self.settings.set(person, CONSENT_KEY, chosen, person)
-        await self.memories.follow_consent(person)
+        await self.memories.apply_consent(person)
         if chosen is Consent.OFF:
             await self._forget_person(person)
         self.consents[person] = chosen
@@ -290,7 +290,7 @@ class MemoryWorld:
         match kind:
             case "widen":
                 reach = (None, Reach.CHANNEL, Reach.SERVER, Reach.EVERYWHERE)[number % 4]
-                audience = self.place(where).audience(reach) if reach else None
+                audience = self.place(where).audience_with_reach(reach) if reach else None
                 found = await self.memories.widen(fact.number, reader, audience)
                 may = may and fact.author == person
                 fact.chosen = audience if may else fact.chosen
@@ -303,7 +303,7 @@ class MemoryWorld:
                 text = hashlib.sha256(f"correction {self.events}".encode()).hexdigest()[:20]
                 found = await self.memories.correct(fact.number, reader, text, None)
                 if found is not None:
-                    own = self.place(fact.place).own_audience
+                    own = self.place(fact.place).narrowest_audience
                     chosen = fact.chosen if fact.author == person else own
                     fact.text, fact.author, fact.turn = text, person, None
                     fact.number, fact.chosen = found.id, chosen
@@ -320,7 +320,7 @@ class MemoryWorld:
     def place(self, number: int) -> MemoryPlace:
         message = self._message(number)
         is_private = number in _PRIVATE
-        return MemoryPlace.at(message.address, message.scopes, is_private=is_private)
+        return MemoryPlace.from_event(message.address, message.scopes, is_private=is_private)
 
     def key(self, number: int) -> str:
         return self._message(number).address.conversation

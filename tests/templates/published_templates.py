@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from bot.chat.prompt import Capabilities
+from bot.chat.prompt import TemplateCapabilities
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from bot.templates.capabilities import detect_capabilities, has_parts
@@ -26,7 +26,7 @@ def published_templates() -> dict[str, JinjaTemplate]:
     }
 
 
-def detect_all_capabilities(template: ChatTemplate) -> Capabilities:
+def detect_all_capabilities(template: ChatTemplate) -> TemplateCapabilities:
     async def render(messages: Sequence[Message]) -> str:
         if has_parts(messages) and not isinstance(template, JinjaTemplate):
             raise TemplateError("lists of parts")

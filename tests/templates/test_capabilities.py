@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, TemplateCapabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
 from bot.templates.capabilities import PLACEHOLDER_USER_TEXT, adapt_messages
 from bot.templates.control_tokens import render_messages
@@ -27,7 +27,7 @@ IN_PARTS = JinjaTemplate(
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{% for part in m.content %}"
     "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
 )
-STRICT = Capabilities(
+STRICT = TemplateCapabilities(
     accepts_system=False,
     accepts_late_system=False,
     accepts_repeated_roles=False,
@@ -49,8 +49,10 @@ def test_capabilities_are_detected_by_rendering_probes() -> None:
     assert detect_all_capabilities(ANYTHING) == ALL_CAPABILITIES
     assert detect_all_capabilities(StringTemplate()) == ALL_CAPABILITIES
     assert detect_all_capabilities(ALTERNATING) == STRICT
-    assert detect_all_capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
-    assert detect_all_capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
+    assert detect_all_capabilities(NO_SYSTEM) == TemplateCapabilities(False, False, True, True)
+    assert detect_all_capabilities(get("chatglm")()) == TemplateCapabilities(
+        False, False, True, True
+    )
 
 
 def test_template_that_reads_only_content_parts_gets_parts() -> None:
@@ -60,7 +62,9 @@ def test_template_that_reads_only_content_parts_gets_parts() -> None:
         adapt_messages(conversation(("system", "Be brief."), ("user", "Hi")), capabilities)
     )
 
-    assert capabilities == Capabilities(False, False, True, True, accepts_text_content=False)
+    assert capabilities == TemplateCapabilities(
+        False, False, True, True, accepts_text_content=False
+    )
     assert prompt == "<user>Be brief.\n\nHi"
 
 
@@ -77,7 +81,9 @@ def test_template_that_drops_all_content_is_treated_as_accepting_texts() -> None
         (NO_LATE_SYSTEM, "system s; user a; system l; user b", "system s; user a; user l\n\nb"),
     ],
 )
-def test_rejected_messages_are_moved(capabilities: Capabilities, given: str, adapted: str) -> None:
+def test_rejected_messages_are_moved(
+    capabilities: TemplateCapabilities, given: str, adapted: str
+) -> None:
     assert adapt_messages(parsed(given), capabilities) == parsed(adapted)
 
 

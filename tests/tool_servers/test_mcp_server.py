@@ -286,7 +286,7 @@ async def test_answer_uses_a_server_and_shows_it(tmp_path: Path, database: Datab
         await setup.say("how is the weather?")
     assert [one.name for one in setup.backend.prompts[0].tools] == [f"demo_{it}" for it in READING]
     assert setup.texts == ["It rains.\n\n🔧 tools used: demo_weather"]
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert receipt.tool_calls[0].result.splitlines()[1] == "> Berlin: rain"
 
 

@@ -14,11 +14,11 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import (
     Address,
+    ButtonPressed,
     Incoming,
     IncomingMessage,
     MediaItem,
     Person,
-    Pressed,
     Quote,
     Request,
 )
@@ -373,9 +373,9 @@ FIRST = "telegram:5:1/0"
 
 def pressed(
     action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
-) -> Pressed:
+) -> ButtonPressed:
     address = Address("telegram", "5")
-    return Pressed(
+    return ButtonPressed(
         address=address,
         external_key=f"cb{key}",
         message_id="900",

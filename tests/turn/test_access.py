@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
-    Edited,
     IncomingMessage,
+    MessageEdited,
     Person,
     Quote,
     Request,
@@ -22,7 +22,7 @@ from bot.chat.incoming import (
 from bot.errors import StoreError
 from bot.settings import AccessSettings
 from bot.storage.database import Database
-from bot.storage.operation import Pauses
+from bot.storage.operation import PauseStore
 from tests.fakes import LIMITS, CallingFakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, pressed, stop_while_answering
@@ -101,7 +101,7 @@ async def test_blocked_person_is_told_once_in_private(group: Group) -> None:
         assert (chat, told.startswith(f"{KEPT} You are blocked there.")) == ("dm-2", True)
     data = group.container.personal_data
     assert await data.list_settings(BOB.id) == [(f"{BOB.id}@telegram:5", "persona told")]
-    await group.container.personas.forget(BOB.id, await data.list_settings(BOB.id))
+    await group.container.personas.delete_settings(BOB.id, await data.list_settings(BOB.id))
     assert await data.list_settings(BOB.id) == []
 
 
@@ -133,7 +133,7 @@ async def test_api_sends_nothing_to_a_channel_where_the_bot_is_off(
     group: Group, scope: str, *, is_said: bool
 ) -> None:
     await group.container.chat_settings.set(scope, "access off", "on", "web:console")
-    await Pauses(group.database, group.clock).begin("all", "anna")
+    await PauseStore(group.database, group.clock).begin("all", "anna")
     await group.pauses.refresh()
     scopes = (group.said("").address.lane, SERVER)
     asked = SayRequested(group.said("").address, "say:1", "The washer is done.", NOON, scopes)
@@ -157,15 +157,15 @@ async def test_edit_by_a_refused_person_is_not_stored(group: Group) -> None:
     await group.say(first)
     await group.hears("/access block telegram:2", ALICE)
     changed = replace(first, text="slipped in", external_key=f"{first.external_key}:edit")
-    await group.say(Edited(changed.external_key, changed, changed.at))
+    await group.say(MessageEdited(changed.external_key, changed, changed.at))
     assert [text for role, text in await group.history() if role == "user"] == ["hello"]
 
 
 async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(group: Group) -> None:
     [saved] = await group.hears("/access allow role 7 server", ALICE)
     assert (
-        saved
-        == "Saved: allow role telegram:7.\nNobody else may use me now (in the server or group)."
+        saved == "Saved: allow role telegram:7.\nOnly those whom an allow rule names may use me now"
+        " (in the server or group)."
     )
     assert await group.hears("hello") == []
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
@@ -176,7 +176,8 @@ async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(gro
     assert shown == [
         "here: block person telegram:2",
         "in the server or group: allow role telegram:7",
-        "Without being an admin, you could not use me here: only (in the server or group).",
+        "You may use me here only because you are an admin; for others, this rule applies: only"
+        " (in the server or group).",
     ]
     await group.hears("/access reset telegram:2", ALICE)
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
@@ -352,7 +353,7 @@ async def test_paired_person_is_answered(private: PrivateChat) -> None:
     await private.work("telegram:2")
     assert private.texts[-1].startswith("I am nora.")
     assert await private.writes(BOB) == "Hi."
-    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody waits")
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody is waiting")
     await private.chooses("/access reset telegram:2 everywhere")
     assert "your code" in await private.writes(BOB)
 
@@ -367,7 +368,7 @@ async def test_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) 
     await private.work(f"telegram:{OPERATOR.id.partition(':')[2]}")
     assert private.texts[-1] == "telegram:2 may write to me in private."
     assert (await private.writes(BOB)).endswith("Hi.")
-    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody waits")
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody is waiting")
 
 
 async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat) -> None:
@@ -376,14 +377,14 @@ async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat)
     codes = [(await private.writes(one)).rpartition(": ")[2] for one in people]
     assert "Too many people wait" in codes[3] or "try again later" in codes[3]
     await private.clock.advance(3601)
-    assert (await private.chooses(f"/access approve {codes[0]}")).startswith("⚠ Nobody waits")
+    assert (await private.chooses(f"/access approve {codes[0]}")).startswith("⚠ Nobody is waiting")
     assert "your code" in await private.writes(people[3])
 
 
 async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     for _ in range(10):
-        assert (await private.chooses("/access approve WRONG234")).startswith("⚠ Nobody waits")
+        assert (await private.chooses("/access approve WRONG234")).startswith("⚠ Nobody is waiting")
     code = (await private.writes(BOB)).rpartition(": ")[2]
     locked = await private.chooses(f"/access approve {code}")
     assert locked == "⚠ Too many wrong codes. Please try again in an hour."

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.command import MENU_ACTIONS, ButtonAction
-from bot.chat.incoming import Address, Deleted, IncomingMessage, Person, Pressed, Quote, WakeReason
+from bot.chat.incoming import (
+    Address,
+    ButtonPressed,
+    IncomingMessage,
+    MessagesDeleted,
+    Person,
+    Quote,
+    WakeReason,
+)
 from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.chat.usage import BudgetKind, Period
 from bot.runtime.in_process import InProcessRateLimits
@@ -34,7 +42,7 @@ async def test_retry_is_charged_to_the_person_who_asked_for_it(database: Databas
     quoting = replace(retry, external_key="5:21", quote=Quote(None, answer, ""))
     for again in (pressed(ButtonAction.RETRY, by=MALLORY), quoting, retry):
         await setup.say(again)
-        [(_, receipt)] = await Receipts(database).newest(CHAT)
+        [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
         assert receipt.charge.person == MALLORY.id
     await setup.say(make_incoming("and now?", key="5:40", author=BOB))
     assert setup.texts[-1] == "Hi."
@@ -69,7 +77,7 @@ async def test_budget_of_a_group_covers_its_topics_too(database: Database) -> No
     assert len(setup.backend.prompts) == 1
     assert "This server's budget" in setup.texts[1]
     assert "This server's budget" in setup.texts[2]
-    [(_, receipt)] = await Receipts(database).newest("telegram:-100")
+    [(_, receipt)] = await Receipts(database).find_for_last_message("telegram:-100")
     assert receipt.charge.server == "telegram:-100"
 
 
@@ -102,7 +110,7 @@ async def settings(database: Database) -> Sequence[tuple[str, str]]:
     return sorted((row.scope, row.value) for row in rows)
 
 
-async def elsewhere(setup: Setup, *messages: IncomingMessage | Pressed) -> None:
+async def elsewhere(setup: Setup, *messages: IncomingMessage | ButtonPressed) -> None:
     for one in messages:
         await setup.receive(one)
         await setup.work(one.address.conversation)
@@ -156,7 +164,10 @@ async def test_button_of_another_chat_is_unknown_in_a_private_chat(database: Dat
     for action in ButtonAction:
         press = pressed(action, FIRST, by=BOB, number=1, key=action)
         press = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
-        assert await setup.buttons.refusal(press) in {gone, "No answer is being written here."}
+        assert await setup.buttons.find_refusal_reason(press) in {
+            gone,
+            "No answer is being written here.",
+        }
         await elsewhere(setup, press)
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
     assert await settings(database) == before
@@ -188,7 +199,9 @@ async def test_malformed_button_is_refused(database: Database, scope: HistorySco
     await setup.say(SECRET)
     await setup.history_scopes.set(CHAT, scope, ALICE.id)
     for data in MALFORMED:
-        await setup.buttons.refusal(replace(pressed(ButtonAction.RETRY, by=BOB), data=data))
+        await setup.buttons.find_refusal_reason(
+            replace(pressed(ButtonAction.RETRY, by=BOB), data=data)
+        )
     assert len(setup.backend.prompts) == 1
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
 
@@ -216,7 +229,7 @@ async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -
     press = pressed(ButtonAction.STOP, by=BOB)
     forged = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
     asked, claim = make_incoming(SECRET), Claim(CHAT, 1, "me")
-    async with setup.stops.answering(claim, InboxMessage(0, asked, 0), asked) as stop:
+    async with setup.stops.interruptible_answer(claim, InboxMessage(0, asked, 0), asked) as stop:
         setup.stops.announce([forged, replace(forged, author=ALICE)])
         assert not stop.requested
         setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice
@@ -227,7 +240,7 @@ async def test_deletion_in_a_private_chat_withdraws_nothing_elsewhere(database: 
     setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)
-    gone = Deleted(own.address, "9:1:copies", ids, own.at, own.scopes)
+    gone = MessagesDeleted(own.address, "9:1:copies", ids, own.at, own.scopes)
     setup.stops.announce([gone])
     assert not setup.stops.was_deleted(waiting)
     setup.stops.announce([replace(gone, address=waiting.address, scopes=waiting.scopes)])

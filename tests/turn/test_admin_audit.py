@@ -7,7 +7,15 @@ import pytest
 from sqlalchemy.schema import DropTable
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Address, IncomingMessage, Person, Pressed, Quote, Request, WakeReason
+from bot.chat.incoming import (
+    Address,
+    ButtonPressed,
+    IncomingMessage,
+    Person,
+    Quote,
+    Request,
+    WakeReason,
+)
 from bot.chat.prompt import Finish, FinishReason
 from bot.storage.database import Database
 from bot.storage.tables import audit
@@ -33,7 +41,7 @@ def command(text: str, *, to: str | None = None) -> IncomingMessage:
     return replace(said, quote=Quote(None, to, "")) if to else said
 
 
-def press(action: ButtonAction, *, key: str = "1", number: int = 0) -> Pressed:
+def press(action: ButtonAction, *, key: str = "1", number: int = 0) -> ButtonPressed:
     return pressed(action, PART, by=ADMIN, key=key, number=number)
 
 
@@ -116,7 +124,7 @@ async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> No
     """Process an event of channel 5 of a platform."""
     address = Address(platform, "5")
     moved = replace(event, address=address, scopes=(address.lane,))
-    if isinstance(moved, Pressed):
+    if isinstance(moved, ButtonPressed):
         moved = replace(moved, data=moved.data.replace("telegram:", f"{platform}:"))
     await setup.receive(moved)
     await setup.work(address.conversation)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import IncomingMessage, Joined, WakeReason
+from bot.chat.incoming import ChatJoined, IncomingMessage, WakeReason
 from bot.commands.privacy import export_messages
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -18,7 +18,10 @@ from tests.turn.setup import Setup, pressed
 NEMO = {"name": "nemo", "adults_only": True, "greeting": "Well, hello."}
 NORA: dict[str, Any] = {"name": "nora", "provider": "p", "model": "m"}
 ASKED = "⚠ nemo is for adults only. Are you 18 or older?"
-RESTRICTED = "⚠ nemo is for adults only: it answers in age-restricted channels, and this is none."
+RESTRICTED = (
+    "⚠ nemo is for adults only: it answers only in age-restricted channels, and this channel is not"
+    " age-restricted."
+)
 GROUP = "⚠ nemo is for adults only: it answers here once an admin has written /access adult on."
 
 
@@ -50,7 +53,7 @@ async def test_admins_of_a_group_decide_if_the_platform_has_no_age_restriction(
 ) -> None:
     setup = Setup(database, ["Welcome."], preset={**NEMO, "greeting": None})
     await setup.say(in_group("/access adult on", "5:8", is_age_restricted=False))
-    assert setup.texts.pop().startswith("⚠ Here the channel's own setting counts")
+    assert setup.texts.pop().startswith("⚠ On this platform, the channel decides that")
     await setup.say(in_group("/access adult on", "5:9", author=BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin")
     await setup.say(in_group("/access adult on", "5:10"))
@@ -69,7 +72,7 @@ async def test_question_waits_until_its_author_has_confirmed_their_age(database:
     await setup.say(private("Hi"))
     assert setup.texts == [ASKED]
     press = replace(pressed(ButtonAction.ADULT, "telegram:5:1/0"), is_private=True)
-    assert await setup.buttons.refusal(replace(press, author=BOB)) is not None
+    assert await setup.buttons.find_refusal_reason(replace(press, author=BOB)) is not None
     await Setup(database, preset=NEMO).receive(press)  # it is done by another process
     await setup.work()
     assert setup.texts[-1] == "Welcome."
@@ -125,7 +128,7 @@ async def test_other_characters_answer_where_one_is_for_adults(database: Databas
 async def test_group_without_a_greeting_is_told_why(database: Database) -> None:
     setup = Setup(database, preset=NEMO)
     said = in_group("")
-    joined = Joined(said.address, "join:5", None, said.at, said.scopes)
+    joined = ChatJoined(said.address, "join:5", None, said.at, said.scopes)
     await setup.say(joined)
     [text] = setup.texts
     assert text.startswith(GROUP.removeprefix("⚠ "))

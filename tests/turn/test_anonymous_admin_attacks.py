@@ -8,7 +8,7 @@ from aiogram.types import Update
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Incoming, Pressed, Request
+from bot.chat.incoming import ButtonPressed, Incoming, Request
 from bot.commands.authority import writes_as_the_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
@@ -60,11 +60,11 @@ def received(event: Mapping[str, Any]) -> Incoming:
     return incoming
 
 
-def pressed(data: str, user: Mapping[str, Any] = ALICE) -> Pressed:
+def pressed(data: str, user: Mapping[str, Any] = ALICE) -> ButtonPressed:
     message = {"message_id": 900, "date": NOON, "chat": GROUP, "text": "Delete?"}
     query = {"id": "9", "from": user, "chat_instance": "1", "data": data, "message": message}
     press = received({"callback_query": query})
-    assert isinstance(press, Pressed)
+    assert isinstance(press, ButtonPressed)
     return press
 
 
@@ -121,7 +121,7 @@ async def test_anonymous_admin_cannot_edit_messages_of_another(database: Databas
     history = await _history(group)
     question = {"message_id": 2, "date": NOON, "chat": GROUP, "text": "my question", **AS_GROUP}
     told = await group.write(3, "/edit another", **AS_GROUP, reply_to_message=question)
-    assert told == "⚠ Only the person who said it can change it."
+    assert told == "⚠ Only the person who wrote that message can change it."
     assert await _history(group) == history
 
 
@@ -135,7 +135,7 @@ async def test_person_writing_as_a_group_or_channel_cannot_forget_anybody(
         assert asked.startswith("Delete everything that you said")
         for user in (ALICE, {"id": 66, "is_bot": False, "first_name": "Mallory"}):
             press = pressed(f"{ButtonAction.FORGET}:-100:{number + 1}/0", user)
-            assert await group.buttons.refusal(press) == REFUSED
+            assert await group.buttons.find_refusal_reason(press) == REFUSED
     assert len(await _history(group)) == 4
 
 

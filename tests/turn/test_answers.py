@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
+from bot.chat.incoming import Address, ChatJoined, Person, Quote, WakeReason
 from bot.chat.outgoing import Face, MessageContent
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -131,7 +131,7 @@ async def test_receipt_lists_what_was_sent_and_dropped(database: Database) -> No
     small = {"max_input_tokens": 60, "system": "Be brief."}
     setup = Setup(database, ["word " * 9], preset=small)
     await setup.say(*(f"tell me of {n}" for n in range(4)))
-    [(number, receipt)] = await Receipts(database).newest(CHAT)
+    [(number, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
     assert receipt.prompt == setup.backend.prompts[-1]
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
@@ -149,7 +149,7 @@ async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: D
 
     log = AnswerLog(database)
     [answer] = (await log.search(AnswerSearch(), 1)).answers
-    timings, sent_at = answer.receipt.timings, await log.find_delivery(answer)
+    timings, sent_at = answer.receipt.timings, await log.find_sent_time(answer)
     assert (timings.received_at, timings.queued_seconds) == (written_at, 1)
     assert len(timings.edits) == 1
     assert 1 <= timings.edits[0] <= 1 + timings.seconds
@@ -188,7 +188,7 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 GROUP = Address("telegram", "5")
-ARRIVAL = Joined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
+ARRIVAL = ChatJoined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
 
 
 async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:

@@ -10,16 +10,16 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Address,
-    Edited,
     Incoming,
     IncomingMessage,
     MediaItem,
     MediaKind,
+    MessageEdited,
     Quote,
     WakeReason,
 )
 from bot.chat.prompt import Prompt
-from bot.chat.session import Turn, ask_again
+from bot.chat.session import Turn, to_repeated_question
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.voice_messages import VoiceTranscriber
 from bot.runtime.in_process import InProcessRateLimits
@@ -53,7 +53,7 @@ async def test_picture_is_in_the_prompt_but_never_stored(database: Database) -> 
         ("user", "what is it?\n[picture cat.png]"),
         ("assistant", "A cat."),
     ]
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert receipt.prompt.messages[-1].parts == ()
 
 
@@ -73,7 +73,7 @@ async def test_unreadable_file_is_reported_once_even_after_an_edit(database: Dat
     setup = Setup(database, ["Hm."], ["Oh."], download=download)
     asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
     await setup.say(asked)
-    edited = Edited("5:1:e1", replace(asked, text="who is it?"), asked.at)
+    edited = MessageEdited("5:1:e1", replace(asked, text="who is it?"), asked.at)
     await setup.inbox.receive([edited], {})
     await setup.work()
     assert setup.texts == [f"Oh.\n\n{BLIND}"]
@@ -137,7 +137,7 @@ def edit(asked: IncomingMessage) -> Incoming:
 
 
 def platform_edit(asked: IncomingMessage) -> Incoming:
-    return Edited("5:70:e1", replace(asked, text="who is it?"), asked.at)
+    return MessageEdited("5:70:e1", replace(asked, text="who is it?"), asked.at)
 
 
 async def stored_files(database: Database) -> list[str | None]:
@@ -192,7 +192,7 @@ def test_retry_sends_the_files_of_gathered_questions_again() -> None:
         Turn("user", "[file notes.txt]", ALICE, at, files=(LISTED,)),
         Turn("user", asked.text, ALICE, at, message_id="70"),
     ]
-    assert ask_again(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
+    assert to_repeated_question(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
     gathered = replace(asked, earlier_files=(LISTED,))
     assert user_turn(gathered).files == ()  # they are kept with the message that they came with
     assert user_turn(question(LISTED)).files == (LISTED,)
@@ -234,7 +234,7 @@ async def test_picture_removed_by_an_edit_is_not_sent_again(database: Database) 
     setup = make_setup(database, "one", "two", "three")
     asked = question(LISTED)
     await setup.say(asked)
-    await setup.say(Edited("5:70:e1", replace(asked, attachments=()), asked.at))
+    await setup.say(MessageEdited("5:70:e1", replace(asked, attachments=()), asked.at))
     await setup.say(make_incoming("/retry", key="5:72"))
     contents = [one.messages[-1].content for one in setup.backend.prompts]
     assert ["> milk" in one for one in contents] == [True, False, False]

@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Incoming, IncomingMessage, WakeReason
 from bot.chat.prompt import RateLimitWait
-from bot.chat.session import Attempt
+from bot.chat.session import ProcessingState
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox
@@ -248,7 +248,11 @@ async def test_crash_counts_for_all_gathered_messages(database: Database) -> Non
     await pass_time_until(setup, lambda: len(setup.backend.prompts) == 1)
     attempts = inbox.select().with_only_columns(inbox.c.attempt).order_by(inbox.c.id)
     recorded = list(await database.read(lambda c: c.execute(attempts).scalars().all()))
-    assert recorded == [Attempt.BESIDE_OTHERS, Attempt.BESIDE_OTHERS, Attempt.NONE]
+    assert recorded == [
+        ProcessingState.BESIDE_OTHERS,
+        ProcessingState.BESIDE_OTHERS,
+        ProcessingState.NONE,
+    ]
     worker.cancel()  # a clean end blames nobody
     await asyncio.wait([worker])
     assert list(await database.read(lambda c: c.execute(attempts).scalars().all())) == [0, 0, 0]

@@ -18,15 +18,15 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
-    Edited,
+    ChatJoined,
     IncomingMessage,
-    Joined,
     MediaItem,
     MediaKind,
+    MessageEdited,
     Person,
     Quote,
-    Reacted,
     Reaction,
+    ReactionChanged,
     ThreadTitle,
     WakeReason,
 )
@@ -142,9 +142,9 @@ class Groups:
                 await self._say(message.text, who, address.chat, WakeReason.MENTION, **thread)
             case "react":
                 given = (str(1 + target), who, Reaction.GOOD, at, scopes)
-                await self.setup.receive(Reacted(address, key, *given))
+                await self.setup.receive(ReactionChanged(address, key, *given))
             case "add the bot":
-                await self.setup.receive(Joined(address, key, who, at, scopes))
+                await self.setup.receive(ChatJoined(address, key, who, at, scopes))
             case _:
                 pass
 
@@ -155,7 +155,7 @@ class Groups:
             case "edit":
                 word = self._word(PEOPLE.index(author))
                 edited = replace(earlier, text=f"{earlier.text} {word}")
-                await self.setup.receive(Edited(f"e{self.events}", edited, edited.at))
+                await self.setup.receive(MessageEdited(f"e{self.events}", edited, edited.at))
             case "forward" if author.id in self.off_since:  # else it becomes others' words
                 forward = {"is_forward": True, "forwarded_from": author.id}
                 await self._say(earlier.text, who, where, None, **forward)
@@ -220,7 +220,9 @@ class Groups:
             rows = await setup.database.read(lambda c, q=query: c.execute(q).all())  # type: ignore[misc]
             found += [f"{table.name} {one}" for one in rows]
         for chat in CHATS:
-            found += map(str, await Receipts(setup.database).newest(f"telegram:{chat}"))
+            found += map(
+                str, await Receipts(setup.database).find_for_last_message(f"telegram:{chat}")
+            )
         found += map(str, (vars(setup.conversations.windows), vars(setup.resolver)))
         found += map(str, setup.decisions._pending)
         return [one for one in found if word in one]
@@ -285,7 +287,7 @@ async def test_answer_to_several_people_is_removed_with_each_of_them(
 
 
 GROUP = make_incoming().address
-ARRIVAL = Joined(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
+ARRIVAL = ChatJoined(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
 
 
 def admin(text: str, key: str) -> IncomingMessage:
@@ -309,7 +311,7 @@ async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> 
 
 async def test_notice_is_repeated_if_the_process_died(database: Database) -> None:
     setup = Setup(database)
-    assert await setup.container.privacy_notice.of_arrival(ARRIVAL) is not None
+    assert await setup.container.privacy_notice.notice_on_joining(ARRIVAL) is not None
     await setup.say(ARRIVAL)
     assert "/privacy says more" in setup.texts[-1]
 

@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Person, Quote, WakeReason
+from bot.chat.incoming import (
+    Incoming,
+    IncomingMessage,
+    MessageEdited,
+    MessagesDeleted,
+    Person,
+    Quote,
+    WakeReason,
+)
 from bot.errors import BackendUnavailable, OutcomeUnknown
 from bot.storage.database import Database
 from bot.storage.tables import receipt, turn
@@ -28,14 +36,16 @@ def said(
     return make_incoming(text, key=key, wake=wake, author=by)
 
 
-def edit(text: str, key: str, number: int = 1, wake: WakeReason | None = WakeReason.DM) -> Edited:
+def edit(
+    text: str, key: str, number: int = 1, wake: WakeReason | None = WakeReason.DM
+) -> MessageEdited:
     now = make_incoming(text, key=key, wake=wake)
-    return Edited(f"{key}:e{number}", now, now.at + timedelta(seconds=10 * number))
+    return MessageEdited(f"{key}:e{number}", now, now.at + timedelta(seconds=10 * number))
 
 
-def deletion(*ids: str) -> Deleted:
+def deletion(*ids: str) -> MessagesDeleted:
     at = make_incoming().at + timedelta(minutes=1)
-    return Deleted(CHAT, f"d{'-'.join(ids)}", ids, at, (CHAT.lane,))
+    return MessagesDeleted(CHAT, f"d{'-'.join(ids)}", ids, at, (CHAT.lane,))
 
 
 async def receive(setup: Setup, *events: Incoming) -> None:
@@ -49,7 +59,9 @@ async def handle(setup: Setup, *events: Incoming) -> None:
         await setup.work()
 
 
-async def change_during_the_answer(setup: Setup, question: IncomingMessage, change: Edited) -> None:
+async def change_during_the_answer(
+    setup: Setup, question: IncomingMessage, change: MessageEdited
+) -> None:
     """Edit a question after its answer has started, then finish everything."""
     await receive(setup, question)
     async with running_worker(setup) as worker:
@@ -227,7 +239,7 @@ async def test_edited_reply_to_a_character_is_answered_again(database: Database)
     asked = replace(said("how are you?", "5:2", None), quote=quote)
     await handle(setup, asked)
     changed = replace(edit("how are you now?", "5:2", wake=None).said, quote=quote)
-    await handle(setup, Edited("5:2:e1", changed, changed.at + timedelta(seconds=10)))
+    await handle(setup, MessageEdited("5:2:e1", changed, changed.at + timedelta(seconds=10)))
     assert setup.texts == ["Hi.", "Good."]
 
 

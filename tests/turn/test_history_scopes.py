@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Deleted, Edited, Incoming, IncomingMessage, Person, Quote, WakeReason
+from bot.chat.incoming import (
+    Incoming,
+    IncomingMessage,
+    MessageEdited,
+    MessagesDeleted,
+    Person,
+    Quote,
+    WakeReason,
+)
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -70,7 +78,7 @@ async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Da
     await say(setup, asked("/retry", 704))
     assert (prompt(setup), await texts(database, OF_ALICE)) == (["a"], ["a", "again"])
     edit = asked("b2", 703, BOB)
-    await say(setup, Edited("5:703:e1", edit, edit.at))
+    await say(setup, MessageEdited("5:703:e1", edit, edit.at))
     assert (prompt(setup), await texts(database, OF_BOB)) == (["b2"], ["b2", "edited"])
     await say(setup, asked("/new", 705))
     assert await texts(database, OF_ALICE) == []
@@ -97,12 +105,12 @@ async def test_button_finds_the_history_of_its_answer(database: Database) -> Non
     setup = await scoped(database, "user", ["one"], ["two"], ["again"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     press = pressed(ButtonAction.RETRY, "telegram:5:703/0", by=BOB)
-    assert await setup.buttons.refusal(press) is None
+    assert await setup.buttons.find_refusal_reason(press) is None
     await say(setup, press)
     assert (setup.texts[-1], await texts(database, OF_BOB)) == ("again", ["b", "again"])
-    assert await setup.buttons.refusal(replace(press, author=ALICE)) is None  # an admin
+    assert await setup.buttons.find_refusal_reason(replace(press, author=ALICE)) is None  # an admin
     gone = pressed(ButtonAction.RETRY, "telegram:5:709/0", by=BOB)
-    assert "no longer works" in str(await setup.buttons.refusal(gone))
+    assert "no longer works" in str(await setup.buttons.find_refusal_reason(gone))
 
 
 async def test_forget_channel_reaches_all_its_histories(database: Database) -> None:
@@ -152,11 +160,11 @@ async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database
     answer = sent(setup, "one")
     await say(setup, asked("l", 703, to=answer), asked("r", 704, to=answer))
     edit = asked("A", 702)
-    await say(setup, Edited("5:702:e1", edit, edit.at))
+    await say(setup, MessageEdited("5:702:e1", edit, edit.at))
     assert await texts(database, f"{CHAT}#replies=702") == ["A", "one", "l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["A", "one", "r", "right"]
     assert len(setup.backend.prompts) == 3
-    await say(setup, Deleted(edit.address, "d1", ("702", answer), edit.at, edit.scopes))
+    await say(setup, MessagesDeleted(edit.address, "d1", ("702", answer), edit.at, edit.scopes))
     assert await texts(database, f"{CHAT}#replies=702") == ["l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
 

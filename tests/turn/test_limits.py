@@ -82,7 +82,7 @@ async def test_message_that_would_wait_too_long_is_refused_once_and_stored(
     await setup.say("a", "b", "c")
     assert setup.texts == [
         "answer 1",
-        "That is more than one message in 3600 s. I have read yours, but will not answer it."
+        "That is more than one message in 3600 s. I have read your message, but will not answer it."
         " Please write again in 3600 s.",
     ]
     assert [text for _, text in await setup.history()] == ["a", "answer 1", "b", "c"]
@@ -287,9 +287,9 @@ async def test_forget_has_its_own_limit(setup: Setup) -> None:
 async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAction) -> None:
     await setup.say("hello")
     for number in range(2):
-        await setup.buttons.refusal(pressed(action, number=1, key=str(number)))
+        await setup.buttons.find_refusal_reason(pressed(action, number=1, key=str(number)))
     of_no_answer = pressed(action, "telegram:5:99/0", key="3")
-    assert await setup.buttons.refusal(of_no_answer) == EXCESS.format(wait=1800)
+    assert await setup.buttons.find_refusal_reason(of_no_answer) == EXCESS.format(wait=1800)
 
 
 async def test_stop_and_delete_are_never_limited(setup: Setup) -> None:
@@ -298,16 +298,18 @@ async def test_stop_and_delete_are_never_limited(setup: Setup) -> None:
     assert setup.texts[3:] == [TOLD, "⚠ No answer is being written here."]
     for action in (ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP):
         for number in range(4):
-            refusal = await setup.buttons.refusal(pressed(action, key=f"{action}{number}"))
+            refusal = await setup.buttons.find_refusal_reason(
+                pressed(action, key=f"{action}{number}")
+            )
             assert refusal in {None, "No answer is being written here."}
 
 
 async def test_presses_count_together_with_commands(setup: Setup) -> None:
     await setup.say("hello", "/help", "/help")
-    refusal = await setup.buttons.refusal(pressed(ButtonAction.VERSION, number=1))
+    refusal = await setup.buttons.find_refusal_reason(pressed(ButtonAction.VERSION, number=1))
     assert refusal == EXCESS.format(wait=1800)
     of_bob = pressed(ButtonAction.VERSION, number=1, by=BOB)
-    assert await setup.buttons.refusal(of_bob) == NOT_YOURS, "others are not held back"
+    assert await setup.buttons.find_refusal_reason(of_bob) == NOT_YOURS, "others are not held back"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from bot.chat.incoming import (
     MediaItem,
     MediaKind,
     Person,
-    Reacted,
     Reaction,
+    ReactionChanged,
     WakeReason,
 )
 from bot.chat.memory import MemoryPlace, MemoryReader
@@ -38,7 +38,7 @@ async def react(
     said = make_incoming()
     key = f"r{await setup._count_received()}"
     await setup.say(
-        Reacted(said.address, key, message, by, reaction, said.at, said.scopes, removed)
+        ReactionChanged(said.address, key, message, by, reaction, said.at, said.scopes, removed)
     )
 
 
@@ -114,7 +114,7 @@ async def test_menu_shows_pins_and_forgets_after_a_restart(database: Database) -
     assert "#1 📌 I keep bees" in await choose("", "3")
     await choose("#1 I keep bees", "4")
     assert "I have forgotten: I keep bees" in await choose("🗑 Forget it", "5")
-    assert await choose("", "6") == ("What you said, or what is about you: 0")
+    assert await choose("", "6") == ("Memories that come from you or are about you: 0")
 
 
 async def test_others_cannot_use_the_menu(database: Database) -> None:

@@ -29,7 +29,7 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
     setup = Setup(database, backend=away, fallback=other, preset=FALLBACK)
     await setup.say("hello")
-    (_, receipt), *_ = await Receipts(database).newest(CHAT)
+    (_, receipt), *_ = await Receipts(database).find_for_last_message(CHAT)
     assert setup.texts[0] == "Hi."
     assert (len(away.prompts), other.prompts[0].model) == (1, "small")
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")

@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
-    Edited,
     IncomingMessage,
     MediaItem,
     MediaKind,
+    MessageEdited,
     Person,
     Quote,
     WakeReason,
@@ -31,7 +31,7 @@ from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
 from bot.ports import PictureHost
 from bot.prompting.speakers import clean_name
-from bot.prompting.text.confusables import skeleton
+from bot.prompting.text.confusables import confusable_skeleton
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData, request_deletion
@@ -103,14 +103,16 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     assert setup.texts[-1].startswith("Delete everything that you said in all channels")
     assert len(await setup.history()) == 6
     question = "telegram:5:5/0"
-    for_others = await setup.buttons.refusal(pressed(ButtonAction.FORGET, question, by=BOB))
+    for_others = await setup.buttons.find_refusal_reason(
+        pressed(ButtonAction.FORGET, question, by=BOB)
+    )
     assert for_others == "Only the person who asked for it can use this button."
     await setup.say(pressed(ButtonAction.FORGET, question))
     await setup.work("telegram:6")
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
     assert (await setup.history())[0] == ("user", "theirs")
     assert (await read_session(database, "telegram:6")).turns == ()
-    assert await Receipts(database).newest("telegram:6") == []
+    assert await Receipts(database).find_for_last_message("telegram:6") == []
     assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
     assert setup.texts[-1].startswith("I am now deleting everything")
     await setup.say(said("/me", "5:9"))
@@ -124,12 +126,12 @@ async def test_forget_me_deletes_the_notes_that_quote_the_person_alone(database:
     await setup.work("telegram:6")
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/settings why", "5:3"))
     assert "“mine”" in setup.texts[-1]
-    assert await setup.decisions.newest("telegram:6")
+    assert await setup.decisions.describe_recent("telegram:6")
     await setup.say(said("/forget me", "5:4"), pressed(ButtonAction.FORGET, "telegram:5:4/0"))
     await setup.say(said("/settings why", "5:5"))
     assert "“theirs”" in setup.texts[-1]
     assert "“mine”" not in setup.texts[-1]
-    assert await setup.decisions.newest("telegram:6") == ()
+    assert await setup.decisions.describe_recent("telegram:6") == ()
 
 
 async def test_forget_me_can_be_declined(database: Database) -> None:
@@ -224,7 +226,7 @@ async def test_messages_of_a_person_who_opted_out_are_neither_stored_nor_read(
     assert await setup.history() == [("user", "public before")]
     assert (await read_session(database, "telegram:6")).turns == ()
 
-    edit = Edited("e1", replace(at_bob, text="SECRET edit"), at_bob.at)
+    edit = MessageEdited("e1", replace(at_bob, text="SECRET edit"), at_bob.at)
     file = MediaItem(MediaKind.FILE, "SECRET.txt")
     quote = Quote(BOB, "2", "SECRET question", (file,))
     await setup.say(line("SECRET nora", "5:5"), line("public talk", "5:6", ALICE), edit)
@@ -367,7 +369,7 @@ def render_everywhere(text: str) -> None:
     style_markdown(f"**{text}**")
     to_dialect(f"| {text} |\n|---|\n| {text} |")
     clean_name(text)
-    skeleton(text)
+    confusable_skeleton(text)
 
 
 async def test_no_object_in_memory_contains_forgotten_words(tmp_path: Path) -> None:
@@ -527,5 +529,5 @@ async def test_tokens_that_the_model_writes_are_masked_everywhere(database: Data
     assert setup.texts == ["The key is ***0000, keep it."]
     assert not any(key[:12] in text for _, text in setup.surface.calls)
     assert (await setup.history())[-1] == ("assistant", "The key is ***0000, keep it.")
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert (receipt.answer, receipt.thoughts) == ("The key is ***0000, keep it.", "It has ***0000.")

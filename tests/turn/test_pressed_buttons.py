@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction, ButtonData, encode_button, parse_button
-from bot.chat.incoming import Address, Person, Pressed, ThreadTitle
+from bot.chat.incoming import Address, ButtonPressed, Person, ThreadTitle
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
@@ -31,13 +31,13 @@ def test_data_of_a_button_fits_and_is_read_back(action: ButtonAction) -> None:
     data = encode_button(action, part, number)
     assert len(data.encode()) <= MAX_DATA_BYTES
     address = Address("telegram", "-1001234567890", None, "7012345678")
-    press = Pressed(address, "cb1", "1", ALICE, data, datetime.now(UTC), ())
+    press = ButtonPressed(address, "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) == ButtonData(action, part, number)
 
 
 @pytest.mark.parametrize("data", ["", "noop", "retry", "retry:", "retry:5:1", "steal:5:1/0"])
 def test_foreign_button_data_is_ignored(data: str) -> None:
-    press = Pressed(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
+    press = ButtonPressed(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) is None
 
 
@@ -110,8 +110,10 @@ async def test_press_by_another_person_is_refused_with_a_notice(database: Databa
     words = "Only the person who asked the question, or an admin, can use this button."
     for action in (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE):
         press = pressed(action, by=BOB, key=action)
-        assert await setup.buttons.refusal(press) == words
-        assert await setup.buttons.refusal(pressed(action, by=CAROL)) is None  # an admin
+        assert await setup.buttons.find_refusal_reason(press) == words
+        assert (
+            await setup.buttons.find_refusal_reason(pressed(action, by=CAROL)) is None
+        )  # an admin
         await setup.say(press)  # also if a platform could not ask
     assert setup.texts == ["one", *[f"⚠ Bob: {words}"] * 3]
     assert len(setup.backend.prompts) == 1
@@ -120,11 +122,11 @@ async def test_press_by_another_person_is_refused_with_a_notice(database: Databa
 async def test_only_the_newest_answer_can_be_retried(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a", "b")
-    refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
+    refusal = await setup.buttons.find_refusal_reason(pressed(ButtonAction.RETRY))
     assert (
         refusal == "The conversation has moved on: this button works only under the newest answer."
     )
-    assert await setup.buttons.refusal(pressed(ButtonAction.DELETE)) is None
+    assert await setup.buttons.find_refusal_reason(pressed(ButtonAction.DELETE)) is None
 
 
 @pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
@@ -135,7 +137,9 @@ async def test_press_on_an_older_answer_gets_an_explanation(
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a")
     press = replace(pressed(action), is_private=is_private, locale="en")
-    assert await setup.buttons.refusal(press) is None  # the newer question is not answered yet
+    assert (
+        await setup.buttons.find_refusal_reason(press) is None
+    )  # the newer question is not answered yet
     await setup.say("b", press)
     words = "The conversation has moved on: this button works only under the newest answer."
     assert setup.texts == ["one", "two", f"⚠ {words}" if is_private else f"⚠ Alice: {words}"]
@@ -150,7 +154,9 @@ async def test_retry_of_a_failed_answer_works_after_a_restart(database: Database
     assert notice.startswith("⚠ The model is away. (error ")
     assert await setup.history() == []
     restarted = Setup(database, backend=backend, surface=setup.surface)
-    assert await restarted.buttons.refusal(pressed(ButtonAction.RETRY, by=BOB)) is not None
+    assert (
+        await restarted.buttons.find_refusal_reason(pressed(ButtonAction.RETRY, by=BOB)) is not None
+    )
     await restarted.say(pressed(ButtonAction.RETRY))
     [again] = restarted.texts
     assert again.startswith("⚠ The model is away. (error ")
@@ -171,7 +177,9 @@ async def test_question_that_failed_is_not_answered_twice(database: Database) ->
 
 
 @pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
-async def test_failed_retry_keeps_the_old_answer(database: Database, again: str | Pressed) -> None:
+async def test_failed_retry_keeps_the_old_answer(
+    database: Database, again: str | ButtonPressed
+) -> None:
     setup = Setup(database, ["one"], [AWAY])
     await setup.say("a", again)
     assert [text[:20] for text in setup.texts] == ["one", "⚠ The model is away."]
@@ -183,8 +191,8 @@ async def test_stop_button_stops_the_answer_above_it(database: Database) -> None
     async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
         words = "Only the person who asked the question, or an admin, can use this button."
-        assert await setup.buttons.refusal(pressed(ButtonAction.STOP, by=BOB)) == words
-        assert await setup.buttons.refusal(pressed(ButtonAction.STOP)) is None
+        assert await setup.buttons.find_refusal_reason(pressed(ButtonAction.STOP, by=BOB)) == words
+        assert await setup.buttons.find_refusal_reason(pressed(ButtonAction.STOP)) is None
         await setup.receive(pressed(ButtonAction.STOP, "telegram:5:9/0", key="8"))  # of another
         await advance_in_steps(setup.clock, 1)
         assert not worker.done()
@@ -192,7 +200,7 @@ async def test_stop_button_stops_the_answer_above_it(database: Database) -> None
         await worker
     assert setup.texts == ["Once upon\n\n⚠ (stopped)"]
     assert setup.backend.closed_early == 1
-    refusal = await setup.buttons.refusal(pressed(ButtonAction.STOP))
+    refusal = await setup.buttons.find_refusal_reason(pressed(ButtonAction.STOP))
     assert refusal == "No answer is being written here."
 
 
@@ -245,11 +253,11 @@ def labels(setup: Setup) -> list[str]:
     return [one.label for one in setup.surface.contents[-1].buttons]
 
 
-def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> Pressed:
+def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> ButtonPressed:
     return replace(pressed(ButtonAction.USE, by=by, key=key), data=data, values=values)
 
 
-def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> Pressed:
+def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPressed:
     """Return what choosing an option of the shown menus brings: the first one of that name."""
     shown = next(content for content in reversed(setup.surface.contents) if content.menus)
     data, value = next(
@@ -258,7 +266,7 @@ def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> P
     return menu_press(data, value, by=by, key=key)
 
 
-def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> Pressed:
+def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPressed:
     [data] = [one.data for one in setup.surface.contents[-1].buttons if one.label == label]
     return menu_press(data, by=by, key=key)
 
@@ -294,8 +302,8 @@ async def test_menu_choice_by_another_person_is_refused_with_a_notice(database: 
     await setup.say("/preset menu")
     others = chosen(setup, "luna", by=BOB)
     words = "Only the person who asked for it can use this button."
-    assert await setup.buttons.refusal(others) == words
-    assert await setup.buttons.refusal(chosen(setup, "luna")) is None
+    assert await setup.buttons.find_refusal_reason(others) == words
+    assert await setup.buttons.find_refusal_reason(chosen(setup, "luna")) is None
     await setup.say(others)  # also if a platform could not ask
     assert setup.texts[1:] == [f"⚠ Bob: {words}"]
     assert setup.texts[0].startswith("Who answers here: nora (the default)")
@@ -306,8 +314,8 @@ async def test_menu_of_an_anonymous_admin_can_be_used_by_any_admin(database: Dat
     the_group = Person("telegram:5", "Round table")
     await setup.say(make_incoming("/preset menu", author=the_group))
     by_admin = chosen(setup, "luna", by=ALICE)
-    assert await setup.buttons.refusal(replace(by_admin, author=BOB)) is not None
-    assert await setup.buttons.refusal(by_admin) is None
+    assert await setup.buttons.find_refusal_reason(replace(by_admin, author=BOB)) is not None
+    assert await setup.buttons.find_refusal_reason(by_admin) is None
     await setup.say(by_admin)
     assert setup.texts[0].startswith("Who answers here: luna (chosen for this channel)")
     assert setup.texts[1] == "Changed by Round table: luna answers here from now on."
@@ -402,7 +410,7 @@ async def test_key_in_a_form_is_removed_and_its_author_told(database: Database) 
     await setup.say("/settings menu")
     form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))
     received = to_storable_event(form)
-    assert isinstance(received, Pressed)
+    assert isinstance(received, ButtonPressed)
     assert received.values == ("I own ***0001",)
     await setup.say(received)
     assert setup.texts[-1].startswith("⚠ Your message seems to contain a token")

@@ -319,7 +319,7 @@ async def test_command_is_answered_while_all_slots_are_held(database: Database) 
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
     setup = Setup(database, clock=clock, provider_slots=slots)
     async with working(setup, "a question", make_incoming("/help", key="6:1", chat="6")):
-        await wait_until(lambda: slots.waiting("p") == 1)
+        await wait_until(lambda: slots.waiting_count("p") == 1)
         await setup.work("telegram:6")
         assert len(setup.texts) == 1
         assert "/preset" in setup.texts[0]

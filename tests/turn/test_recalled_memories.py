@@ -34,7 +34,7 @@ async def add(setup: Setup, *memories: Memory) -> list[int]:
 
 
 async def receipt_of(setup: Setup, conversation: str = CHAT) -> Receipt:
-    [(_, receipt)] = await Receipts(setup.database).newest(conversation)
+    [(_, receipt)] = await Receipts(setup.database).find_for_last_message(conversation)
     return receipt
 
 
@@ -173,6 +173,6 @@ async def test_forgotten_memory_leaves_the_next_prompt_and_old_receipts(
     [number] = await add(setup, BEES)
     await setup.say("Do bees sting?")
     await setup.container.memories.forget(number, MemoryReader(ALICE.id, HERE))
-    assert await Receipts(setup.database).newest(CHAT) == []
+    assert await Receipts(setup.database).find_for_last_message(CHAT) == []
     await setup.say("Do bees sting?")
     assert lines(await receipt_of(setup)) == []

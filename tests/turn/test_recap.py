@@ -13,7 +13,7 @@ from bot.chat.incoming import Person, WakeReason
 from bot.chat.session import Consent
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
-from bot.storage.operation import Pauses
+from bot.storage.operation import PauseStore
 from bot.storage.usage import UsageTotals
 from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
@@ -56,7 +56,7 @@ class Group:
         at = datetime.fromtimestamp(self.clock.now(), UTC)
         said = make_incoming(text, key=f"5:{self._number}", author=by, wake=wake, chat=chat)
         await self.setup.receive(replace(said, at=at))
-        address = said.address.recap_address if text.startswith("/recap") else said.address
+        address = said.address.recap_queue_address if text.startswith("/recap") else said.address
         return address.conversation
 
     async def recap(self, since: str = "", by: Person = ALICE) -> str:
@@ -97,7 +97,7 @@ async def test_recap_covers_what_others_said_since_the_author_wrote(group: Group
     assert told == (
         "2 messages here since 2023-11-14 22:13 UTC:\n"
         "Lunch is at one [#2](https://x.test/5/4), says Bob [#1](https://x.test/5/3) .\n"
-        "It begins here: https://x.test/5/3"
+        "What you missed begins here: https://x.test/5/3"
     )
     assert group.read == ("Conversation:\n[1] Bob: lunch?\n> [9] Carol: I pay\n[2] Carol: at one")
     assert not [one for one in group.surface.sent if one.address.chat == "5"]
@@ -200,8 +200,8 @@ async def test_errors_of_recap_are_shown_in_private(database: Database) -> None:
     group = Group(database, [BackendUnavailable("down")])
     await group.say("lunch?", BOB)
     assert await group.recap() == ("⚠ I could not reach the model. Please try again in a moment.")
-    assert (await group.recap("monday")).startswith("⚠ Write /recap, or add since when")
-    await Pauses(database, group.clock).begin("all", "anna")
+    assert (await group.recap("monday")).startswith("⚠ Write /recap alone, or with a start")
+    await PauseStore(database, group.clock).begin("all", "anna")
     await group.setup.pauses.refresh()
     assert (await group.recap()).startswith("⚠ ⏸ I am paused")
 

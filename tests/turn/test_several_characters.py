@@ -254,10 +254,10 @@ async def test_changed_question_is_answered_again_in_place(database: Database) -
 async def test_question_can_be_edited_by_its_author_only(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say(make_incoming("a", key="5:70", author=BOB), on("70", "/edit c", key="5:71"))
-    assert setup.texts[1] == "⚠ Only the person who said it can change it."
-    with pytest.raises(UserError, match="Only the person who said it"):
-        await setup.buttons.edit_form(on("70", "/edit", key="5:72"))
-    assert await setup.buttons.edit_form(on("70", "/edit", key="5:73", by=BOB)) == "a"
+    assert setup.texts[1] == "⚠ Only the person who wrote that message can change it."
+    with pytest.raises(UserError, match="Only the person who wrote that"):
+        await setup.buttons.text_to_edit(on("70", "/edit", key="5:72"))
+    assert await setup.buttons.text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
 
 
 async def test_unknown_message_is_reported(database: Database) -> None:

@@ -26,13 +26,13 @@ from tests.turn.setup import CHAT, Setup
 
 
 async def costs(database: Database) -> list[int | None]:
-    return [one.charge.cost for _, one in await Receipts(database).newest(CHAT)]
+    return [one.charge.cost for _, one in await Receipts(database).find_for_last_message(CHAT)]
 
 
 async def test_receipt_says_what_an_answer_cost_and_who_asked(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE])
     await setup.say("hello")
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert receipt.charge.cost == 2000
     assert (receipt.charge.person, receipt.charge.model) == ("telegram:1", "m")
     assert receipt.prompt.max_output_tokens is None  # nothing is limited
@@ -107,13 +107,17 @@ async def test_thread_counts_for_its_parent_and_its_group(database: Database) ->
     topic = make_incoming(thread="9", chat="-7")
     private = replace(make_incoming(), is_private=True)
     nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
-    assert [cap.owner for cap in spending.caps(topic, nora)] == [
+    assert [cap.owner for cap in spending.applicable_caps(topic, nora)] == [
         "telegram:1",
         "telegram:-7:9",
         "telegram:-7",
         "nora",
     ]
-    assert [cap.kind for cap in spending.caps(private, nora)] == ["person", "channel", "preset"]
+    assert [cap.kind for cap in spending.applicable_caps(private, nora)] == [
+        "person",
+        "channel",
+        "preset",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def burst(database: Database) -> Setup:
 
 def caps(setup: Setup) -> dict[str, BudgetCap]:
     """Return the budgets of both people and of the channel, by owner."""
-    preset, of = setup.resolver.default, setup.container.spending.caps
+    preset, of = setup.resolver.default, setup.container.spending.applicable_caps
     return {cap.owner: cap for one in (ALICE, BOB) for cap in of(asked(1, one), preset)}
 
 
@@ -219,14 +223,14 @@ def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, S
 
 
 async def spent(database: Database, spending: Spending) -> list[int]:
-    return [*(await Budgets(database).spent(spending.caps(SAID, PRESET))).values()]
+    return [*(await Budgets(database).spent(spending.applicable_caps(SAID, PRESET))).values()]
 
 
 async def test_summary_is_charged_to_the_person_answered_but_not_counted_as_an_answer(
     database: Database,
 ) -> None:
     summaries, spending = make_summaries(database, 10_000)
-    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+    async with summaries.pay_for_summary(PRESET, SAID, PROMPT, 50) as request:
         assert request.prompt.max_output_tokens == 100
         request.usage = Usage(1000, 200, 100)  # costs 2,000 millionths
     assert await spent(database, spending) == [2000]
@@ -236,7 +240,7 @@ async def test_summary_is_charged_to_the_person_answered_but_not_counted_as_an_a
 
 async def test_unreported_usage_of_a_summary_is_estimated(database: Database) -> None:
     summaries, spending = make_summaries(database, 10_000)
-    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+    async with summaries.pay_for_summary(PRESET, SAID, PROMPT, 50) as request:
         request.text = "x" * 300
     assert await spent(database, spending) == [50 + 100 * 10]
 
@@ -244,6 +248,6 @@ async def test_unreported_usage_of_a_summary_is_estimated(database: Database) ->
 async def test_summary_is_refused_when_the_budget_is_used_up(database: Database) -> None:
     summaries, spending = make_summaries(database, 1_040)
     with pytest.raises(BudgetUsedUp):
-        async with summaries.paid(PRESET, SAID, PROMPT, 50):
+        async with summaries.pay_for_summary(PRESET, SAID, PROMPT, 50):
             pytest.fail("it was allowed")
     assert await spent(database, spending) == [0]

@@ -55,7 +55,7 @@ async def test_receipt_and_context_show_the_calls(database: Database) -> None:
     first = calling(("dice", '{"dice": "2d6"}'), ("time", "{}"), usage=usage)
     setup = make_setup(database, [first], ["Eight.", Finish(FinishReason.STOP, usage)])
     await setup.say("roll", "/context")
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert [one.name for one in receipt.tool_calls] == ["dice", "time"]
     assert receipt.tool_calls[0].arguments == '{"dice": "2d6"}'
     assert (receipt.usage.prompt_tokens, receipt.usage.output_tokens) == (200, 20)
@@ -89,7 +89,7 @@ async def test_model_reacts_instead_of_answering(database: Database) -> None:
     ]
     assert len(setup.backend.prompts) == 2
     assert setup.backend.prompts[1].messages[-2].content == "[reacted with 👍]"
-    [(_, second)] = await Receipts(database).newest(CHAT)
+    [(_, second)] = await Receipts(database).find_for_last_message(CHAT)
     assert (second.answer, [one.name for one in second.tool_calls]) == ("Hi.", ["react"])
 
 
@@ -108,7 +108,7 @@ async def test_plugins_do_not_check_reactions(
 async def test_receipt_of_a_reaction_says_what_it_was(database: Database) -> None:
     setup = make_reacting(database, [reacting("👍")], ["An answer."])
     await setup.say("hello", "/context")
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert receipt.answer == "[reacted with 👍]"
     assert 'Tool react: “{"emoji": "\\ud83d\\udc4d"}” – “> [reacted with 👍]”' in setup.texts[-1]
     await setup.say("/retry")
@@ -215,7 +215,7 @@ async def test_each_request_is_reserved_and_charged(database: Database) -> None:
     backend = CallingFakeBackend([roll], ["Six.", finish])
     setup = make_budget_setup(database, backend=backend, budgets=limits, preset=ALL)
     await setup.say("roll")
-    [(_, receipt)] = await Receipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
     assert receipt.charge.cost == 4000
 
 

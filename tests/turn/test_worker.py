@@ -24,7 +24,7 @@ from bot.storage.database import Database
 from bot.storage.tables import inbox
 from bot.telemetry.logs import RecentEvents
 from bot.turn.claims import LEASE_SECONDS, LeaseKeeper
-from bot.turn.signals import ArrivalSignals, MissedSignals
+from bot.turn.signals import ArrivalSignals, MissedSignalPoller
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.busy_channel import LIMITS_OF_CHATS, end
@@ -176,8 +176,8 @@ class DeafSetup(Setup):
     """A worker in another process than the gateway, where all signals are lost."""
 
     @property
-    def missed(self) -> MissedSignals:
-        return MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
+    def missed(self) -> MissedSignalPoller:
+        return MissedSignalPoller(self.inbox, self.stops, self.arrivals, self.clock)
 
     async def store(self, *events: IncomingMessage) -> None:
         await self.inbox.receive(events, {})
@@ -210,7 +210,7 @@ async def test_missed_events_are_handled_once_except_the_current_message(
     go_on = asyncio.Event()
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", go_on]))
     arrivals = ArrivalSignals(InProcessSignals())
-    missed = MissedSignals(setup.inbox, setup.stops, arrivals, setup.clock)
+    missed = MissedSignalPoller(setup.inbox, setup.stops, arrivals, setup.clock)
     noted: list[str] = []
     async with answering(setup, "a story") as worker:
         unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))

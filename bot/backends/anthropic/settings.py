@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
-from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.chat_completions.settings import HttpProviderSettings, provider_address
 
 ADDRESS = "https://api.anthropic.com/v1"
 
@@ -15,15 +15,15 @@ class AnthropicSettings(HttpProviderSettings):
 
     kind: Literal["anthropic"] = "anthropic"
     sees: Literal["images", "text"] = Field(
-        "images", description="Whether its models can see pictures from people."
+        "images", description="Whether the service's models can see pictures that people send."
     )
     prompt_cache: Literal["off", "5m", "1h"] = Field(
         "5m", description="How long the service caches the stable beginning of a prompt."
     )
 
     @override
-    def completed(self, provider: str) -> Self:
-        base_url = well_known_address(self, provider, {provider: ADDRESS}).rstrip("/")
+    def with_defaults(self, provider: str) -> Self:
+        base_url = provider_address(self, provider, {provider: ADDRESS}).rstrip("/")
         if not base_url.endswith("/v1"):  # other programs' ANTHROPIC_BASE_URL omits it
             base_url += "/v1"
         return self.model_copy(update={"base_url": base_url})

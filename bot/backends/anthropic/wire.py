@@ -39,7 +39,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _is_thinking(value: object) -> bool:
+def _is_thinking_setting(value: object) -> bool:
     match value:
         case {"type": "enabled", "budget_tokens": int(tokens)}:
             return tokens >= _MIN_BUDGET_TOKENS
@@ -49,7 +49,7 @@ def _is_thinking(value: object) -> bool:
             return False
 
 
-_COUNT = ValueCheck(_is_count, translatable("an integer from {low}", low=1))
+_COUNT = ValueCheck(_is_count, translatable("an integer of at least {low}", low=1))
 _CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
@@ -63,7 +63,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
         lambda value: value in _EFFORTS, translatable("one of {names}", names=", ".join(_EFFORTS))
     ),
     "thinking": ValueCheck(
-        _is_thinking,
+        _is_thinking_setting,
         translatable(
             "{forms} with at least {tokens} tokens",
             forms=(
@@ -91,26 +91,26 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
     if "user" in given:
         fields["metadata"] = {"user_id": given["user"]}
-    thinking, effort = _reasoning(given, model)
+    thinking, effort = _reasoning_fields(given, model)
     if thinking:
         fields["thinking"] = thinking
     if effort:
         fields["output_config"] = {"effort": effort}
     limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMITS)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
-    fields["max_tokens"] = limit + _reasoning_tokens(thinking)
+    fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
     return fields
 
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking, _ = _reasoning(parameters_to_send(prompt.parameters), model)
+    thinking, _ = _reasoning_fields(parameters_to_send(prompt.parameters), model)
     reasons = thinking.get("type", "disabled") != "disabled"
     return bool(_BUDGET_MODELS.search(model)) and not reasons
 
 
-def _reasoning(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
-    """Return the `thinking` field (empty to omit it) and the effort level (None to omit it)."""
+def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
+    """Return the request's `thinking` field, if any, and its effort level, if any."""
     effort = given.get("reasoning_effort", "none")
     if effort == "none":
         return given.get("thinking", {}), None
@@ -120,7 +120,7 @@ def _reasoning(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any],
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
 
-def _reasoning_tokens(thinking: Mapping[str, Any]) -> int:
+def _estimate_reasoning_tokens(thinking: Mapping[str, Any]) -> int:
     match thinking.get("type"):
         case "enabled":
             return int(thinking["budget_tokens"])
@@ -169,7 +169,7 @@ def to_wire(
     system = [block for each in given[:begin] for block in _to_blocks(each)]
     messages = _merge_roles(given[begin:])
     if not messages or messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [_text(_FIRST_USER_TEXT)]})
+        messages.insert(0, {"role": "user", "content": [_text_block(_FIRST_USER_TEXT)]})
     if messages[-1]["role"] == "assistant":
         if can_continue(prompt, model):  # the API rejects trailing white space
             last = messages[-1]["content"][-1]
@@ -185,7 +185,7 @@ def to_wire(
         body.pop("thinking", None)
     if system:
         body["system"] = system
-    body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
+    body["messages"] = [{**each, "content": _text_or_blocks(each["content"])} for each in messages]
     # The API rejects white space as a stop string; our own search of the answer still finds it.
     if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
         body["stop_sequences"] = stop
@@ -215,10 +215,10 @@ def _to_blocks(message: Message) -> Iterator[dict[str, Any]]:
                 )
             yield {"type": "image", "source": _image_source(part)}
         elif part.strip():  # empty text is rejected
-            yield _text(part)
+            yield _text_block(part)
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
@@ -247,7 +247,7 @@ def _mark_stable_prefix(
         block["cache_control"] = marker
 
 
-def _compact(blocks: Sequence[dict[str, Any]]) -> object:
+def _text_or_blocks(blocks: Sequence[dict[str, Any]]) -> object:
     first = blocks[0]
     return first["text"] if len(blocks) == 1 and first.keys() == {"type", "text"} else blocks
 
@@ -276,14 +276,18 @@ class AnthropicParser(StreamParser):
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
-                return self._finish(reason)
+                return self._set_finish_reason(reason)
             case "message_stop":
-                return self._stop()
+                return self._end_message()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_object_or_empty(one), index)
-                return self._finish(reason) if (reason := event.get("stop_reason")) else False
+                return (
+                    self._set_finish_reason(reason)
+                    if (reason := event.get("stop_reason"))
+                    else False
+                )
             case "ping":
                 # While a model hides its reasoning, it may send only pings for minutes.
                 return self._is_thinking
@@ -348,12 +352,12 @@ class AnthropicParser(StreamParser):
         if text and self.reason is None:
             self._add_text(text)
 
-    def _finish(self, stop_reason: object) -> bool:
+    def _set_finish_reason(self, stop_reason: object) -> bool:
         if self.reason is None:
             self.reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
 
-    def _stop(self) -> bool:
+    def _end_message(self) -> bool:
         self.done = True
         if self.reason is None:
             raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
@@ -384,14 +388,16 @@ def _string_field(given: JsonObject, name: str = "text") -> str:
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the request's tool fields, which the API also requires for earlier tool calls."""
+    """Return the request fields for tools, required even if only earlier answers called tools."""
     if prompt.tools:
         offered = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}
             for one in prompt.tools
         ]
         return {"tools": offered}
-    called = [_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
+    called = [
+        _valid_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls
+    ]
     if not called:
         return {}
     described = [
@@ -408,7 +414,12 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
         ]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {"type": "tool_use", "id": each, "name": _name(call), "input": _tool_input(call)}
+            {
+                "type": "tool_use",
+                "id": each,
+                "name": _valid_tool_name(call),
+                "input": _tool_input(call),
+            }
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
@@ -426,7 +437,7 @@ def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
-def _name(call: ToolCall) -> str:
+def _valid_tool_name(call: ToolCall) -> str:
     return _NOT_IN_NAMES.sub("_", call.name) or "unknown"
 
 

@@ -65,7 +65,7 @@ class ToolCallParser:
     def feed(self, deltas: object) -> None:
         for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
-                self._add(delta, position)
+                self._add_delta(delta, position)
 
     def replace(self, calls: object) -> None:
         """Replace the calls assembled so far with those of a complete message."""
@@ -73,7 +73,7 @@ class ToolCallParser:
             self._calls.clear()
             self.feed(calls)
 
-    def _add(self, delta: Mapping[str, Any], position: int) -> None:
+    def _add_delta(self, delta: Mapping[str, Any], position: int) -> None:
         given = delta.get("function")
         function: Mapping[str, Any] = given if isinstance(given, dict) else delta
         index, identifier = _read_index(delta.get("index")), _read_id(delta.get("id"))
@@ -82,7 +82,7 @@ class ToolCallParser:
         piece = function.get("arguments")
         piece = json.dumps(piece) if isinstance(piece, dict) else piece
         piece = piece if isinstance(piece, str) else ""
-        call = self._find(index, identifier, name, piece, position)
+        call = self._find_continued_call(index, identifier, name, piece, position)
         if call is None:
             call = _PartialCall(index)
             if len(self._calls) > MAX_CALLS:
@@ -90,12 +90,14 @@ class ToolCallParser:
             self._calls.append(call)
         call.id, call.name = call.id or identifier, name or call.name
         call.add_arguments(piece)
-        call.attach({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
+        call.keep_other_fields(
+            {key: value for key, value in delta.items() if key not in _CALL_FIELDS}
+        )
         if function is not delta:
             more = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
-            call.attach({"function": more} if more else {})
+            call.keep_other_fields({"function": more} if more else {})
 
-    def _find(
+    def _find_continued_call(
         self, index: int | None, identifier: str, name: str, piece: str, position: int
     ) -> "_PartialCall | None":
         """Return the call that a delta continues, or None if the delta starts a new call.
@@ -157,7 +159,7 @@ class _PartialCall:
             self._pieces.append(piece)
             self._chars += len(piece)
 
-    def attach(self, fields: Mapping[str, Any]) -> None:
+    def keep_other_fields(self, fields: Mapping[str, Any]) -> None:
         self.attached |= {key: value for key, value in fields.items() if value is not None}
 
     @property
@@ -223,12 +225,12 @@ def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
 
 
 @lru_cache(256)
-def _must_be_returned(name: str) -> bool:
+def _is_expected_back(name: str) -> bool:
     return _ATTACHED.search(name) is not None
 
 
 class ReturnedFields:
-    """Collects fields that a provider expects back with its tool calls, such as reasoning."""
+    """Collects fields that must be sent back with the tool calls, such as reasoning."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -237,7 +239,7 @@ class ReturnedFields:
 
     def feed(self, delta: JsonObject) -> None:
         for name, value in delta.items():
-            if value is None or not _must_be_returned(name):
+            if value is None or not _is_expected_back(name):
                 continue
             if isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
@@ -256,7 +258,7 @@ class ReturnedFields:
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
-    """Append an item, or merge it into the last one if both are chunks of one unsigned item."""
+    """Append an item or, if it continues the unfinished last item, merge it into that item."""
     last = items[-1] if items else {}
     place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
     if not last or last.get("signature") or "data" in item or place[0] != place[1]:

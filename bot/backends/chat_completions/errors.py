@@ -158,12 +158,12 @@ class Endpoint:
     base_url: str
 
     def setting_name(self, part: str) -> str:
-        """Return the environment variable of a provider's setting, such as API_KEY."""
+        """Return the name of the environment variable for a setting (`part`, such as "API_KEY")."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
     @property
     def path_hint(self) -> str:
-        """A hint for a base URL that lacks a path, or "" if it has one."""
+        """A hint that the base URL should have a path, or "" if it already has one."""
         has_path = bool(urlsplit(self.base_url).path.strip("/"))
         return "" if has_path else "; the address usually ends in /v1"
 
@@ -181,10 +181,10 @@ def translate_status(
     now: float,
     parameters: Collection[str] = (),
 ) -> RequestFailed:
-    """Translate an HTTP error response; `body` may be truncated, `now` is in Unix seconds.
+    """Return the error to raise for an HTTP error response.
 
-    The provider's own text may contain keys or prompts, so the message repeats only its error
-    codes and the names of the request's `parameters`.
+    The body may be truncated, and `now` is in Unix seconds. The provider's own text may contain
+    keys or prompts, so the message repeats only its error codes and the names in `parameters`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _translate_refusal(endpoint, model, status, body)
@@ -277,7 +277,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Translate an error event of a stream; `statuses` maps vendor error types to HTTP statuses."""
+    """Return the error for a stream's error event; `statuses` has HTTP statuses by error type."""
     status = _find_status(data, statuses)
     if status is None:
         is_refused = any(one.matches(0, data) for one in _REFUSALS)
@@ -305,8 +305,9 @@ def unreachable_error(endpoint: Endpoint, why: str) -> RequestFailed:
 def timeout_error(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for a timeout, which is not retried; `part` is the setting that limits."""
-    message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting_name(part)})"
+    """Return the error, which is not retried, for a timeout that the setting `part` defines."""
+    remedy = f"raise {endpoint.setting_name(part)} to wait longer"
+    message = f"{endpoint} sent {what} within {seconds:g} s; {remedy}"
     return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)
 
 
@@ -317,7 +318,7 @@ def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
 
 
 def _error_detail(body: bytes) -> Mapping[str, object]:
-    """Return the fields of an error: nested, at the top level (vLLM), or in a list (Gemini)."""
+    """Return the fields that describe an error: nested, top-level (vLLM), or in a list (Gemini)."""
     try:
         given = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

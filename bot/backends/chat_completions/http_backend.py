@@ -37,7 +37,7 @@ S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates prompt tokens; learns each model's ratio from counts that its service reports."""
+    """Estimates the tokens of prompts, corrected for each model by counts its service reports."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
@@ -47,13 +47,13 @@ class PromptTokenEstimator:
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
-        """Return a token counter for texts sent to a model; it ignores the learned ratio."""
+        """Return a token counter for texts, which does not use the model's correction factor."""
         token_counter, _ = self._counter_and_ratio(model)
         await token_counter.load()
         return token_counter
 
-    def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Adjust the model's ratio to a token count reported by its service; ignore 0 (unknown)."""
+    def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
+        """Adjust the model's correction factor to a reported token count (0 means unknown)."""
         token_counter, before = self._counter_and_ratio(model)
         if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
@@ -71,10 +71,7 @@ class PromptTokenEstimator:
     def learn_from_rejection(
         self, prompt: Prompt, model: str, rejected: RejectedLength
     ) -> int | None:
-        """Adjust the model's ratio after a service rejected a prompt as too long.
-
-        Return the prompt's estimated tokens, or None if the tokenizer is not loaded yet.
-        """
+        """Adjust the model's correction factor to a rejected prompt; return estimated tokens."""
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None
@@ -93,7 +90,7 @@ class PromptTokenEstimator:
 
 
 class HttpChatBackend(Backend, Generic[S]):
-    """A provider with its own connections, retry budget, and circuit breakers."""
+    """A backend for one provider, with its own connections, retry budget, and circuit breakers."""
 
     def __init__(
         self,
@@ -124,10 +121,12 @@ class HttpChatBackend(Backend, Generic[S]):
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
-        learn = partial(self._estimator.learn, prompt, model)
-        return self._request_runner.run(request, learn, partial(self._learn_context, prompt, model))
+        learn = partial(self._estimator.learn_from_count, prompt, model)
+        return self._request_runner.run(
+            request, learn, partial(self._learn_context_limit, prompt, model)
+        )
 
-    def _learn_context(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
+    def _learn_context_limit(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
         tokens = self._estimator.learn_from_rejection(prompt, model, rejected)
         context = rejected.context_tokens
         if context is None and tokens is not None:

@@ -49,9 +49,9 @@ C = TypeVar("C", bound=KeyedConnection)
 class KeyRotation(Generic[C]):
     """Connections to a service, one per key.
 
-    A refused key (401, 402) is skipped for an hour, and a rate-limited one (429) for as long as the
-    service says. The request goes to the next key at once, without backoff. A key file is reread
-    within seconds of a change; requests in progress keep their key.
+    A refused key (401, 402) is skipped for an hour, and a rate-limited key (429) for as long as the
+    service says. The request is sent again at once with the next key. A changed key file is read
+    again within seconds. Requests in progress keep their key.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class KeyRotation(Generic[C]):
         return key
 
     def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
-        """Skip a key for a while if it caused the error; return whether it caused the error."""
+        """Skip a key for a while if the service refused it, and return whether it did."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS

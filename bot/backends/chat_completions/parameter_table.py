@@ -38,9 +38,7 @@ STOP_CHECK = ValueCheck(
     lambda value: isinstance(value, str) or is_string_list(value),
     translatable("a text or a list of texts"),
 )
-ONE_CHECK = ValueCheck(
-    lambda value: value == 1, translatable("1, because a chat gets only one answer")
-)
+ONE_CHECK = ValueCheck(lambda value: value == 1, translatable("1 (a chat gets only one answer)"))
 
 
 @value_class
@@ -87,7 +85,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
 
 
 def parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters to send: those that are set, except Troupe's own."""
+    """Return the parameters to send, without unset ones and those only Troupe itself uses."""
     return {
         name: value
         for name, value in parameters.items()

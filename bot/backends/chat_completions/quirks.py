@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
-from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, TemplateCapabilities
 from bot.value_class import value_class
 
 
@@ -15,7 +15,7 @@ class Quirks:
     renamed: Mapping[str, str] = field(default_factory=dict)
     refused: Collection[str] = ()
     accepts_names: bool = False
-    accepts: Capabilities = ALL_CAPABILITIES
+    accepts: TemplateCapabilities = ALL_CAPABILITIES
     """The role sequences that the model accepts; other prompts are rewritten to match."""
     continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
     """Extra fields of the last message and of the request that make a model continue that message.

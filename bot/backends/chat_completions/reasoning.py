@@ -1,8 +1,8 @@
 """Separate a model's reasoning from its answer, because readers see only the answer.
 
-Reasoning comes first in an answer or, later, between tags. Tags in code or quotes are plain text:
-a model that explains <think> is not reasoning. Many templates write the start tag themselves, so
-the answer starts inside the reasoning and contains only an end tag.
+Reasoning stands between tags, usually before the answer. Tags in code or quotes are plain
+text: a model that explains <think> is not reasoning. Many chat templates already write the start
+tag, so that the answer starts inside the reasoning and contains only an end tag.
 """
 
 import re
@@ -120,7 +120,7 @@ def _compile_end_tag(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pa
 def find_reasoning_tokens(
     template: str, vocabulary: Iterable[str]
 ) -> tuple[tuple[str, ...], set[str]]:
-    """Return which of a model's tokens are reasoning tags, and which of those end reasoning."""
+    """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
     words = [*_IN_TEMPLATES.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}
@@ -171,8 +171,8 @@ def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningF
     )
 
 
-def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
-    """Return the format with `open_tag` set if the prompt ends in a start tag."""
+def with_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
+    """Return the format, with `open_tag` set if the prompt ends in a start tag."""
     if not prompt or not prompt[-1].trusted:
         return reasoning
     end = prompt[-1].text.rstrip()
@@ -246,10 +246,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return the text still held back when an answer ends.
-
-        `is_cut` means that the answer was cut off, `has_calls` that tool calls follow it.
-        """
+        """Return the text still held back when the answer ended or was cut off (`is_cut`)."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._parse_step():
             pass
@@ -306,7 +303,7 @@ class ReasoningParser:
                 self.lone_end = tag.text
             is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
             self._has_reasoned = self._has_reasoned or is_reasoning
-            self._open(tag, is_certain=not tag.is_wording)
+            self._begin_tagged_text(tag, is_certain=not tag.is_wording)
             self._held = text[len(tag.text) :]
         else:
             self._in_answer = True
@@ -314,7 +311,7 @@ class ReasoningParser:
                 self._held = text
         return True
 
-    def _open(self, tag: Tag, *, is_certain: bool) -> None:
+    def _begin_tagged_text(self, tag: Tag, *, is_certain: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
             self._wrapper = tag.closing
         elif tag.kind is TagKind.START and self._keeps_calls and CALLEE in tag.text:
@@ -327,30 +324,30 @@ class ReasoningParser:
     def _parse_answer(self) -> bool:
         for first in _FIRST_CHAR.finditer(self._held):
             at = first.start()
-            tag = self._tag_at(at)
+            tag = self._match_held_tag(at)
             if tag is None:
                 continue
             if tag is INCOMPLETE:
-                return self._hold_from(at)
+                return self._hold_rest(at)
             before, after = self._held[:at], self._held[at + len(tag.text) :]
             if self._is_quoted(before):
                 continue
             if tag.kind is TagKind.TURN_END:
-                if after.strip() or "<s>" in self._context_after(before)[1]:
+                if after.strip() or "<s>" in self._find_code_context(before)[1]:
                     continue
                 self._emit_answer(self._held[:at])
                 self._held = "" if self._is_final else self._held[at:]
                 return False
             if tag.kind is TagKind.LONE_END:
-                return self._handle_lone_end(tag.text, before, after)
+                return self._handle_unmatched_end_tag(tag.text, before, after)
             self._emit_answer(before)
             self._held = after
-            _, line = self._context_after("")
-            self._open(tag, is_certain=not tag.is_markup or not line.strip())
+            _, line = self._find_code_context("")
+            self._begin_tagged_text(tag, is_certain=not tag.is_markup or not line.strip())
             return True
-        return self._hold_from(len(self._held))
+        return self._hold_rest(len(self._held))
 
-    def _tag_at(self, at: int) -> Tag | None:
+    def _match_held_tag(self, at: int) -> Tag | None:
         tag = match_tag(self._held, at, may_continue=not self._is_final)
         if self._wrapper is not None and tag is not INCOMPLETE:
             match = self._wrapper.match(self._held, at, partial=not self._is_final)
@@ -358,16 +355,17 @@ class ReasoningParser:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
 
-    def _handle_lone_end(self, tag: str, before: str, after: str) -> bool:
-        """Treat the text before an unmatched end tag as reasoning; return False to wait for more.
+    def _handle_unmatched_end_tag(self, tag: str, before: str, after: str) -> bool:
+        """Decide whether the text before an end tag without a start tag was reasoning.
 
-        At the very end of an answer, the tag is dropped unless tool calls follow. After reasoning
-        that had a start tag, it counts only at the end of a line: an answer may mention it.
+        It usually was. At the very end of an answer without tool calls, only the tag is removed.
+        After earlier reasoning, a tag in the middle of a line is text that the answer mentions.
+        Return False if more text is needed to decide.
         """
         rest = after.lstrip()
         if not rest and not self._is_final:
-            return self._hold_from(len(before))
-        _, line = self._context_after(before)
+            return self._hold_rest(len(before))
+        _, line = self._find_code_context(before)
         is_at_end = not line or "\n" in after[: len(after) - len(rest)]
         if not rest and not self._has_calls:
             self._emit_answer(before)
@@ -383,17 +381,17 @@ class ReasoningParser:
             self._held = after
         return True
 
-    def _hold_from(self, at: int) -> bool:
+    def _hold_rest(self, at: int) -> bool:
         self._emit_answer(self._held[:at])
         self._held = self._held[at:]
         return False
 
     def _is_quoted(self, before: str) -> bool:
-        in_fence, line = self._context_after(before)
+        in_fence, line = self._find_code_context(before)
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
 
-    def _context_after(self, before: str) -> tuple[bool, str]:
-        """Return whether the text after `before` is in a code block, and its line so far."""
+    def _find_code_context(self, before: str) -> tuple[bool, str]:
+        """Return whether the text after `before` is in a code block, and its unfinished line."""
         self._in_fence, self._line = _track_fence(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()
         return _track_fence(self._in_fence, self._line, before)

@@ -73,7 +73,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """Tracks one attempt's timeouts, in event loop time; `deadline` covers all attempts."""
+    """Tracks the time left for one attempt; `deadline` (event loop time) covers all attempts."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Timeouts:
         self._finished = False
 
     def record_progress(self, *, has_text: bool) -> None:
-        """Record output from the model; `has_text`: it included answer text, not only reasoning."""
+        """Record that the model sent output: text, or only reasoning if not `has_text`."""
         self._left = self._settings.idle_seconds
         if has_text:
             self._has_text = True
@@ -107,11 +107,8 @@ class Timeouts:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    def wait(self, pause_seconds: float = 0.0) -> Self:
-        """Return a context manager that times a wait which starts after a pause.
-
-        It yields the wait's deadline, and raises `RequestFailed` when the wait times out.
-        """
+    def limit_wait(self, pause_seconds: float = 0.0) -> Self:
+        """Limit the block's wait, starting after `pause_seconds`, by raising `RequestFailed`."""
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
@@ -124,16 +121,16 @@ class Timeouts:
         return self._until
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Deduct the wait from the time left; translate `TimeoutError` to `RequestFailed`."""
+        """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
         start, now = self._start, self._time()
         late = now - self._until
-        self._count_wait(start, now, late)
+        self._deduct_wait(start, now, late)
         if isinstance(error, TimeoutError):
             if late > PROCESS_PAUSE_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _count_wait(self, start: float, now: float, late: float) -> None:
+    def _deduct_wait(self, start: float, now: float, late: float) -> None:
         if late > PROCESS_PAUSE_SECONDS:  # this process was suspended; do not count that
             self._deadline += late
             now -= late
@@ -232,18 +229,13 @@ class ChatRequestRunner:
         report_tokens: Callable[[int], None] | None = None,
         report_rejected_length: Callable[[RejectedLength], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Send a request and stream its answer, as `Backend.generate` does.
-
-        `report_tokens` is called with the prompt's token count as the service reports it,
-        `report_rejected_length` with the lengths that it reports when it rejects a prompt as too
-        long.
-        """
+        """Send a request, stream its answer like `Backend.generate`, and report prompt lengths."""
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
         may_load_until = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
-        self._raise_lasting_error(request)
+        self._raise_if_still_failing(request)
         self._charge_retry_budget(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
@@ -266,7 +258,7 @@ class ChatRequestRunner:
                     is_retry=retry_count > 0,
                     is_trial=is_trial,
                 )
-                self._record_lasting(error, request.model)
+                self._record_lasting_error(error, request.model)
                 if has_text:
                     raise _interrupted_error(error) from error
                 # A failed trial call is not retried: the next message makes the next trial.
@@ -275,7 +267,7 @@ class ChatRequestRunner:
                 pause = None if gives_up else self._pause_before_retry(error, *retry_state)
                 if pause is None or pause >= deadline - time():
                     raise _unavailable_error(error, report_rejected_length) from error
-                wait = self._log_retry(error, request, pause)
+                wait = self._log_and_report_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), success=True)
                 self._lasting_errors.pop(request.model, None)
@@ -285,23 +277,23 @@ class ChatRequestRunner:
                 yield wait
             await self._clock.sleep(pause)
 
-    def _log_retry(
+    def _log_and_report_retry(
         self, error: RequestFailed, request: ChatRequest, pause: float
     ) -> RateLimitWait | None:
         names = {"provider": self._endpoint.name, "model": request.model}
         _log.info("request_retried", **names, seconds=round(pause, 1), reason=str(error))
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
-    def _raise_lasting_error(self, request: ChatRequest) -> None:
-        """Raise a model's recent lasting error at once if a fallback can answer instead."""
+    def _raise_if_still_failing(self, request: ChatRequest) -> None:
+        """Raise the model's last error again if it probably lasts and a fallback can answer."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        self._record_lasting(error, request.model)  # this request tries the model again
+        self._record_lasting_error(error, request.model)  # this request tries the model again
 
-    def _record_lasting(self, error: RequestFailed, model: str) -> None:
+    def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.is_lasting:
             until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
             self._lasting_errors[model] = until, error
@@ -311,7 +303,7 @@ class ChatRequestRunner:
     def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
             self._budget.record_call()
-        elif breaker.is_open or not self._budget.take():
+        elif breaker.is_open or not self._budget.take_retry():
             raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
@@ -338,7 +330,7 @@ class ChatRequestRunner:
         longest = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
             longest = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > longest or not self._budget.take():
+        if error.retry_after_seconds > longest or not self._budget.take_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
@@ -380,12 +372,12 @@ class ChatRequestRunner:
                 pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
             await response.close()
-        self._note_lone_end(parser, request.model)
+        self._remember_unmatched_end_tag(parser, request.model)
         yield parser.finish
 
-    def _note_lone_end(self, parser: StreamParser, model: str) -> None:
-        if parser.lone_end is not None:
-            self._lone_ends[model] = parser.lone_end
+    def _remember_unmatched_end_tag(self, parser: StreamParser, model: str) -> None:
+        if parser.unmatched_end_tag is not None:
+            self._lone_ends[model] = parser.unmatched_end_tag
         elif parser.reason is FinishReason.STOP:
             self._lone_ends.pop(model, None)
 
@@ -415,7 +407,7 @@ class ChatRequestRunner:
         self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause: float
     ) -> bytes:
         try:
-            with timeouts.wait(pause) as until:
+            with timeouts.limit_wait(pause) as until:
                 return await response.read(until, pause)
         except (RequestFailed, ConnectionFailed) as error:
             if parser.reason is not None:
@@ -426,7 +418,7 @@ class ChatRequestRunner:
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
         failures = translate_failures(self._endpoint, request.model, request.parameters)
-        with timeouts.wait() as until, failures:
+        with timeouts.limit_wait() as until, failures:
             return await self._send(request.path, request.body, until, request.headers)
 
     async def check(
@@ -436,9 +428,9 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Return a description of the service; raise `BackendUnavailable` if it does not answer.
+        """Return a description of the service. Raises `BackendUnavailable` if it does not answer.
 
-        With `lists_all`, also raise if its list lacks one of the models.
+        With `lists_all`, it is also raised if one of the models is not in the service's list.
         """
         listed = await self.fetch_model_list(list_models, next(iter(models), "default"))
         if listed is None:
@@ -465,18 +457,18 @@ class ChatRequestRunner:
         except HttpStatusError as error:
             is_page = is_web_page(error.body)
             if is_page and error.status == HTTPStatus.NOT_FOUND:
-                raise self._no_api_error(f"a web page ({error.status})") from error
+                raise self._not_an_api_error(f"a web page ({error.status})") from error
             # Not every service has a model list, but every service reports a wrong key.
             if error.status in _NO_MODEL_LIST and not is_page:
                 return None
-            failed = translate(self._endpoint, model, error)
+            failed = translate_http_error(self._endpoint, model, error)
         except NoModelList as error:
-            raise self._no_api_error(str(error)) from error
+            raise self._not_an_api_error(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
             failed = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
         raise BackendUnavailable(str(failed), failed.notice) from failed
 
-    def _no_api_error(self, what: str) -> BackendUnavailable:
+    def _not_an_api_error(self, what: str) -> BackendUnavailable:
         return BackendUnavailable(
             f"{self._endpoint} sent {what} in place of a list of its models; check"
             f" {self._endpoint.setting_name('BASE_URL')} ({self._endpoint.base_url}): the addresses"
@@ -484,7 +476,7 @@ class ChatRequestRunner:
         )
 
 
-def translate(
+def translate_http_error(
     endpoint: Endpoint, model: str, error: HttpStatusError, parameters: Collection[str] = ()
 ) -> RequestFailed:
     return errors.translate_status(
@@ -518,10 +510,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, listed: Collection[str]) -> bool:
-    """Return whether a list has a model, allowing for tags, folders, and patterns in its names.
-
-    Ollama adds tags to the names, Gemini folders; LiteLLM lists patterns.
-    """
+    """Return whether a model is listed, also with a tag (Ollama), folder (Gemini), or wildcard."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
@@ -569,7 +558,7 @@ def translate_failures(
     try:
         yield
     except HttpStatusError as error:
-        raise translate(endpoint, model, error, parameters) from None
+        raise translate_http_error(endpoint, model, error, parameters) from None
     except ConnectionFailed as error:
         raise errors.unreachable_error(endpoint, str(error)) from error
 

@@ -96,7 +96,7 @@ class RetryBudget:
     def record_call(self) -> None:
         self._tokens = min(_MAX_BUDGET, self._tokens + 0.1)
 
-    def take(self) -> bool:
+    def take_retry(self) -> bool:
         # In floating point, ten times 0.1 adds up to slightly less than 1.
         if self._tokens < 1 - 1e-9:
             return False
@@ -107,8 +107,8 @@ class RetryBudget:
 class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
-    It opens for five seconds when `share` of the last twenty calls failed, or when the service was
-    down for several calls in a row over `down_seconds`. Every `now` is in monotonic seconds.
+    It opens for five seconds if `share` of the last twenty calls failed, or if several calls in a
+    row found the service down for `down_seconds`. Every `now` is in monotonic seconds.
     """
 
     def __init__(self, share: float = 0.5, down_seconds: float = 1) -> None:
@@ -158,18 +158,18 @@ class CircuitBreaker:
                 self._opened_at = now
                 self.failed_trials += 1
             self._outcomes.clear()
-            self._forget_away()
+            self._forget_downtime()
             return
         self._outcomes.append(success)
         failed = self._outcomes.count(False)
         full = len(self._outcomes) == self._outcomes.maxlen
         mostly_fails = full and failed >= self._share * len(self._outcomes)
-        if mostly_fails or self._record_down(now, is_down=is_down, is_retry=is_retry):
+        if mostly_fails or self._record_downtime(now, is_down=is_down, is_retry=is_retry):
             self._opened_at = now
 
-    def _record_down(self, now: float, *, is_down: bool, is_retry: bool) -> bool:
+    def _record_downtime(self, now: float, *, is_down: bool, is_retry: bool) -> bool:
         if not is_down:
-            self._forget_away()
+            self._forget_downtime()
             return False
         if self._down_since is None:
             self._down_since = now
@@ -181,6 +181,6 @@ class CircuitBreaker:
             and now - self._down_since >= self._down_seconds
         )
 
-    def _forget_away(self) -> None:
+    def _forget_downtime(self) -> None:
         self._down_since = None
         self._away_calls = self._away_requests = 0

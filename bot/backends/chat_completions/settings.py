@@ -18,7 +18,9 @@ class HttpProviderSettings(ProviderSettings):
     base_url: HttpAddress | None = Field(
         None, description="The address of the API; well-known providers need none."
     )
-    api_key: SecretStr | None = Field(None, description="The key of the account.")
+    api_key: SecretStr | None = Field(
+        None, description="The API key of the account with the provider."
+    )
     api_keys: tuple[SecretStr, ...] = Field(
         (),
         description="Several keys, separated by commas, that are used in turn. A key that is"
@@ -31,14 +33,17 @@ class HttpProviderSettings(ProviderSettings):
     )
     stored_keys: bool = Field(
         False,
-        description="Whether it has keys in the database as well, encrypted (`troupe keys add`).",
+        description="Whether the provider also has keys that are stored in the database, encrypted"
+        " (`troupe keys add` stores them).",
     )
     basic_auth: SecretStr | None = Field(
         None,
         description="name:password for a proxy in front of the API. They may be part of the address"
         " instead: http://name:password@host/v1.",
     )
-    connect_seconds: float = Field(5, gt=0, description="How long connecting may take.")
+    connect_seconds: float = Field(
+        5, gt=0, description="How many seconds connecting to the provider may take."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -86,13 +91,13 @@ class HttpProviderSettings(ProviderSettings):
         return {"Authorization": f"Basic {encoded}"}
 
 
-def well_known_address(
+def provider_address(
     settings: HttpProviderSettings,
     provider: str,
     addresses: Mapping[str, str],
     keyless: Collection[str] = (),
 ) -> str:
-    """Return the configured or well-known address; raise ValueError if it or the key is missing."""
+    """Return the provider's address; raises ValueError if that or a required key is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:

@@ -181,7 +181,7 @@ class StreamParser(ABC):
         return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
     @property
-    def lone_end(self) -> str | None:
+    def unmatched_end_tag(self) -> str | None:
         return self._reasoning_parser.lone_end
 
     @abstractmethod
@@ -193,7 +193,7 @@ class StreamParser(ABC):
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of text-only events from `begin` on, to save `_parse_event` calls."""
+        """Return the texts of events from `begin` up to the first with anything but text."""
         return ()
 
     def _add_text(self, text: str) -> None:

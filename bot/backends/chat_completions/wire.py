@@ -50,7 +50,7 @@ def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
     """Build a request; raise `BackendUnavailable` if the preset asks for several answers."""
-    body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
+    body = {"stream_options": _INCLUDE_USAGE, **request_parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
         given = body.get(name)
@@ -103,11 +103,11 @@ def _part_to_wire(part: str | Image) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
-def parameters(prompt: Prompt) -> dict[str, object]:
-    """Return the preset's parameters to send; raise `BackendUnavailable` if `n` is not 1."""
+def request_parameters(prompt: Prompt) -> dict[str, object]:
+    """Return the preset's parameters; raises `BackendUnavailable` if `n` is set and not 1."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
-            f"the parameter n is {prompt.parameters['n']!r}, but a chat gets one answer; remove it",
+            f"the parameter n is {prompt.parameters['n']!r}, but a chat gets one answer; remove n",
             translatable(
                 "This preset asks for several answers at once; the bot's operator has to fix it."
             ),
@@ -159,7 +159,7 @@ class ChatCompletionsParser(StreamParser):
         choice = next((each for each in chunk.choices or () if each.is_first), None)
         if choice is None or self.reason is not None:
             return False
-        has_content = self._add(choice)
+        has_content = self._add_choice(choice)
         if self._stop_filter.hit:
             return True
         finish = str(choice.finish_reason or "").lower()
@@ -170,7 +170,7 @@ class ChatCompletionsParser(StreamParser):
             self.reason = _FINISH_REASONS.get(finish, FinishReason.STOP)
         return bool(has_content or finish)
 
-    def _add(self, choice: "_Choice") -> bool:
+    def _add_choice(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
         text, reasoning, calls = (
             text_in_delta(delta),
@@ -329,7 +329,7 @@ _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
     """Describe a request whose messages the service itself renders as a prompt."""
     text = json.dumps(_shorten_data(body), ensure_ascii=False, indent=2)
-    details = {"template": "the service's own (messages are sent)"}
+    details = {"template": "the service's own, which renders the messages below"}
     return PromptDescription(model, details, text, is_rendered=False)
 
 

@@ -11,7 +11,7 @@ import structlog
 from typing_extensions import override
 
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
-from bot.backends.chat_completions.wire import parameters
+from bot.backends.chat_completions.wire import request_parameters
 from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed, setting_prefix
 from bot.backends.llama_cpp.images import (
     TEMPLATE_NOTICE,
@@ -73,7 +73,7 @@ class LlamaCpp(Backend, ConversationMemory):
         model = await self._load_model(prompt.model)
         images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
         rendered = await self._render(prompt, model)
-        with model.queue.ticket(prompt.conversation, prompt.asked_by) as ticket:
+        with model.queue.hold_ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for position in model.queue.wait_for_admission(ticket):
                 yield position
             async with aclosing(self._generate(model, prompt, rendered, images)) as events:
@@ -103,21 +103,24 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     def sees_images(self, model: str) -> bool:
         try:
-            return find_projector(self._find(model), self._settings, self._data_dir) is not None
+            return (
+                find_projector(self._find_model_file(model), self._settings, self._data_dir)
+                is not None
+            )
         except SettingsError:
             return False
 
     @override
     def is_sample_model(self, model: str) -> bool:
         try:
-            return self._find(model).name == model_store.DEFAULT_FILE
+            return self._find_model_file(model).name == model_store.DEFAULT_FILE
         except SettingsError:
             return False
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         try:
-            path = self._find(model)
+            path = self._find_model_file(model)
             loaded = self._models.get(path)
             own = loaded.tokens.template if loaded else await read_model_template(path)
             return await self._renderer.tool_call_format(template, own) is not None
@@ -131,7 +134,7 @@ class LlamaCpp(Backend, ConversationMemory):
                 one.path.stem,
                 one.engine.slot_count,
                 one.slots.busy_count,
-                one.slots.held_count,
+                one.slots.owned_count,
                 one.queue.waiting_count,
             )
             for one in self._loaded_models()
@@ -162,7 +165,7 @@ class LlamaCpp(Backend, ConversationMemory):
     def _describe_file(self, name: str) -> str:
         if model_store.is_pulled_at_start(name, self._settings, self._data_dir):
             return "the default model, downloaded at the first start"
-        path = self._find(name)
+        path = self._find_model_file(name)
         projector = find_projector(path, self._settings, self._data_dir)
         described = f"{path.stem} on this machine"
         return f"{described}, with the projector {projector.stem}" if projector else described
@@ -184,14 +187,16 @@ class LlamaCpp(Backend, ConversationMemory):
         model = await self._load_model(prompt.model)
         rendered = await self._render(prompt, model)
         try:
-            return await model.tokenizer.explain(rendered.spans)
+            return await model.tokenizer.explain_tokens(rendered.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} cannot tokenize: {error}") from error
 
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
         try:
-            return await describe_rendered(prompt, self._find(prompt.model), self._renderer)
+            return await describe_rendered(
+                prompt, self._find_model_file(prompt.model), self._renderer
+            )
         except (SettingsError, TemplateError) as error:
             raise BackendUnavailable(str(error)) from error
 
@@ -236,11 +241,11 @@ class LlamaCpp(Backend, ConversationMemory):
         # models that are not loaded may have files, too
         delete_saved_slots(self._slots_folder, conversation)
 
-    def _find(self, model: str) -> Path:
+    def _find_model_file(self, model: str) -> Path:
         return model_store.find_model(model, self._settings, self._data_dir)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
-        """Return the loaded models in a copy, because another may be loaded during iteration."""
+        """Return a copy of the list of loaded models, since it may change during iteration."""
         return list(self._models.values())
 
     async def _render(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
@@ -269,7 +274,7 @@ class LlamaCpp(Backend, ConversationMemory):
 
     async def _load_model(self, name: str) -> LoadedModel:
         try:
-            path = self._find(name)
+            path = self._find_model_file(name)
             async with self._load_lock:
                 if path not in self._models:
                     config = self._engine_config(path)
@@ -315,7 +320,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log a warning if the template adds text to every prompt, unless the template is pinned."""
+    """Log a warning if a template not pinned in the settings adds text to every prompt."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -353,7 +358,7 @@ async def describe_rendered(
     dated = "; the date in it is today's" if "strftime_now" in source else ""
     details = {
         "template": f"{template}; text from people is read as plain text{dated}",
-        "parameters": json.dumps({**parameters(prompt), **limit}, ensure_ascii=False),
+        "parameters": json.dumps({**request_parameters(prompt), **limit}, ensure_ascii=False),
         "stop": json.dumps(stop, ensure_ascii=False),
     }
     return PromptDescription(model_file.stem, details, rendered.text, is_rendered=True)

@@ -39,7 +39,7 @@ from bot.backends.llama_cpp.bindings_request import (
     CompletionRequest,
     Detokenizer,
     InvalidRequest,
-    Sampling,
+    SamplingParameters,
     parse_request,
 )
 from bot.value_class import value_class
@@ -84,16 +84,17 @@ class ServedModel:
         prompt, llama = request.prompt, self._llama
         left = self.context_tokens - len(prompt)
         if left <= 0:
-            what = f"the prompt has {len(prompt)} tokens of {self.context_tokens}"
+            fits = f"but the model's context has only {self.context_tokens}"
+            what = f"the prompt has {len(prompt)} tokens, {fits}"
             raise InvalidRequest(what, "exceed_context_size_error")
         detokenizer, limit = self._detokenizer(request), min(request.max_tokens or left, left)
         processor, grammar = self._logits_processor(request), self._grammar(request)
-        cached = self._read_prompt(prompt, is_cancelled)
+        cached = self._decode_prompt(prompt, is_cancelled)
         if is_cancelled():
             return
         llama.set_seed(llama_cpp.LLAMA_DEFAULT_SEED if request.seed is None else request.seed)
         llama.last_n_tokens_size = request.repeat_last_n
-        sampling = {name: getattr(request, name) for name in Sampling.__struct_fields__}
+        sampling = {name: getattr(request, name) for name in SamplingParameters.__struct_fields__}
         tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
         for generated, token in enumerate(tokens, start=1):
             text = detokenizer.add(token)
@@ -155,8 +156,8 @@ class ServedModel:
     def erase(self) -> None:
         self._llama.reset()
 
-    def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode all but the last batch, until cancelled; return the cached token count."""
+    def _decode_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
+        """Decode all but the prompt's last batch, and return how many of its tokens were cached."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
@@ -188,11 +189,11 @@ class ServedModel:
             return None
         tokens, values = np.array(list(biases)), np.array(list(biases.values()), np.single)
 
-        def add(_: Any, logits: Any) -> Any:
+        def add_biases(_: Any, logits: Any) -> Any:
             logits[tokens] += values
             return logits
 
-        return LogitsProcessorList([add])
+        return LogitsProcessorList([add_biases])
 
     def _biased_tokens(self, name: str | int) -> list[int]:
         try:
@@ -227,7 +228,9 @@ class BindingsServer:
         self._worker = ThreadPoolExecutor(max_workers=1)
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_report_invalid])
+        app = web.Application(
+            client_max_size=_MAX_BODY_BYTES, middlewares=[_report_invalid_requests]
+        )
         app.router.add_get("/health", _get_health)
         app.router.add_get("/slots", self._get_slots)
         app.router.add_post("/tokenize", self._tokenize)
@@ -236,12 +239,12 @@ class BindingsServer:
         app.router.add_post("/slots/0", self._post_slot)
         return app
 
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
+    async def _run_in_worker_thread(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot when the model is idle; no response means that the model hangs."""
-        context_tokens = await self._run(lambda: self._model.context_tokens)
+        """Describe the only slot when the model is idle. There is no response while it hangs."""
+        context_tokens = await self._run_in_worker_thread(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -265,14 +268,18 @@ class BindingsServer:
     async def _post_slot(self, request: web.Request) -> web.Response:
         action = request.query["action"]
         if action == "erase":
-            await self._run(self._model.erase)
+            await self._run_in_worker_thread(self._model.erase)
             return web.json_response({})
         path = self._slots_folder / (await request.json())["filename"]
         if path.parent != self._slots_folder:
             raise InvalidRequest("the file must be in the folder of saved slots")
         if action == "save":
-            return web.json_response({"n_saved": await self._run(self._model.save, path)})
-        return web.json_response({"n_restored": await self._run(self._model.restore, path)})
+            return web.json_response(
+                {"n_saved": await self._run_in_worker_thread(self._model.save, path)}
+            )
+        return web.json_response(
+            {"n_restored": await self._run_in_worker_thread(self._model.restore, path)}
+        )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         completion = parse_request(await request.read())
@@ -312,7 +319,7 @@ def _to_event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
 
 
 @web.middleware
-async def _report_invalid(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _report_invalid_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except InvalidRequest as error:

@@ -19,7 +19,9 @@ class InvalidRequest(ValueError):
         self.kind = kind
 
 
-class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):
+class SamplingParameters(
+    msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}
+):
     temp: float = 0.8  # 0 is greedy
     top_k: int = 40  # 0 or less: no limit
     top_p: float = 0.95
@@ -33,7 +35,7 @@ class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "
     frequency_penalty: float = 0.0
 
 
-class CompletionRequest(Sampling, kw_only=True):
+class CompletionRequest(SamplingParameters, kw_only=True):
     prompt: list[int]
     max_tokens: int | None = None
     stop: list[str] = []
@@ -69,7 +71,7 @@ class Detokenizer:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Add a token and return the text that is now final; do not call it after `ended`."""
+        """Add a token before `ended` is set, and return the text that can no longer change."""
         if token in self._ends:
             self.ended = True
             return self.flush()

@@ -81,7 +81,7 @@ class EngineConfig:
 
 
 def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
-    """Build a `/completions` request with token ids or, for images, text with `media_marker`s."""
+    """Build a `/completions` request from token ids or, with images, text with `media_marker`s."""
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
         **request.sampling,
@@ -114,7 +114,7 @@ def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[st
 
 
 class Engine:
-    """A model in a child process. KV slots count from 0; any call may raise `EngineFailed`."""
+    """A model in a child process, with KV cache slots from 0; any call may raise `EngineFailed`."""
 
     def __init__(
         self, config: EngineConfig, settings: LlamaCppSettings, server: UnixServer, version: str
@@ -142,7 +142,7 @@ class Engine:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return the size of one slot: as configured, but at most the model's own limit."""
+        """Return how many tokens a slot holds, as configured and up to the model's own limit."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
@@ -200,7 +200,7 @@ class Engine:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
+        """Return whether the engine crashed since `restarts` was read. If it hangs, kill it."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
@@ -221,15 +221,18 @@ class Engine:
             async with await self._client.request(method, path, body, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
         except (TimeoutError, ConnectionFailed) as error:
-            raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
+            reason = type(error).__name__
+            message = f"the engine of {self._model} did not answer {path} ({reason})"
+            raise EngineFailed(message) from error
         if response.status != HTTPStatus.OK:
-            raise EngineRefused(f"{self._model}: {path}: status {response.status}")
+            status = response.status
+            raise EngineRefused(f"the engine of {self._model} refused {path} with status {status}")
         return msgspec.json.decode(content)
 
 
 @asynccontextmanager
 async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the configured engine; raise `ChildFailed`, or `SettingsError` with the remedy."""
+    """Run the configured engine during the block; raises `ChildFailed` or `SettingsError`."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
@@ -269,7 +272,7 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
-    """Return the settings adapted to the engine that they select: the bindings have one slot."""
+    """Return the settings, with a single slot if they select the engine `llama_cpp_python`."""
     if select_engine(settings) == "llama_cpp_python":
         return settings.model_copy(update={"parallel": 1})
     return settings
@@ -280,7 +283,7 @@ def setting_prefix(provider: str) -> str:
 
 
 def require_engine(settings: LlamaCppSettings, provider: str) -> str:
-    """Return the engine to start; raise `SettingsError` with the remedy if it is not installed."""
+    """Return the engine to start; raises `SettingsError` if it is not installed."""
     name = select_engine(settings)
     if name is not None:
         return name

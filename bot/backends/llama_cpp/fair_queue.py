@@ -1,6 +1,6 @@
-"""Queue requests for a local model: the least recently served chat or person goes first.
+"""Queue requests for a local model. The chat or person who was least recently served goes first.
 
-With four or more slots, a chat leaves some slots to others (bot/backends/chat_shares.py).
+With four or more slots, a busy chat leaves some of them to other chats.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class FairQueue:
         return len(self._waiting)
 
     @contextmanager
-    def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Queue a request, and hold its slot once admitted; raise `BackendUnavailable` if full."""
+    def hold_ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
+        """Hold a queue place, then a slot; raises `BackendUnavailable` if the queue is full."""
         self._tickets += 1
         requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, requesters, self._tickets)
@@ -115,7 +115,7 @@ class FairQueue:
         """Return whether the ticket's chat may hold another slot at present."""
         if self._slots < MIN_SHARED_SLOTS:
             return True
-        if not self._shares.may_take(ticket.chat, self._free_slots):
+        if not self._shares.may_take_slot(ticket.chat, self._free_slots):
             return False
         return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 

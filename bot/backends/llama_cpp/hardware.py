@@ -28,7 +28,7 @@ def missing_cpu_flags(cpuinfo: str) -> list[str]:
     return sorted(_REQUIRED_CPU_FLAGS.difference(*flags)) if flags else []
 
 
-def count_gpu_layers(gpu_count: int, setting: str) -> int:
+def choose_gpu_layer_count(gpu_count: int, setting: str) -> int:
     if setting == "auto":
         return _ALL_LAYERS if gpu_count else 0
     return int(setting)
@@ -36,10 +36,10 @@ def count_gpu_layers(gpu_count: int, setting: str) -> int:
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Return how many bytes can be allocated without swapping, or None if unknown."""
-    return min(_free_amounts(root), default=None)
+    return min(_free_memory_limits(root), default=None)
 
 
-def _free_amounts(root: Path) -> Iterator[int]:
+def _free_memory_limits(root: Path) -> Iterator[int]:
     available = _read_fields(root / "proc/meminfo").get("MemAvailable:")
     if available is not None:
         yield available * 1024  # "kB" in this file means KiB

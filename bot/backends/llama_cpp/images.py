@@ -36,7 +36,7 @@ def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
             "or set the provider's PROJECTOR_PATH",
             _NO_VISION_NOTICE,
         )
-    return [_encode(image) for image in images]
+    return [_extract_base64(image) for image in images]
 
 
 def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
@@ -50,7 +50,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
     """Raise `BackendUnavailable` if the template dropped or repeated an image's placeholder."""
     if (found := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise BackendUnavailable(
-            f"the template for {model} writes {found} of {len(images)} images; "
+            f"the template for {model} puts {found} of {len(images)} images into the prompt; "
             "choose another `template` in the preset",
             TEMPLATE_NOTICE,
         )
@@ -61,7 +61,7 @@ def count_image_tokens(prompt: Prompt) -> int:
     return sum(image_tokens(image) for message in prompt.messages for image in message.images)
 
 
-def _encode(image: Image) -> str:
+def _extract_base64(image: Image) -> str:
     kind, _, data = image.url.partition(";base64,")
     try:
         decoded = base64.b64decode(data, validate=True)
@@ -84,10 +84,7 @@ def _with_placeholders(message: Message) -> str:
 
 
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
-    """Return the configured projector if `model` is the default model, or None.
-
-    Raises `SettingsError` if the file is not a projector.
-    """
+    """Return the default model's image projector, if any; raises `SettingsError` if invalid."""
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()

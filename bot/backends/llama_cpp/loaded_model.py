@@ -8,8 +8,8 @@ from pathlib import Path
 from bot.backends.chat_completions.reasoning import (
     ReasoningFormat,
     detect_format,
-    detect_open_tag,
     separate_reasoning,
+    with_open_tag,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.llama_cpp.engine import (
@@ -48,10 +48,10 @@ class Tokenizer:
         self._tokens = tokens
         self._added_ids: tuple[list[int], list[int]] | None = None
 
-    async def ids(self, spans: Sequence[TextSpan]) -> list[int]:
+    async def token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
         return [token for token, _ in await self._tokenize_prompt(spans)]
 
-    async def text(self, spans: Sequence[TextSpan]) -> str:
+    async def to_safe_text(self, spans: Sequence[TextSpan]) -> str:
         """Return the prompt as text, with control tokens in people's messages broken up."""
         prefix_ids, _ = await self._detect_added_ids()
         trusted = "".join(span.text for span in spans if span.trusted)
@@ -64,10 +64,10 @@ class Tokenizer:
             text = text.removeprefix(self._tokens.control.get(token, ""))
         return text
 
-    async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
+    async def explain_tokens(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
         """Return the prompt's tokens with their texts, and whether each is a control token."""
         found = await self._tokenize_prompt(spans)
-        texts = await self._texts({token for token, _ in found})
+        texts = await self._token_texts({token for token, _ in found})
         return [
             PromptToken(token, texts[token], token in self._tokens.control, trusted)
             for token, trusted in found
@@ -116,7 +116,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize (text, joined) pairs; a joined text continues another, without added space."""
+        """Tokenize texts, each paired with whether it continues the one before without a space."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
@@ -126,22 +126,22 @@ class Tokenizer:
         ]
 
     async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
-        """Return which tokens the tokenizer adds to a text (detected once).
+        """Return the beginning-of-text token that the tokenizer adds, and the ids of a separator.
 
-        The first list has the beginning-of-text token, if any. The second has the ids of a
-        separator, if needed: SentencePiece adds a space before any text, even in the middle of a
-        prompt. There, the separator is put in front of the text, and its ids are then removed.
+        Both lists may be empty. The separator is needed if the tokenizer adds a space before every
+        text, even in the middle of a prompt. There, the separator is put in front of the text and
+        its ids are removed afterwards.
         """
         if self._added_ids is None:
             plain, separator = await self._engine.tokenize(["x", _SEPARATOR], parse_special=False)
             (whole,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
-            texts = await self._texts(set(plain))
+            texts = await self._token_texts(set(plain))
             adds_space = bool(plain) and texts[plain[0]].startswith(" ")
             adds_prefix = len(whole) > len(plain) and whole[1 : 1 + len(plain)] == plain
             self._added_ids = whole[:1] if adds_prefix else [], separator if adds_space else []
         return self._added_ids
 
-    async def _texts(self, ids: set[int]) -> dict[int, str]:
+    async def _token_texts(self, ids: set[int]) -> dict[int, str]:
         known = {**self._tokens.control, **self._tokens.added}
         texts: dict[int, str] = {}
         for token in ids:
@@ -176,12 +176,12 @@ class LoadedModel:
         restarts = self.engine.restarts
         try:
             try:
-                return await self.tokenizer.ids(rendered.spans)
+                return await self.tokenizer.token_ids(rendered.spans)
             except EngineFailed:
                 if not await self.engine.has_crashed(restarts):
                     raise
                 await self.engine.wait_until_ready()
-                return await self.tokenizer.ids(rendered.spans)
+                return await self.tokenizer.token_ids(rendered.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} cannot tokenize: {error}") from error
 
@@ -189,9 +189,9 @@ class LoadedModel:
         self, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
         stop = self._stop_strings(prompt, rendered)
-        engine_stop = self._engine_stops(rendered) if self.reasoning.special_tokens else stop
+        engine_stop = self._engine_stop_strings(rendered) if self.reasoning.special_tokens else stop
         answer = self._generate(prompt, rendered, engine_stop, images)
-        reasoning = detect_open_tag(self.reasoning, rendered.spans)
+        reasoning = with_open_tag(self.reasoning, rendered.spans)
         separated = separate_reasoning(answer, reasoning, stop)
         if rendered.tool_call_format is not None:
             separated = separate_calls(
@@ -211,7 +211,7 @@ class LoadedModel:
         owner = SlotOwner(prompt.conversation, prompt.character)
         ids = await self.prompt_ids(rendered)  # approximate if there are images
         try:
-            text = await self.tokenizer.text(rendered.spans) if images else ""
+            text = await self.tokenizer.to_safe_text(rendered.spans) if images else ""
             check_placeholders(text, images, self.path.stem)
             async with self.slots.lease(owner, ids) as (slot, is_own):
                 request = GenerationRequest(
@@ -238,8 +238,8 @@ class LoadedModel:
         found = (*collect_stop_strings(prompt), *rendered.stop, *self.tokens.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
-    def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return the engine's stop strings, without those that would stop it inside reasoning."""
+    def _engine_stop_strings(self, rendered: RenderedPrompt) -> tuple[str, ...]:
+        """Return the stop strings for the engine. Those that end reasoning are left out."""
         closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)
@@ -266,7 +266,7 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
             limit_bytes=settings.saved_mib * 2**20,
             limit_seconds=settings.saved_days * 86_400,
         )
-        await asyncio.to_thread(store.open)
+        await asyncio.to_thread(store.load_saved_slots)
         yield LoadedModel(
             config.model,
             select_engine(settings) or settings.engine,

@@ -25,10 +25,10 @@ def model_trials(
     settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
     for model in model_store.list_models(data_dir):
-        yield model.stem, measure(model, settings, data_dir, renderer)
+        yield model.stem, measure_model(model, settings, data_dir, renderer)
 
 
-async def measure(
+async def measure_model(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
     """Load a model and return a line about its speed.
@@ -60,7 +60,7 @@ async def measure(
 async def _measure_speed(backend: LlamaCpp) -> str:
     started = time.perf_counter()
     first: float | None = None
-    async with aclosing(backend.generate(_prompt())) as events:
+    async with aclosing(backend.generate(_trial_prompt())) as events:
         async for event in events:
             now = time.perf_counter()
             first = first or now
@@ -71,7 +71,7 @@ async def _measure_speed(backend: LlamaCpp) -> str:
     raise BackendUnavailable("it did not answer")
 
 
-def _prompt() -> Prompt:
+def _trial_prompt() -> Prompt:
     return Prompt(
         messages=(Message("user", _PROMPT_TEXT),),
         model="default",

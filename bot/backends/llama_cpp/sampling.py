@@ -49,14 +49,17 @@ def _integer_between(low: int, high: int = 2**31 - 1) -> ValueCheck:
     def is_valid(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
-    return ValueCheck(is_valid, translatable("an integer from {low}", low=low))
+    if high < 10:  # few enough to list
+        names = ", ".join(map(str, range(low, high + 1)))
+        return ValueCheck(is_valid, translatable("one of {names}", names=names))
+    return ValueCheck(is_valid, translatable("an integer of at least {low}", low=low))
 
 
 def _is_bias(value: object) -> bool:
     return value is False or is_number(value)
 
 
-def _are_biases(value: object) -> bool:
+def _is_bias_collection(value: object) -> bool:
     match value:
         case Mapping():
             return all(map(_is_bias, value.values()))
@@ -97,7 +100,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
     "mirostat_eta": number_check(0, 100),
     "seed": _integer_between(-1, 2**64),
     "logit_bias": ValueCheck(
-        _are_biases,
+        _is_bias_collection,
         translatable(
             "an object that maps token ids (or texts) to numbers, or to {no} to ban a token",
             no="false",
@@ -164,7 +167,7 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
 
 
 def _to_schema(response_format: object) -> dict[str, object]:
-    """Translate `response_format` to the `json_schema` that `/completions` accepts instead."""
+    """Translate `response_format` to `json_schema`, the field that `/completions` accepts."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"json_schema": schema}

@@ -14,15 +14,20 @@ class LlamaCppSettings(ModelFileSettings):
 
     kind: Literal["llama_cpp"] = "llama_cpp"
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(
-        "auto", description="Which build of llama.cpp runs it; by default the one installed."
+        "auto", description="Which build of llama.cpp runs the model; by default the installed one."
     )
     most_waiting: int = Field(
         50, ge=0, description="How many requests may wait for a model; more are rejected."
     )
     saved_mib: int = Field(
-        4096, ge=0, description="Disk space for the saved KV slots of conversations; 0: none."
+        4096,
+        ge=0,
+        description="The disk space, in MiB, for the processed prompts of conversations (KV slots),"
+        " which are saved to answer faster later; 0: none are saved.",
     )
-    saved_days: float = Field(7, gt=0, description="How long saved KV slots are kept.")
+    saved_days: float = Field(
+        7, gt=0, description="For how many days saved KV slots (processed prompts) are kept."
+    )
     threads: int | None = Field(
         None, ge=1, description="CPU threads of the engine; by default all cores but one."
     )
@@ -42,7 +47,7 @@ class LlamaCppSettings(ModelFileSettings):
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
-    """Return a local provider's settings, preferably those of `local`; defaults if none is set."""
+    """Return the settings of `local`, else of another local provider, else the defaults."""
     ordered = sorted(providers, key=lambda name: name != "local")
     own = (providers[name] for name in ordered)
     return next((each for each in own if isinstance(each, LlamaCppSettings)), LlamaCppSettings())

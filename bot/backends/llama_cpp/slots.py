@@ -22,14 +22,14 @@ _MAX_STATE_TO_PREFIX = 16  # times the prefix: a longer state is not worth copyi
 
 
 class SlotOwner(NamedTuple):
-    """A character in a conversation. Each has its own slot: their prompts share no prefix."""
+    """A character in a conversation, with its own slot as characters share no prompt prefix."""
 
     conversation: str
     character: str
 
 
 class SlotStore:
-    """The saved slots of one model; files are deleted by age and by total size."""
+    """The saved slots of one model. Old files are deleted, also if all together are too large."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
@@ -41,7 +41,7 @@ class SlotStore:
         self._limit_seconds = limit_seconds
         self.saved: dict[str, array[int]] = {}
 
-    def open(self) -> None:
+    def load_saved_slots(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for unfinished in self._folder.glob(f"{self._model}*{_PART}"):
             unfinished.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ class SlotStore:
     def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
-    def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
+    def commit_file(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
         """Rename a completely written file to its final name; raise `OSError` if that fails."""
         state = self._folder / self.state_file_name(owner)
         prompt = state.with_suffix(_IDS)
@@ -143,7 +143,7 @@ class SlotPool:
         return sum(slot.busy for slot in self._slots)
 
     @property
-    def held_count(self) -> int:
+    def owned_count(self) -> int:
         return sum(slot.owner is not None for slot in self._slots)
 
     @asynccontextmanager
@@ -167,7 +167,7 @@ class SlotPool:
                     await self._erase_pending()
 
     async def end_session(self, conversation: str) -> None:
-        """Free a conversation's slots and delete its files, as its history is not needed again."""
+        """Free a conversation's slots and delete its files, because a new session has begun."""
         async with self._assigning:
             for slot in self._slots:
                 if slot.owner and slot.owner.conversation == conversation:
@@ -189,14 +189,14 @@ class SlotPool:
         """Save every owned slot before the engine stops."""
         try:
             async with asyncio.timeout(_SAVE_ALL_SECONDS), self._assigning:
-                self._check_restarts()
+                self._clear_after_restart()
                 for slot in self._slots:
                     await self._save(slot)
         except TimeoutError:
             _log.warning("slots_not_saved", reason="the engine does not respond")
 
     async def _erase_pending(self) -> None:
-        self._check_restarts()
+        self._clear_after_restart()
         for slot in self._slots:
             if slot.to_erase and not slot.busy:
                 try:
@@ -206,7 +206,7 @@ class SlotPool:
                 else:
                     slot.to_erase = False
 
-    def _check_restarts(self) -> None:
+    def _clear_after_restart(self) -> None:
         if self._restarts != self._engine.restarts:
             self._restarts = self._engine.restarts
             for slot in self._slots:
@@ -255,7 +255,7 @@ class SlotPool:
                 part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
                 if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
-                    self._store.commit(part, slot.owner, slot.ids[:tokens])
+                    self._store.commit_file(part, slot.owner, slot.ids[:tokens])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return

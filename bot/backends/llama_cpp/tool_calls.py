@@ -1,6 +1,6 @@
 """Fit tools into a local model's context, and parse its tool calls (docs/sources.md#tool-calls).
 
-A malformed call keeps its arguments as written, so that the model sees its mistake.
+The arguments of a malformed call are kept as written, so that the model sees its mistake.
 """
 
 import json
@@ -84,14 +84,14 @@ _log = structlog.get_logger(__name__)
 def read_calls(
     form: ToolCallFormat, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return each call's name and JSON arguments; `is_cut`: drop an incomplete last call."""
+    """Return each call's name and JSON arguments; `is_cut` drops an incomplete last call."""
     match form:
         case ToolCallFormat.TAGGED:
             return _read_tagged_calls(written, offered, is_cut=is_cut)
         case ToolCallFormat.LISTED:
             return _read_json_calls(written, is_cut=is_cut)
         case ToolCallFormat.BARE:
-            return _read_bare(written)
+            return _read_bare_calls(written)
         case ToolCallFormat.SECTION:
             return _read_named_calls(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
         case ToolCallFormat.CHANNEL:
@@ -116,7 +116,7 @@ def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str
             types = taken if isinstance(taken, Mapping) else {}
             found = pattern.finditer(block, named.end())
             values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in found}
-            return named[1], _encode(values)
+            return named[1], _encode_arguments(values)
     return None
 
 
@@ -142,9 +142,9 @@ def _read_named_calls(
 
 
 def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, str]]:
-    arguments = _decode(text)
+    arguments = _decode_json(text)
     if isinstance(arguments, dict):
-        return [(name, _encode(arguments))]
+        return [(name, _encode_arguments(arguments))]
     return [] if is_cut else [(name, text)]
 
 
@@ -152,7 +152,7 @@ def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for block in written.split(_LIST)[1:]:
         text = block.strip()
-        listed = _decode(text)
+        listed = _decode_json(text)
         if isinstance(listed, list):
             calls += [
                 _parse_call_object(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)
@@ -164,7 +164,7 @@ def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
     return calls
 
 
-def _read_bare(written: str) -> list[tuple[str, str]]:
+def _read_bare_calls(written: str) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     text = written.strip().removeprefix(_PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
@@ -178,7 +178,7 @@ def _read_bare(written: str) -> list[tuple[str, str]]:
 
 
 def _read_call(text: str) -> tuple[str, str]:
-    found = _decode(text.strip())
+    found = _decode_json(text.strip())
     if isinstance(found, dict):
         return _parse_call_object(found)
     name = _NAME.search(text)
@@ -191,18 +191,18 @@ def _parse_call_object(found: dict[str, object]) -> tuple[str, str]:
     name = given.get("name", inner)
     arguments = given.get("arguments", given.get("parameters", {}))
     if not isinstance(arguments, str):
-        arguments = _encode(arguments)
+        arguments = _encode_arguments(arguments)
     return name if isinstance(name, str) and name else "unknown", arguments
 
 
-def _encode(arguments: object) -> str:
+def _encode_arguments(arguments: object) -> str:
     try:
         return json.dumps(arguments, ensure_ascii=False)
     except (RecursionError, ValueError):
         return "too deep to be read"
 
 
-def _decode(text: str) -> object:
+def _decode_json(text: str) -> object:
     try:
         return _DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
@@ -222,23 +222,23 @@ class WrittenCallParser:
 
     def feed(self, text: str) -> str:
         if self._is_calling:
-            return self._add(text)
+            return self._add_call_text(text)
         self._pending += text
         if self._form is ToolCallFormat.BARE:
-            return self._feed_bare()
+            return self._feed_bare_call()
         markers = _BEGINNINGS[self._form]
         found = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
         if found:
             before, begun = self._pending[: min(found)], self._pending[min(found) :]
             self._pending, self._is_calling = "", True
-            return before + self._add(begun)
+            return before + self._add_call_text(begun)
         kept = max(partial_match_length(self._pending, marker) for marker in markers)
         shown = self._pending[: len(self._pending) - kept]
         self._pending = self._pending[len(shown) :]
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the remaining text and the calls; `is_cut`: drop an incomplete last call."""
+        """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
@@ -252,7 +252,7 @@ class WrittenCallParser:
         ]
         return "", tuple(calls)
 
-    def _add(self, text: str) -> str:
+    def _add_call_text(self, text: str) -> str:
         self._written += text
         if len(self._written) <= _MAX_CHARS:
             return ""
@@ -263,11 +263,11 @@ class WrittenCallParser:
         self._written = self._written[:_MAX_CHARS]
         return ""
 
-    def _feed_bare(self) -> str:
+    def _feed_bare_call(self) -> str:
         start = self._pending.lstrip()
         if not self._is_answering and start.startswith(("{", _PYTHON)):
             text, self._pending, self._is_calling = self._pending, "", True
-            return self._add(text)
+            return self._add_call_text(text)
         if not self._is_answering and _PYTHON.startswith(start):
             return ""
         self._is_answering = True
@@ -299,7 +299,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools, if they fit in 1/3 of the context, and results cut to 1/6 of it."""
+    """Return the tools, left out above 1/3 of the context, and the results, cut to 1/6 of it."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:

@@ -13,7 +13,7 @@ from typing import Any
 
 import xllamacpp
 
-from bot.backends.llama_cpp.hardware import count_gpu_layers
+from bot.backends.llama_cpp.hardware import choose_gpu_layer_count
 
 # Half a second on one core; other slots are served between batches. Larger batches are no faster.
 _BATCH_TOKENS = 128
@@ -61,7 +61,7 @@ def main() -> None:
 def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
     params.mmproj.path = given.get("projector", "")
     params.kv_unified = False  # slots that share a cache lose their prefixes
-    params.n_gpu_layers = count_gpu_layers(_count_gpus(), given["gpu_layers"])
+    params.n_gpu_layers = choose_gpu_layer_count(_count_gpus(), given["gpu_layers"])
     if "projector" in given:  # some models need a whole image in one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0
     else:

@@ -27,7 +27,8 @@ _END_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TYPE: Final = 4
 IS_PROJECTOR_MESSAGE = (
-    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
+    "a projector, not a model: set the provider's PROJECTOR_PATH to this file to let its model see"
+    " images"
 )
 _BYTES_PER_CACHE_VALUE = 2  # the KV cache contains 16-bit numbers
 _ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB besides weights and KV cache
@@ -62,27 +63,27 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     texts = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
 
-    def named(key: str) -> str:
+    def special_token_text(key: str) -> str:
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         return str(texts[number]) if isinstance(number, int) and number < len(texts) else ""
 
-    def of_type(kind: int) -> dict[int, str]:
+    def tokens_of_type(kind: int) -> dict[int, str]:
         pairs = enumerate(zip(texts, types, strict=False))
         return {number: text for number, (text, its) in pairs if its == kind}
 
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
         chat_template=template if isinstance(template, str) else None,
-        bos_token=named("bos"),
-        eos_token=named("eos"),
-        ends=tuple(dict.fromkeys(word for each in _END_KEYS if (word := named(each)))),
-        control=of_type(_CONTROL_TYPE),
-        added=of_type(_USER_DEFINED_TYPE),
+        bos_token=special_token_text("bos"),
+        eos_token=special_token_text("eos"),
+        ends=tuple(dict.fromkeys(word for each in _END_KEYS if (word := special_token_text(each)))),
+        control=tokens_of_type(_CONTROL_TYPE),
+        added=tokens_of_type(_USER_DEFINED_TYPE),
     )
 
 
 def read_pooling(path: Path) -> int | None:
-    """Return llama.cpp's pooling type, or None; raise `SettingsError` if not a GGUF file."""
+    """Return llama.cpp's number of the pooling type, if any; raises `SettingsError` if not GGUF."""
     values = read_header(path)
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
@@ -112,7 +113,7 @@ class _GgufParser:
         _, count = self._read_number("Q"), self._read_number("Q")  # the numbers of tensors and keys
         found = {}
         for _ in range(count):
-            key = self._text()
+            key = self._read_text()
             value = self._read_value(self._read_number("I"), keep=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
@@ -122,7 +123,7 @@ class _GgufParser:
         if kind in _NUMBER_FORMATS:
             return self._read_number(_NUMBER_FORMATS[kind])
         if kind == _TEXT:
-            return self._text()
+            return self._read_text()
         if kind == _ARRAY:
             return self._read_array(keep=keep)
         raise ValueError(f"unknown value type {kind}")
@@ -145,7 +146,7 @@ class _GgufParser:
         self._offset += struct.calcsize(f"<{form}")
         return value
 
-    def _text(self) -> str:
+    def _read_text(self) -> str:
         begin = self._offset + 8
         self._offset = begin + self._read_number("Q")
         if self._offset > len(self._data):
@@ -175,11 +176,11 @@ class ModelMetadata:
 def read_metadata(path: Path) -> ModelMetadata:
     """Read a model's metadata; raise `SettingsError` if the file is invalid."""
     values = read_header(path)
-    architecture = _text(values, "general.architecture")
+    architecture = _text_value(values, "general.architecture")
     return ModelMetadata(
-        name=_text(values, "general.name"),
+        name=_text_value(values, "general.name"),
         architecture=architecture,
-        license=_text(values, "general.license"),
+        license=_text_value(values, "general.license"),
         template=_describe_template(values.get("tokenizer.chat_template")),
         context_tokens=_int_value(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
@@ -196,13 +197,13 @@ def _describe_template(source: object) -> str:
 
 
 def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
-    def of(key: str) -> int:
+    def architecture_value(key: str) -> int:
         return _int_value(values, f"{architecture}.{key}")
 
-    layers, heads = of("block_count"), of("attention.head_count")
-    width = of("embedding_length") // heads if heads else 0
-    key = of("attention.key_length") or width
-    value = of("attention.value_length") or width
+    layers, heads = architecture_value("block_count"), architecture_value("attention.head_count")
+    width = architecture_value("embedding_length") // heads if heads else 0
+    key = architecture_value("attention.key_length") or width
+    value = architecture_value("attention.value_length") or width
     listed = values.get(f"{architecture}.attention.head_count_kv")
     if isinstance(listed, list | tuple):  # some models have one number per layer
         kept = sum(each for each in listed if isinstance(each, int))
@@ -218,6 +219,6 @@ def _int_value(values: Mapping[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
+def _text_value(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
     return value if isinstance(value, str) else ""

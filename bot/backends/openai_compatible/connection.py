@@ -105,7 +105,7 @@ class OpenAIConnection(KeyedConnection):
         return read_model_list(response.content)
 
     async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
-        """Return the response's body for an embeddings request; raise the same errors as `post`."""
+        """Return the body of an embeddings response; raises the same errors as `post`."""
         with _translate_errors():
             response = await self._client.embeddings.with_raw_response.create(
                 model=model,
@@ -117,7 +117,7 @@ class OpenAIConnection(KeyedConnection):
         return response.content
 
     async def transcribe(self, model: str, name: str, audio: bytes, seconds: float) -> bytes:
-        """Return the response's body for a transcription; raise the same errors as `post`."""
+        """Return the body of a transcription response; raises the same errors as `post`."""
         with _translate_errors():
             response = await self._client.audio.transcriptions.with_raw_response.create(
                 file=(name or _DEFAULT_FILE_NAME, audio),
@@ -129,7 +129,7 @@ class OpenAIConnection(KeyedConnection):
         return response.content
 
     async def moderate(self, model: str, texts: list[str], seconds: float) -> bytes:
-        """Return the response's body for a moderation request; raise the same errors as `post`."""
+        """Return the body of a moderation response; raises the same errors as `post`."""
         with _translate_errors():
             response = await self._client.moderations.with_raw_response.create(
                 model=model, input=texts, extra_headers=self._headers, timeout=seconds
@@ -222,7 +222,7 @@ class OneServerClient(httpx2.AsyncClient):
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """Sends httpx requests through our HTTP client; the read timeout is for whole responses."""
+    """Sends httpx requests through Troupe's client; the read timeout is for the whole response."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client

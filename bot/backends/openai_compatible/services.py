@@ -28,10 +28,7 @@ def is_azure(provider: str, address: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return base URL, api-version, and deployment of an Azure address in its older or newer form.
-
-    See docs/sources.md#azure.
-    """
+    """Return the base URL, API version, and deployment in an Azure address, old or new style."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
@@ -79,7 +76,7 @@ class KnownService:
 
 
 def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the fields of `Quirks` from a catalog entry, and return them."""
+    """Remove the fields that describe quirks from a catalog entry, and return them."""
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
@@ -105,7 +102,7 @@ _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def find_known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service at an address, else the self-hosted server with this id, else None."""
+    """Return the service with this address, else the self-hosted server with this id, or None."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
@@ -115,7 +112,7 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
 
 @lru_cache(256)
 def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
-    """Return the quirks of a provider's model; for an unknown service, the strictest role order."""
+    """Return a model's quirks; an unknown service gets the strictest message role order."""
     service = find_known_service(provider, base_url)
     if service is None:
         return _UNKNOWN

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, PrivateAttr
 from typing_extensions import override
 
-from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.chat_completions.settings import HttpProviderSettings, provider_address
 from bot.backends.openai_compatible.services import (
     KEYLESS,
     WELL_KNOWN,
@@ -28,13 +28,14 @@ class OpenAISettings(HttpProviderSettings):
     context_tokens: int | None = Field(
         None,
         ge=256,
-        description="The context size of its model, for prompt and answer together; by default"
-        " 4096 for Ollama, which silently cuts longer prompts, else what the service accepts.",
+        description="The context size of the service's model in tokens, for prompt and answer"
+        " together; by default 4096 for Ollama, which silently cuts longer prompts, else what the"
+        " service accepts.",
     )
     sees: Literal["images", "text"] | None = Field(
         None,
-        description="Whether its models can see pictures from people; by default only OpenAI's"
-        " and Gemini's can.",
+        description="Whether the service's models can see pictures that people send; by default"
+        " only OpenAI's and Gemini's can.",
     )
     transcription_model: str | None = Field(
         None,
@@ -74,8 +75,8 @@ class OpenAISettings(HttpProviderSettings):
         return self._is_azure
 
     @override
-    def completed(self, provider: str) -> Self:
-        base_url = well_known_address(self, provider, WELL_KNOWN, KEYLESS)
+    def with_defaults(self, provider: str) -> Self:
+        base_url = provider_address(self, provider, WELL_KNOWN, KEYLESS)
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
             raise ValueError(

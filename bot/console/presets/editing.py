@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
-from bot.console.differences import opcodes
+from bot.console.differences import edit_opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.errors import PresetError, RequestRefused, UserError
@@ -27,7 +27,7 @@ from bot.prompting.presets.files import (
     read_lorebook_file,
 )
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.confusables import skeleton
+from bot.prompting.text.confusables import confusable_skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
 from bot.storage.operation import AuditLog
@@ -83,7 +83,7 @@ class ListedPreset:
 
 @value_class
 class PresetEditing:
-    """Changes presets, with the same files and functions as `troupe preset`."""
+    """Reads, checks and saves the presets that are edited in the console."""
 
     resolver: PresetResolver
     versions: PresetVersions
@@ -102,14 +102,14 @@ class PresetEditing:
 
     _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
-    async def all(self) -> Sequence[ListedPreset]:
-        """Return the published presets and the unpublished drafts, by name."""
+    async def list_presets(self) -> Sequence[ListedPreset]:
+        """Return all published presets, and drafts that were never published, sorted by name."""
         drafts = {one.name for one in await self.drafts.all()}
         names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
         return [self._to_listed(name, has_draft=name in drafts) for name in names]
 
     def picture_file(self, name: str) -> Path | None:
-        """Return the file of a preset's card, or None if it is not a picture."""
+        """Return the file of a preset's character card if it is a PNG, or else None."""
         with contextlib.suppress(KeyError, UserError, OSError):
             file = card_file(self.open_folder(), self.resolver.presets[name])
             with file.open("rb") as opened:
@@ -135,7 +135,7 @@ class PresetEditing:
             picture=self.picture(name),
         )
 
-    async def open(self, name: str) -> EditedPreset:
+    async def open_preset(self, name: str) -> EditedPreset:
         """Return a preset for editing; raises `RequestRefused` with 404 if there is none."""
         draft = await self.drafts.find(name)
         newest = await self.versions.newest(name) if name in self.resolver.presets else None
@@ -153,9 +153,9 @@ class PresetEditing:
         return found.content
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Save a draft's text, valid or not; raises `RequestRefused` if `revision` is outdated."""
+        """Save a draft, even if invalid; raises `RequestRefused` if it changed since `revision`."""
         _check_length(content)
-        edited = await self.open(name)
+        edited = await self.open_preset(name)
         if revision != edited.revision:
             raise draft_conflict()
         if content == edited.content:
@@ -170,24 +170,24 @@ class PresetEditing:
     async def save_fields(
         self, name: str, fields: Mapping[str, str], revision: int
     ) -> EditedPreset:
-        """Save a form's values in a preset's draft; raises as `save_draft` does."""
-        edited = await self.open(name)
-        value = await self.value_of(edited)
+        """Save a form in the draft; raises `RequestRefused` if that changed since `revision`."""
+        edited = await self.open_preset(name)
+        value = await self.parse_json(edited)
         if has_entry_fields(fields):
             value = await self.with_lorebook(value)
         changed = apply_entry_forms(apply_form(value, fields), fields)
         content = edited.content if changed == value else write_preset_json(changed)
         return await self.save_draft(name, content, revision)
 
-    async def value_of(self, edited: EditedPreset) -> dict[str, object]:
-        """Return the edited preset's JSON; raises `UserError` if the text is not JSON."""
+    async def parse_json(self, edited: EditedPreset) -> dict[str, object]:
+        """Parse the text of an edited preset as JSON; raises `UserError` if that fails."""
         value = (await self.check(edited.content)).value
         if value is None:
             raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value
 
-    async def preset_of(self, edited: EditedPreset) -> Preset:
-        """Return the edited preset; raises `UserError` if it is invalid."""
+    async def parse_preset(self, edited: EditedPreset) -> Preset:
+        """Parse the text of an edited preset; raises `UserError` if it is not a valid preset."""
         preset = (await self.check(edited.content)).preset
         if preset is None:
             raise UserError(translatable("Fix the errors in the draft first."))
@@ -208,10 +208,12 @@ class PresetEditing:
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
         """Store a new preset's draft; raises `UserError` for an invalid name or excess length."""
         _check_length(draft.content)
-        names = [one.name for one in await self.all()]
+        names = [one.name for one in await self.list_presets()]
         self.check_name(draft.name, names)
-        wanted = skeleton(draft.name.casefold())
-        if found := next((one for one in names if skeleton(one.casefold()) == wanted), None):
+        wanted = confusable_skeleton(draft.name.casefold())
+        if found := next(
+            (one for one in names if confusable_skeleton(one.casefold()) == wanted), None
+        ):
             raise UserError(
                 translatable(
                     "{name} looks like the preset {other}; choose another name.",
@@ -221,13 +223,10 @@ class PresetEditing:
             )
         if not await self.drafts.save(draft):
             raise _name_taken_error(draft.name)
-        await self.record(who, action, draft.name, "", draft.content)
+        await self.record_change(who, action, draft.name, "", draft.content)
 
     async def check(self, content: str) -> CheckedPreset:
-        """Check a text, including its parameters for the preset's provider.
-
-        Long texts are checked in threads, a few at a time: a lorebook takes a second.
-        """
+        """Check a preset's text, and that its provider supports its parameters."""
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
             return self._check(content)
         async with self._long_checks:
@@ -250,7 +249,7 @@ class PresetEditing:
         ]
         return replace(checked, preset=None, problems=problems) if problems else checked
 
-    def complete(self, preset: Preset) -> Preset:
+    def load_files(self, preset: Preset) -> Preset:
         """Return a preset with its lorebook and character file loaded."""
         folder = self.open_folder()
         try:
@@ -260,12 +259,14 @@ class PresetEditing:
             raise UserError(error_text(error)) from None
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if the name results in the same file name as one of `others`."""
+        """Raise `UserError` if the name leads to the same file as the name of another preset."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _name_taken_error(found)
 
-    async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
+    async def record_change(
+        self, who: str, action: str, name: str, before: str, after: str
+    ) -> None:
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
@@ -282,7 +283,7 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
     old_lines, new_lines = before.splitlines(), after.splitlines()
     removed: list[str] = []
     added: list[str] = []
-    for tag, old, old_end, new, new_end in opcodes(old_lines, new_lines):
+    for tag, old, old_end, new, new_end in edit_opcodes(old_lines, new_lines):
         if tag != "equal":
             removed += old_lines[old:old_end]
             added += new_lines[new:new_end]

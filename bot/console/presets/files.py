@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.presets.editing import EditedPreset, PresetEditing
-from bot.console.routes import download
+from bot.console.routes import download_response
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
@@ -37,24 +37,26 @@ class PresetImports:
     editing: PresetEditing
     is_local: Callable[[Preset], bool]
 
-    async def add(
+    async def import_file(
         self, file: ImportedFile, name: str, into: str, who: str
     ) -> tuple[str, Sequence[str]]:
-        """Create a draft from a file of any supported kind.
+        """Create a draft from a file, or add the file to the draft of the preset `into`.
 
-        Without a `name`, the draft gets the file's. A file may be dropped `into` a preset, but a
-        whole preset or a character still becomes a separate preset. Returns the preset's name, and
-        notes about parts converted differently or lost.
+        A file with a whole preset or character always becomes a separate draft. Its name is `name`
+        or, if that is empty, the one in the file. Return the preset's name, and notes about what
+        was converted differently or lost.
 
         Raises:
-            UserError: the file cannot be imported; the text names its kind and what to do with it.
+            UserError: the file cannot be imported; the text says what it is and what to do.
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
         kind = await asyncio.to_thread(check_file_kind, file.content, path, _ACCEPTED)
         try:
             if into and kind in _ADDED_TO_PRESETS:
-                return await self._add_to(into, path, file.content, who)
-            preset, notes = await asyncio.to_thread(self._read, kind, path, file.content, name)
+                return await self._add_to_draft(into, path, file.content, who)
+            preset, notes = await asyncio.to_thread(
+                self._read_preset, kind, path, file.content, name
+            )
             text = await asyncio.to_thread(export_preset, preset)
         except (PresetError, CharacterError, TemplateError) as error:
             raise UserError(error_text(error)) from None
@@ -63,7 +65,7 @@ class PresetImports:
         await self.editing.begin_draft(draft, who, "import")
         return preset.name, notes
 
-    def _read(
+    def _read_preset(
         self, kind: FileKind, path: Path, content: bytes, name: str
     ) -> tuple[Preset, Sequence[str]]:
         default = self.editing.resolver.default
@@ -107,16 +109,16 @@ class PresetImports:
         write_whole_file(target, content)
         return preset
 
-    async def _add_to(
+    async def _add_to_draft(
         self, name: str, path: Path, content: bytes, who: str
     ) -> tuple[str, Sequence[str]]:
-        edited = await self.editing.open(name)
-        preset = await self.editing.preset_of(edited)
+        edited = await self.editing.open_preset(name)
+        preset = await self.editing.parse_preset(edited)
         given = _decode(path, content)
         imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editing.save_draft(name, text, edited.revision)
-        await self.editing.record(who, "import into", name, edited.content, text)
+        await self.editing.record_change(who, "import into", name, edited.content, text)
         return name, imported.notes
 
 
@@ -149,16 +151,16 @@ async def send_preset(
     editing: PresetEditing, edited: EditedPreset, form: ExportForm
 ) -> web.Response:
     """Return a draft or, without one, the published version as a download."""
-    preset = await editing.preset_of(edited)
-    content = await asyncio.to_thread(_write, editing, preset, form)
+    preset = await editing.parse_preset(edited)
+    content = await asyncio.to_thread(_export, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _TYPES.get(form, "application/octet-stream")
-    return download(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
+    return download_response(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 
-def _write(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:
+def _export(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:
     try:
-        complete = editing.complete(preset)
+        complete = editing.load_files(preset)
         match form:
             case ExportForm.JSON:
                 return export_preset(complete).encode()

@@ -1,4 +1,4 @@
-"""A preset's form, based on its JSON schema: labels, fields, values."""
+"""The form for a preset: its fields follow from the JSON schema of presets."""
 
 import json
 import re
@@ -79,7 +79,7 @@ class FormField:
         is_text = self.spec.kind == "text" and "\n" in self.texts[0]
         return is_text or self.spec.kind in {"long", "lines"}
 
-    def rows(self, text: str) -> int:
+    def count_rows(self, text: str) -> int:
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
         return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
 
@@ -87,12 +87,12 @@ class FormField:
     def default_text(self) -> str:
         if self.spec.default is None:
             return ""
-        return written_texts(self.spec, self.spec.default)[0]
+        return value_to_texts(self.spec, self.spec.default)[0]
 
 
 def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
     return {
-        spec.name: FormField(spec, spec.name, written_texts(spec, value_at(value, spec.path)))
+        spec.name: FormField(spec, spec.name, value_to_texts(spec, value_at(value, spec.path)))
         for spec in field_specs()
     }
 
@@ -138,7 +138,7 @@ def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> It
 
 
 def _resolve_schema(schema: _Schema, parts: _Schema) -> _Schema:
-    """Return a value's schema, with a reference resolved and null ignored."""
+    """Return the schema that a reference or an optional value stands for."""
     if "$ref" in schema:
         part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
         return part
@@ -165,7 +165,7 @@ def _field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
             return None
 
 
-def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
+def value_to_texts(spec: FieldSpec, value: object) -> Sequence[str]:
     """Return a value as texts for the form."""
     match value:
         case None:
@@ -192,16 +192,13 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return a preset's JSON with a form's values; keys without a field stay.
-
-    The items of a list have fields such as "greetings.0" and "greetings.1".
-    """
+    """Return a preset's JSON changed to a form's values; keys without a field are kept."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():
-        before = map(plain_lines, written_texts(spec, value_at(value, spec.path)))
-        given = _texts_of(spec, fields)
+        before = map(plain_lines, value_to_texts(spec, value_at(value, spec.path)))
+        given = _submitted_texts(spec, fields)
         if given and list(given) != list(before):  # untouched values stay exactly as they were
-            set_value_at(changed, spec.path, read_texts(spec, given))
+            set_value_at(changed, spec.path, texts_to_value(spec, given))
             if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
                 del changed[spec.path[0]]
     return changed
@@ -211,7 +208,7 @@ def write_preset_json(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
-def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
+def _submitted_texts(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
     if spec.kind != "texts":
         return [plain_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
@@ -220,8 +217,8 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
     return [plain_lines(fields[f"{prefix}{number}"]) for number in known]
 
 
-def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Parse a field's texts; invalid numbers stay text. None means to omit the key."""
+def texts_to_value(spec: FieldSpec, texts: Sequence[str]) -> object:
+    """Return a form field's value, or None to omit the key; an invalid number stays text."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None

@@ -1,7 +1,7 @@
-"""Lorebook entries as forms: read fields of World Info files and cards, and write them back.
+"""Forms for lorebook entries, both those of SillyTavern's World Info and those of cards.
 
-For the keys of both, see docs/sources.md#sillytavern and docs/sources.md#cards. Keys without a form
-field stay unchanged in the JSON.
+Keys without a form field stay unchanged. docs/sources.md#sillytavern and docs/sources.md#cards
+describe the keys.
 """
 
 import json
@@ -13,10 +13,10 @@ from bot.console.presets.form import (
     FieldSpec,
     FormField,
     plain_lines,
-    read_texts,
     set_value_at,
+    texts_to_value,
     value_at,
-    written_texts,
+    value_to_texts,
 )
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.value_class import value_class
@@ -63,7 +63,7 @@ _CARD: Mapping[str, tuple[str, ...]] = {
         for name in ("depth", "role", "probability", "scan_depth", "match_whole_words")
     },
 }
-"""The paths of fields that cards store under other names; see `_path_of`."""
+"""The paths of fields that cards store under other names; see `_field_path`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
 
@@ -78,14 +78,14 @@ class EntryForm:
 
 def entry_form(book: object, number: int) -> EntryForm | None:
     """Return an entry's form; None if the entry is missing or not an object."""
-    entry = _entry_at(book, number)
+    entry = _find_entry(book, number)
     if entry is None:
         return None
     fields = []
     for spec in _SPECS:
         name = spec.path[0]
         named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
-        texts = written_texts(spec, _get_value(book, entry, name))
+        texts = value_to_texts(spec, _get_value(book, entry, name))
         fields.append(FormField(named, f"entry.{name}", texts))
     title = str(_get_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
@@ -104,18 +104,18 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     book = changed.get("lorebook")
     numbers = {name.split(".")[1] for name in fields if name.startswith(PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
-        entry = _entry_at(book, number)
+        entry = _find_entry(book, number)
         for spec in _SPECS if entry is not None else ():
             name = spec.path[0]
             given = fields.get(f"{PREFIX}{number}.{name}")
-            before = plain_lines(written_texts(spec, _get_value(book, entry, name))[0])
+            before = plain_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
             if given is not None and plain_lines(given) != before:
-                _set_value(book, entry, name, read_texts(spec, [plain_lines(given)]))
+                _set_value(book, entry, name, texts_to_value(spec, [plain_lines(given)]))
     return changed
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
-    """Return the JSON with a new entry, and its number; raises `ValueError` if impossible."""
+    """Return the preset with an empty lorebook entry, and its number, or raise `ValueError`."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")
     if book is None:
@@ -137,22 +137,22 @@ def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
     """Return a preset's JSON without one entry; raises `KeyError` if there is none."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book: Any = changed.get("lorebook")
-    if not 1 <= number <= len(_rows_of(book)):
+    if not 1 <= number <= len(_list_entries(book)):
         raise KeyError(number)
     entries = book["entries"]
     del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
     return changed
 
 
-def _rows_of(book: object) -> Sequence[Any]:
+def _list_entries(book: object) -> Sequence[Any]:
     entries = book.get("entries") if isinstance(book, Mapping) else None
     if isinstance(entries, Mapping):
         return list(entries.values())
     return entries if isinstance(entries, list) else []
 
 
-def _entry_at(book: object, number: int) -> Any:
-    rows = _rows_of(book)
+def _find_entry(book: object, number: int) -> Any:
+    rows = _list_entries(book)
     entry = rows[number - 1] if 1 <= number <= len(rows) else None
     return entry if isinstance(entry, Mapping) else None
 
@@ -161,8 +161,8 @@ def _is_card(book: object) -> bool:
     return isinstance(book, Mapping) and isinstance(book.get("entries"), list)
 
 
-def _path_of(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the path of an entry's field; if a card has the field twice, the one that counts."""
+def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Return the keys to an entry's field, or to the copy in effect if a card stores it twice."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
@@ -174,7 +174,7 @@ def _path_of(book: object, entry: Mapping[str, object], name: str) -> tuple[str,
 
 def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
-    found = value_at(entry, _path_of(book, entry, name))
+    found = value_at(entry, _field_path(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
         disabled = entry.get("disable")
@@ -186,7 +186,7 @@ def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
 
 def _set_value(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Set an entry's field; None means the default."""
-    path, names = _path_of(book, entry, name), _NUMBERED.get(name, ())
+    path, names = _field_path(book, entry, name), _NUMBERED.get(name, ())
     value = _NEVER_ABSENT.get(name) if new is None else new
     if new in names:
         value = names.index(str(new))

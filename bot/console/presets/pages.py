@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import AfterValidator, BaseModel, Field
 
-from bot.chat.access import Scope
+from bot.chat.access import TokenScope
 from bot.chat.drafts import ImportedFile, PresetDraft, Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
@@ -41,13 +41,13 @@ from bot.console.presets.preview import (
     recorded_scene_id,
     view_lorebook,
 )
-from bot.console.prompt_preview import reason_of
+from bot.console.prompt_preview import explain_failure
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
     Page,
     RouteGroup,
-    protected,
+    add_security_headers,
     redirect,
     route,
 )
@@ -78,14 +78,19 @@ _MAX_VERSIONS = 200  # the newest ones are listed
 _MAX_NUMBER = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
-    int, Field(ge=0, le=_MAX_NUMBER, description="Of the draft that was worked on; 0: none.")
+    int,
+    Field(
+        ge=0, le=_MAX_NUMBER, description="The revision of the edited draft; 0: there was no draft."
+    ),
 ]
 EntryNumber = Annotated[int, Field(ge=1, le=_MAX_NUMBER)]
 OpenEntry = Annotated[
     int, Field(ge=0, le=_MAX_NUMBER, description="The lorebook entry that is edited; 0: none.")
 ]
 OtherName = Annotated[str, Field(max_length=64)]
-SceneId = Annotated[str, Field(max_length=400, description="A sample, or a conversation.")]
+SceneId = Annotated[
+    str, Field(max_length=400, description="The name of a sample, or the key of a conversation.")
+]
 TriedText = Annotated[
     str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
 ]
@@ -145,7 +150,7 @@ class PresetDetail:
 
 @value_class
 class TrialAnswer:
-    """One version's answer to a scene."""
+    """An answer by the draft, or by a published version, to try it out."""
 
     version: int | None
     """The published version that answered; absent if the draft answered."""
@@ -167,21 +172,21 @@ class PresetPages(RouteGroup):
     """Returns the number of channels, threads and servers in which each preset was chosen."""
     memories: MemoryPage
 
-    @route("GET /api/v1/presets", Scope.READ, also=Scope.PRESETS)
+    @route("GET /api/v1/presets", TokenScope.READ, also=TokenScope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
-        return {"presets": await self.editing.all()}
+        return {"presets": await self.editing.list_presets()}
 
-    @route("GET /presets", Scope.READ)
+    @route("GET /presets", TokenScope.READ)
     async def list_page(self, query: EditorQuery) -> Page:
-        listed = await self.editing.all()
+        listed = await self.editing.list_presets()
         used = await self.count_uses()
         return Page(
             "presets/list.html",
-            {**_sorted_list(listed, query.find), "count": len(listed), "used": used},
+            {**_filtered_list(listed, query.find), "count": len(listed), "used": used},
         )
 
-    @route("POST /presets/new", Scope.PRESETS, then=_PAGE)
+    @route("POST /presets/new", TokenScope.PRESETS, then=_PAGE)
     async def create(
         self, request: ConsoleRequest, name: NewPresetName, template: OtherName = "character"
     ) -> Mapping[str, str]:
@@ -192,28 +197,28 @@ class PresetPages(RouteGroup):
         default = self.editing.resolver.default
         own = {"name": name.strip(), "provider": default.provider, "model": default.model}
         content = {**own, **_TEMPLATES.get(kind, {})}
-        return await self._begin(request, content, None, "create preset")
+        return await self._begin_draft(request, content, None, "create preset")
 
-    @route("GET /api/v1/preset-schema", Scope.READ, also=Scope.PRESETS)
+    @route("GET /api/v1/preset-schema", TokenScope.READ, also=TokenScope.PRESETS)
     async def send_schema(self) -> web.Response:
         """Get the JSON schema of presets."""
-        return protected(web.json_response(Preset.model_json_schema()))
+        return add_security_headers(web.json_response(Preset.model_json_schema()))
 
-    @route("POST /api/v1/preset-check", Scope.READ, also=Scope.PRESETS)
+    @route("POST /api/v1/preset-check", TokenScope.READ, also=TokenScope.PRESETS)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editing.check(content)).problems}
 
-    @route(f"GET {_API}", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_API}", TokenScope.READ, also=TokenScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
-        return await self._to_detail(await self.editing.open(name))
+        return await self._to_detail(await self.editing.open_preset(name))
 
-    @route(f"GET {_PAGE}", Scope.READ)
+    @route(f"GET {_PAGE}", TokenScope.READ)
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
         """Show a preset with its draft."""
-        edited = await self.editing.open(name)
-        listed = await self.editing.all()
+        edited = await self.editing.open_preset(name)
+        listed = await self.editing.list_presets()
         against = query.against or edited.version
         lines, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
         if against != edited.version:
@@ -222,11 +227,12 @@ class PresetPages(RouteGroup):
         checked = await self.editing.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
+        tokens = await self.previews.count_tokens(edited, query.entry) if is_counted else {}
         may_spend = request.caller.may_spend
         return Page(
             "presets/editor.html",
             {
-                **_sorted_list(listed, query.find),
+                **_filtered_list(listed, query.find),
                 **self._form_values(checked.value, checked.preset),
                 "edited": edited,
                 "default_name": self.editing.resolver.default.name,
@@ -238,7 +244,7 @@ class PresetPages(RouteGroup):
                 "changes": changes,
                 "against": against,
                 "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
-                "scenes": await self.previews.scenes(name),
+                "scenes": await self.previews.list_scenes(name),
                 "samples": len(SAMPLE_SCENES),
                 "scene": query.scene,
                 "view": query.view,
@@ -254,7 +260,7 @@ class PresetPages(RouteGroup):
                 "memories": (await self.memories.find(preset=name))["memories"]
                 if is_lorebook
                 else (),
-                "tokens": await self.previews.count(edited, query.entry) if is_counted else {},
+                "tokens": tokens,
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
@@ -274,44 +280,47 @@ class PresetPages(RouteGroup):
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PAGE}/picture", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_PAGE}/picture", TokenScope.READ, also=TokenScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
-        """Send the picture of a preset's card, without the card."""
+        """Send the picture of a preset's character card, without the character's data."""
         file = self.editing.picture_file(name)
         try:
             found = b"" if file is None else await asyncio.to_thread(file.read_bytes)
             image, *_ = read_png(found)
         except (OSError, PresetError):
             raise RequestRefused(404, translatable("There is no such file.")) from None
-        response = protected(web.Response(body=image, content_type="image/png"))
+        response = add_security_headers(web.Response(body=image, content_type="image/png"))
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
 
-    @route(f"GET {_API}/versions", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_API}/versions", TokenScope.READ, also=TokenScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
-    @route(f"GET {_API}/versions/{{number}}", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_API}/versions/{{number}}", TokenScope.READ, also=TokenScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editing.version_text(name, number)}
 
-    @route(f"GET {_API}/tokens", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_API}/tokens", TokenScope.READ, also=TokenScope.PRESETS)
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
-        """Count the draft's tokens by key with its model's tokenizer; also get the token budget."""
-        edited = await self.editing.open(name)
+        """Count the tokens of each text in the draft with its model's tokenizer.
+
+        The result also has the limit for the whole prompt.
+        """
+        edited = await self.editing.open_preset(name)
         preset = (await self.editing.check(edited.content)).preset
-        tokens = await self.previews.count(edited, entry)
+        tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE}/export", Scope.READ, also=Scope.PRESETS)
+    @route(f"GET {_PAGE}/export", TokenScope.READ, also=TokenScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
-        return await send_preset(self.editing, await self.editing.open(name), form)
+        return await send_preset(self.editing, await self.editing.open_preset(name), form)
 
     async def _to_detail(self, edited: EditedPreset) -> PresetDetail:
         draft = None if edited.draft is None else edited.draft.content
@@ -320,19 +329,19 @@ class PresetPages(RouteGroup):
             edited.name, edited.version, edited.published, draft, edited.revision, problems
         )
 
-    @route(f"PUT {_API}/draft", Scope.PRESETS)
+    @route(f"PUT {_API}/draft", TokenScope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
         return await self._to_detail(await self.editing.save_draft(name, content, revision))
 
-    @route(f"PATCH {_API}/draft", Scope.PRESETS)
+    @route(f"PATCH {_API}/draft", TokenScope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
         return await self._to_detail(await self.editing.save_fields(name, fields, revision))
 
-    @route(f"DELETE {_API}/draft", Scope.PRESETS)
+    @route(f"DELETE {_API}/draft", TokenScope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
@@ -340,14 +349,14 @@ class PresetPages(RouteGroup):
         await self._record(request, "discard draft", name, draft.content, edited.published)
         return {"content": ""}
 
-    @route(f"POST {_PAGE}/discard", Scope.PRESETS)
+    @route(f"POST {_PAGE}/discard", TokenScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
         is_left = name in self.editing.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
-    @route(f"POST {_API}/publish", Scope.PRESETS)
-    @route(f"POST {_PAGE}/publish", Scope.PRESETS, then=f"{_PAGE}?tab=versions")
+    @route(f"POST {_API}/publish", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/publish", TokenScope.PRESETS, then=f"{_PAGE}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -358,7 +367,7 @@ class PresetPages(RouteGroup):
             raise draft_conflict()
         preset = await self._require_valid(name, draft.content)
         editing.check_name(name, editing.resolver.presets.keys() - {name})
-        live = await asyncio.to_thread(self._write, preset, draft)
+        live = await asyncio.to_thread(self._write_files, preset, draft)
         number = (await editing.versions.save([preset_version(live)]))[name]
         editing.resolver.publish(editing.prepare(live), number)
         await editing.announce([name])
@@ -368,7 +377,7 @@ class PresetPages(RouteGroup):
         return {"name": name, "version": number}
 
     async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
-        edited = await self.editing.open(name)
+        edited = await self.editing.open_preset(name)
         if edited.draft is None:
             raise RequestRefused(404, translatable("There is no draft."))
         return edited, edited.draft
@@ -388,8 +397,8 @@ class PresetPages(RouteGroup):
             raise UserError(refusal)
         return checked.preset
 
-    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
-        """Write a preset's files; return the preset with the files it refers to."""
+    def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
+        """Write the files of a preset, and return it with the files it refers to loaded."""
         folder = self.editing.open_folder()
         try:
             live = load_preset_lorebook(preset, find_preset_file(folder, preset))
@@ -402,14 +411,14 @@ class PresetPages(RouteGroup):
             raise UserError(error_text(error)) from None
         return live
 
-    @route(f"POST {_API}/rollback", Scope.PRESETS)
-    @route(f"POST {_PAGE}/rollback", Scope.PRESETS, then=f"{_PAGE}?tab=changes")
+    @route(f"POST {_API}/rollback", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/rollback", TokenScope.PRESETS, then=f"{_PAGE}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
         """Make an old version's text the draft."""
         content = await self.editing.version_text(name, version)
-        edited = await self.editing.open(name)
+        edited = await self.editing.open_preset(name)
         saved = await self.editing.save_draft(name, content, edited.revision)
         await self._record(request, "go back", f"{name} v{version}", edited.content, content)
         return await self._to_detail(saved)
@@ -417,18 +426,18 @@ class PresetPages(RouteGroup):
     async def _record(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
     ) -> None:
-        await self.editing.record(request.caller.name, action, subject, before, after)
+        await self.editing.record_change(request.caller.name, action, subject, before, after)
 
-    @route(f"POST {_API}/copies", Scope.PRESETS)
-    @route(f"POST {_PAGE}/copy", Scope.PRESETS, then=_PAGE)
+    @route(f"POST {_API}/copies", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/copy", TokenScope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
-        edited = await self.editing.open(name)
-        content = {**await self.editing.value_of(edited), "name": new.name.strip()}
+        edited = await self.editing.open_preset(name)
+        content = {**await self.editing.parse_json(edited), "name": new.name.strip()}
         source = None if edited.draft is None else edited.draft.source
-        return await self._begin(request, content, source, "copy preset")
+        return await self._begin_draft(request, content, source, "copy preset")
 
-    async def _begin(
+    async def _begin_draft(
         self,
         request: ConsoleRequest,
         content: Mapping[str, object],
@@ -443,12 +452,12 @@ class PresetPages(RouteGroup):
         await self.editing.begin_draft(draft, request.caller.name, action)
         return {"name": name}
 
-    @route(f"DELETE {_API}", Scope.PRESETS)
-    @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
+    @route(f"DELETE {_API}", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/delete", TokenScope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editing = self.editing
-        edited = await editing.open(name)
+        edited = await editing.open_preset(name)
         if name == editing.resolver.default.name:
             raise UserError(
                 translatable(
@@ -470,7 +479,7 @@ class PresetPages(RouteGroup):
         await self._record(request, "delete preset", name, edited.content, "")
         return {"name": name}
 
-    @route("POST /api/v1/preset-imports", Scope.PRESETS)
+    @route("POST /api/v1/preset-imports", TokenScope.PRESETS)
     async def import_file(
         self,
         request: ConsoleRequest,
@@ -485,10 +494,10 @@ class PresetPages(RouteGroup):
         except (binascii.Error, ValueError):
             raise RequestRefused(422, translatable("The content is not in base64.")) from None
         file = ImportedFile(file_name, decoded)
-        made, notes = await self.imports.add(file, name.strip(), into, request.caller.name)
+        made, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
         return {"name": made, "notes": notes}
 
-    @route("POST /presets/import", Scope.PRESETS)
+    @route("POST /presets/import", TokenScope.PRESETS)
     async def import_by_form(
         self, request: ConsoleRequest, name: OtherName = "", into: OtherName = ""
     ) -> web.Response | Page:
@@ -496,13 +505,15 @@ class PresetPages(RouteGroup):
         if not isinstance(given, web.FileField):
             raise RequestRefused(422, translatable("Choose a file."))
         file = ImportedFile(given.filename[:255], given.file.read())
-        made, notes = await self.imports.add(file, name.strip(), into, request.caller.name)
+        made, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
         address = preset_path(made)
         values = {"name": made, "notes": notes, "address": address}
         return Page("presets/imported.html", values) if notes else redirect(address)
 
-    @route(f"POST {_API}/lorebook/entries", Scope.PRESETS)
-    @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
+    @route(f"POST {_API}/lorebook/entries", TokenScope.PRESETS)
+    @route(
+        f"POST {_PAGE}/lorebook/add", TokenScope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}"
+    )
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
@@ -514,8 +525,8 @@ class PresetPages(RouteGroup):
         saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 
-    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", Scope.PRESETS)
-    @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
+    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/lorebook/remove", TokenScope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
@@ -525,27 +536,27 @@ class PresetPages(RouteGroup):
         return await self.save(name, write_preset_json(changed), revision)
 
     async def _with_lorebook(self, name: str) -> dict[str, object]:
-        value = await self.editing.value_of(await self.editing.open(name))
+        value = await self.editing.parse_json(await self.editing.open_preset(name))
         return await self.editing.with_lorebook(value)
 
-    @route(f"GET {_PAGE}/test", Scope.READ, template="presets/test.html")
-    @route(f"POST {_API}/test", Scope.READ)
+    @route(f"GET {_PAGE}/test", TokenScope.READ, template="presets/test.html")
+    @route(f"POST {_API}/test", TokenScope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
         """Compose the draft's prompts for recorded conversations; no model is called.
 
-        Each prompt is "same", "differs", or "over" (something no longer fits). Steps that cost
-        money are skipped unless the caller may spend.
+        Compared with the published version, each outcome is "same", "differs", or "over" if
+        something no longer fits. Only callers who may spend use services that cost money.
         """
-        edited = await self.editing.open(name)
+        edited = await self.editing.open_preset(name)
         before, draft = await self._published_and_draft(edited)
         if before is None:
             raise UserError(translatable("Nothing was answered with this preset yet."))
         trials = []
         may_spend = request.caller.may_spend
-        for conversation in await self.previews.recorded(name):
-            scene = await self.previews.composer.recorded(conversation)
+        for conversation in await self.previews.list_recorded(name):
+            scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
                 old, _ = await self._compose(before, scene, may_spend=may_spend)
                 new, problem = await self._compose(draft, scene, may_spend=may_spend)
@@ -553,21 +564,21 @@ class PresetPages(RouteGroup):
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
-    @route(f"POST {_API}/ask", Scope.OPERATE)
-    @route(f"POST {_PAGE}/ask", Scope.OPERATE, template="presets/answers.html")
+    @route(f"POST {_API}/ask", TokenScope.OPERATE)
+    @route(f"POST {_PAGE}/ask", TokenScope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Get and compare answers of the published version and the draft; this counts as usage."""
-        edited = await self.editing.open(name)
+        edited = await self.editing.open_preset(name)
         before, draft = await self._published_and_draft(edited)
-        played = await self.previews.scene(name, scene)
+        played = await self.previews.find_scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
             if before is not None:
-                tasks.append(group.create_task(self._answer(before, edited.version, played)))
+                tasks.append(group.create_task(self._try_answer(before, edited.version, played)))
             if edited.draft is not None or before is None:
-                tasks.append(group.create_task(self._answer(draft, None, played)))
+                tasks.append(group.create_task(self._try_answer(draft, None, played)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
         pieces = differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
@@ -575,7 +586,7 @@ class PresetPages(RouteGroup):
         return {"answers": answers, "pieces": pieces, "differ": differ}
 
     async def _published_and_draft(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        draft = await self.editing.preset_of(edited)
+        draft = await self.editing.parse_preset(edited)
         if not edited.published:
             return None, draft
         return (await self.editing.check(edited.published)).preset, draft
@@ -587,18 +598,18 @@ class PresetPages(RouteGroup):
         try:
             return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
         except (UserError, BackendError) as error:
-            return None, reason_of(error)
+            return None, explain_failure(error)
 
-    async def _answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
+    async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self._compose(preset, scene, may_spend=True)
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:
             conversation = scene.message.address.conversation
-            ready = await self.previews.ready(preset)
+            ready = await self.previews.prepare(preset)
             made = (await self.ask_model(ready, receipt.prompt, conversation)).generated
         except (UserError, BackendError, RequestRefused) as error:
-            return TrialAnswer(version, "", problem=reason_of(error))
+            return TrialAnswer(version, "", problem=explain_failure(error))
         return TrialAnswer(version, made.text, made.seconds)
 
 
@@ -625,7 +636,7 @@ def _dropped_turns(receipt: Receipt) -> int:
     return sum(one.count for one in receipt.dropped if one.section == "history")
 
 
-def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
+def _filtered_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
     wanted = find.strip().casefold()
     found = [one for one in listed if wanted in one.searched]
     return {

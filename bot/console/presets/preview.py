@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.drafts import Scene, find_newest_scene
 from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs, value_at
 from bot.console.presets.lorebook_entries import entry_form
-from bot.console.prompt_preview import DraftComposer, reason_of
+from bot.console.prompt_preview import DraftComposer, explain_failure
 from bot.console.prompt_view import view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.lorebook.search import try_lorebook
@@ -29,9 +29,9 @@ _ANSWER = ""
 
 
 def sample_scene(name: str, preset: str) -> Scene | None:
-    """Return a sample scene in which a preset has answered and should answer the last line."""
+    """Return a sample conversation in which a preset should answer the last message."""
     turns = [_sample_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
-    return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
+    return find_newest_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
 
 def _sample_turn(at: int, speaker: str, text: str, preset: str) -> Turn:
@@ -75,10 +75,10 @@ class DraftPreviews:
     composer: DraftComposer
     answers: AnswerLog
 
-    async def scenes(self, name: str) -> Sequence[str]:
-        return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.recorded(name))]
+    async def list_scenes(self, name: str) -> Sequence[str]:
+        return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.list_recorded(name))]
 
-    async def recorded(self, name: str) -> Sequence[str]:
+    async def list_recorded(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
         found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
         return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
@@ -86,11 +86,8 @@ class DraftPreviews:
     async def show(
         self, edited: EditedPreset, scene_id: str, *, may_spend: bool
     ) -> Mapping[str, object]:
-        """Compose the prompt of the draft or, without one, of the published version.
-
-        Returns the `prompt`, or the `problem` that prevents it.
-        """
-        scene = await self.scene(edited.name, scene_id)
+        """Compose a scene's prompt with the draft or published version, or return a `problem`."""
+        scene = await self.find_scene(edited.name, scene_id)
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             return {"prompt": None, "problem": _MEND_FIRST}
@@ -98,10 +95,10 @@ class DraftPreviews:
             version = None if edited.draft else edited.version
             receipt = await self.compose(preset, version, scene, may_spend=may_spend)
         except (UserError, BackendError) as error:
-            return {"prompt": None, "problem": reason_of(error)}
+            return {"prompt": None, "problem": explain_failure(error)}
         return {"prompt": view_prompt(receipt), "problem": ""}
 
-    async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
+    async def count_tokens(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
         """Return the token counts of the texts used in prompts, by field name.
 
         `entry` is the number of a lorebook entry to include; 0 for none.
@@ -115,14 +112,14 @@ class DraftPreviews:
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
-            texts |= await self._entry_text(checked.value, entry)
-            preset = await self.ready(checked.preset)
-            counts = await self.composer.count(preset, list(texts.values()))
+            texts |= await self._entry_texts(checked.value, entry)
+            preset = await self.prepare(checked.preset)
+            counts = await self.composer.count_tokens(preset, list(texts.values()))
         except (UserError, BackendError):
             return {}  # the preview tells why
         return dict(zip(texts, counts, strict=True))
 
-    async def _entry_text(self, value: dict[str, object], number: int) -> dict[str, str]:
+    async def _entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
         book = (await self.editing.with_lorebook(value)).get("lorebook")
@@ -130,12 +127,12 @@ class DraftPreviews:
         fields = form.fields if form is not None else ()
         return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
 
-    async def scene(self, name: str, scene_id: str) -> Scene:
+    async def find_scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
         conversation = scene_id.removeprefix(_RECORDED)
         scene = sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
-        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
-            scene = await self.composer.recorded(conversation)
+        if scene_id.startswith(_RECORDED) and conversation in await self.list_recorded(name):
+            scene = await self.composer.find_recorded_scene(conversation)
         if scene is not None:
             return scene
         raise RequestRefused(404, translatable("There is no such conversation."))
@@ -143,22 +140,22 @@ class DraftPreviews:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Compose the prompt for a scene; return it as a receipt without an answer."""
-        ready = await self.ready(preset)
+        """Compose the prompt for a scene; return it as the receipt of an answer without text."""
+        ready = await self.prepare(preset)
         return await self.composer.compose(ready, version, scene, may_spend=may_spend)
 
-    async def ready(self, preset: Preset) -> Preset:
-        """Return a preset ready to answer; raises `UserError` if it cannot."""
-        complete = await asyncio.to_thread(self.editing.complete, preset)
+    async def prepare(self, preset: Preset) -> Preset:
+        """Load the files of a preset, and prepare its model; raises `UserError` if that fails."""
+        complete = await asyncio.to_thread(self.editing.load_files, preset)
         try:
             return self.editing.prepare(complete)
         except SettingsError as error:
             raise UserError(error_text(error)) from None
 
-    async def find_ready(self, name: str) -> Preset:
-        """Return the draft or, without one, the published version, ready to answer."""
-        edited = await self.editing.open(name)
-        return await self.ready(await self.editing.preset_of(edited))
+    async def find_prepared(self, name: str) -> Preset:
+        """Return the prepared draft of a preset or, if there is none, the published version."""
+        edited = await self.editing.open_preset(name)
+        return await self.prepare(await self.editing.parse_preset(edited))
 
 
 def recorded_scene_id(conversation: str) -> str:
@@ -168,10 +165,7 @@ def recorded_scene_id(conversation: str) -> str:
 async def open_entry(
     editing: PresetEditing, value: dict[str, object] | None, number: int
 ) -> Mapping[str, object]:
-    """Return a lorebook entry as a form; the number 0 selects no entry.
-
-    `file` is set if the lorebook is in a separate file; a change then moves it into the preset.
-    """
+    """Return a lorebook entry as a form (none for number 0) and the lorebook's file, if any."""
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
@@ -186,16 +180,12 @@ async def open_entry(
 async def view_lorebook(
     editing: PresetEditing, edited: EditedPreset, text: str
 ) -> Mapping[str, object]:
-    """Try a draft's lorebook on a text.
-
-    Returns the `trial` and the text's `pieces`, each marked if it is a key; or the `problem`; or
-    nothing if the draft is invalid or has no lorebook.
-    """
+    """Show which entries of the draft's lorebook a text would activate, or a `problem`."""
     preset = (await editing.check(edited.content)).preset
     if preset is None:
         return _NO_TRIAL
     try:
-        complete = await asyncio.to_thread(editing.complete, preset)
+        complete = await asyncio.to_thread(editing.load_files, preset)
     except UserError as error:
         return {**_NO_TRIAL, "problem": error.text}
     book = complete.parsed_lorebook
@@ -204,11 +194,13 @@ async def view_lorebook(
     named = preset.token_counter
     counter = get_counter(named) if named else counter_for_model(preset.model)
     await counter.load()
-    trial = await asyncio.to_thread(try_lorebook, book, text, budget=_budget(preset), count=counter)
+    trial = await asyncio.to_thread(
+        try_lorebook, book, text, budget=_lorebook_budget(preset), count=counter
+    )
     return {**_NO_TRIAL, "trial": trial, "pieces": list(_split_at_marks(text, trial.marks))}
 
 
-def _budget(preset: Preset) -> int:
+def _lorebook_budget(preset: Preset) -> int:
     limit = preset.max_input_tokens
     return _TOKENS_WITHOUT_LIMIT if not limit else limit // _PROMPT_DIVISOR
 

@@ -99,7 +99,7 @@ class DiscordAccount(AccountSetup):
             try:
                 await receiver.stay_connected(None)
             except _CodeReceived as received:
-                await self._thank(received.message)
+                await self._thank_admin(received.message)
                 return str(received.message.author.id)
         raise Unreachable(translatable("the connection to Discord has ended"))
 
@@ -107,7 +107,7 @@ class DiscordAccount(AccountSetup):
     async def close(self) -> None:
         await self._rest.close()
 
-    async def _thank(self, message: discord.Message) -> None:
+    async def _thank_admin(self, message: discord.Message) -> None:
         body = {
             "content": "Thank you. You are an admin of this bot now.",
             "allowed_mentions": {"parse": []},

@@ -157,7 +157,7 @@ class CharacterPictures:
         self._kept: Collection[str] | None = None
         """The URLs in use at the last check, or None if a picture was uploaded since."""
 
-    async def host(self, png: bytes) -> str:
+    async def upload_picture(self, png: bytes) -> str:
         """Upload a picture unless it was uploaded before, and return its URL."""
         self._kept = None
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
@@ -169,8 +169,8 @@ class CharacterPictures:
             found = decode_response(made, ObjectWithId).id
         return _PICTURE_ADDRESS.format(found)
 
-    async def drop(self, kept: Collection[str]) -> None:
-        """Delete pictures whose URLs were not in `kept` in this call or the previous one."""
+    async def delete_unused(self, kept: Collection[str]) -> None:
+        """Delete pictures whose URLs are not in `kept`, and were not in the call before either."""
         if kept == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list_pictures()]
@@ -230,19 +230,19 @@ class AnswerThreads:
         except (MessageNotFound, WordsRefused):
             return None
         except Refused as error:  # no permission to open threads, or a channel without threads
-            self.refuse(channel, str(error))
+            self.pause_threads(channel, str(error))
             return None
         self._opened[thread.message_id] = None
         return thread.message_id
 
-    def refuse(self, channel: str, reason: str) -> None:
+    def pause_threads(self, channel: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
         _log.info("thread_not_allowed", channel=channel, reason=reason)
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
 def thread_message_id(thread: str, message_id: str) -> str:
-    """Return our id for a message in a thread that belongs to an answer in a channel."""
+    """Return the id under which we store a message in the thread of an answer."""
     return f"{thread}{_THREAD_MARK}{message_id}"
 
 

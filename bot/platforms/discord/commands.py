@@ -41,8 +41,8 @@ def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
     }
 
 
-def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
-    """Return the payload that registers a command for the menu of messages."""
+def to_message_command_payload(spec: MessageCommandSpec) -> dict[str, Any]:
+    """Return the payload that registers a command in the context menu of messages."""
     return {
         "name": spec.name,
         "name_localizations": _translations(spec.name),
@@ -69,23 +69,23 @@ def is_button_form(interaction: discord.Interaction, specs: Sequence[MessageComm
     """Return whether an interaction submits a form that a button opened, not a command."""
     if interaction.type is not discord.InteractionType.modal_submit:
         return False
-    command, _ = read_form_target(interaction)
+    command, _ = read_command_and_message_id(interaction)
     return not command.startswith("/") and command not in {spec.command for spec in specs}
 
 
 def should_open_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether to open a form for a command: it has a form and was called without a file."""
+    """Return whether an interaction calls a command that has a form, without attaching a file."""
     is_command = interaction.type is discord.InteractionType.application_command
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
     return (
         is_command
         and not has_file
-        and any(one.form for one in _find_called_specs(interaction, specs))
+        and any(one.form_options for one in _find_called_specs(interaction, specs))
     )
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
-    """Return the payload of a form; Discord returns `form_id` when the form is submitted."""
+    """Return the payload of a form. Discord sends `form_id` back when the form is submitted."""
     title = form.title[:_MAX_LABEL_CHARS]
     fields = form.fields or (replace(form, title="text"),)
     return {"custom_id": form_id, "title": title, "components": [*map(_form_row_payload, fields)]}
@@ -105,7 +105,7 @@ def _form_row_payload(form: EditableText) -> dict[str, Any]:
     return {"type": _ROW, "components": [field]}
 
 
-def read_form_target(interaction: discord.Interaction) -> tuple[str, str]:
+def read_command_and_message_id(interaction: discord.Interaction) -> tuple[str, str]:
     command, _, message_id = str(interaction_data(interaction).get("custom_id", "")).partition(":")
     return command, message_id
 
@@ -117,7 +117,7 @@ def to_command_text(
     if interaction.type is discord.InteractionType.modal_submit:
         called = str(interaction_data(interaction).get("custom_id", ""))
         if not called.startswith("/"):
-            return f"/{read_form_target(interaction)[0]} {read_form_value(interaction)}"
+            return f"/{read_command_and_message_id(interaction)[0]} {read_form_value(interaction)}"
         has_argument = called.count(" ") > 1
         entered = FIELD_END.join(_read_form_values(interaction))
         return f"{called}{FIELD_END if has_argument else ' '}{entered}"
@@ -134,7 +134,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether everyone in the server sees the response; needed to acknowledge a command."""
+    """Return whether the whole server sees a response, which Discord asks at acknowledgement."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False

@@ -64,7 +64,7 @@ class ShardClient(DiscordClient):
         super().__init__(rest, intents, shard)
 
     async def stay_connected(self, session: GatewaySession | None) -> None:
-        """Resume the session or start a new one; receive until closed; raises `PlatformError`."""
+        """Stay connected, first by resuming `session`, until closed; raises `PlatformError`."""
         failures = 0
         while not self.is_closed():
             try:
@@ -106,7 +106,7 @@ class ShardClient(DiscordClient):
 
     @override
     def handle_event(self, event: str, *args: Any) -> None:
-        """Handle an event, or hold it until its guild is loaded; RESUME does not send guilds."""
+        """Handle an event, or hold it until its guild, which RESUME does not send, is loaded."""
         guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
             if event in _GUILD_EVENTS:
@@ -121,7 +121,7 @@ class ShardClient(DiscordClient):
         self._held[guild].append((self.sequence, self.last_received))
 
     def is_guild_loaded(self, guild: int) -> bool:
-        """Return whether a guild is loaded, so that its events can be handled; 0 always is."""
+        """Return whether a guild is loaded, which is always true of 0 (direct messages)."""
         return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
     async def _load_guild_and_release(self, guild: int) -> None:
@@ -131,7 +131,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().handle_event)
 
     def drop_held_events(self) -> None:
-        """Drop held events; Discord repeats them, or they are read from the channels' history."""
+        """Drop the events held for unloaded guilds; Discord or channel histories repeat them."""
         for task in self._loading:
             task.cancel()
         self._held.clear()
@@ -146,8 +146,8 @@ class ShardClient(DiscordClient):
             await self.open_socket(None, self._gateway_url or address)
 
     @property
-    def progress(self) -> GatewaySession | None:
-        """The session with the last sequence number up to which everything was queued, or None."""
+    def resumable_session(self) -> GatewaySession | None:
+        """The session that a restart can resume without losing unqueued events, or None."""
         session = self.session
         if session is None:
             return None
@@ -157,14 +157,14 @@ class ShardClient(DiscordClient):
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
         """Return a channel's messages after an id as JSON, oldest first; raises `PlatformError`."""
-        where = await self._guild_fields(channel_id)
+        where = await self._read_guild_id_field(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
         messages = decode_response(found, list[dict[str, Any]])
         return [{**each, **where} for each in reversed(messages)]
 
-    async def _guild_fields(self, channel_id: int) -> dict[str, str]:
-        """Return a channel's `guild_id` field, if it has one; add a thread to the cache."""
+    async def _read_guild_id_field(self, channel_id: int) -> dict[str, str]:
+        """Return a channel's `guild_id` field, or {} for direct messages; threads are cached."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
@@ -229,4 +229,4 @@ def _close_code_error(code: int) -> errors.PlatformError:
                 " Intent in the developer portal"
             )
         case _:
-            return errors.Unreachable(f"the Discord gateway closed the connection with {code}")
+            return errors.Unreachable(f"the Discord gateway closed the connection (code {code})")

@@ -14,7 +14,7 @@ from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Incoming, IncomingMessage, Pressed
+from bot.chat.incoming import ButtonPressed, Incoming, IncomingMessage
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
@@ -36,7 +36,7 @@ class SessionStarted:
 
 @value_class
 class SessionResumed:
-    """A session was resumed: Discord has replayed all missed events; the next ones are new."""
+    """A session was resumed. Discord has replayed all missed events, so later events are new."""
 
 
 Deferred: TypeAlias = asyncio.Future[bool | None]
@@ -56,7 +56,7 @@ GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 async def wait_for_events(
     queue: asyncio.Queue[GatewayEvent], seconds: float
 ) -> Sequence[GatewayEvent]:
-    """Wait `seconds` for an event; return all queued ones, up to the first session start."""
+    """Wait up to `seconds` for an event; return all queued events up to the next session start."""
     taken: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -203,7 +203,7 @@ class Gateway(ShardClient):
         self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the joining of a new server; Discord also reports old servers after outages."""
+        """Queue a join if the bot just joined; Discord also reports servers after an outage."""
         arrived = getattr(guild.me, "joined_at", None)  # the event may not contain the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
         if self._connected and is_new and guild.channels:
@@ -229,7 +229,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Start to respond to an interaction; only afterward does it count as received."""
+        """Respond to an interaction in a task; the interaction counts as received when it ends."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
@@ -237,7 +237,7 @@ class Gateway(ShardClient):
         task.add_done_callback(self._responses.discard)
 
     async def respond(self, interaction: discord.Interaction, deferred: Deferred | None) -> None:
-        """Respond to an interaction; for a queued command, also set the result of `deferred`."""
+        """Respond to an interaction. For a queued command, also set the result of `deferred`."""
         try:
             if deferred is not None:
                 is_public = await self._is_response_public(interaction)
@@ -251,7 +251,7 @@ class Gateway(ShardClient):
             self._unsettled.pop(interaction.id, None)
 
     async def _is_response_public(self, interaction: discord.Interaction) -> bool:
-        """Return whether everyone should see the response; refusals are private."""
+        """Return whether everyone should see the response to a command. Refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
         called = incoming.command_to_incoming(interaction, self._context, deferred=True)
@@ -296,7 +296,7 @@ class Gateway(ShardClient):
                 interaction, ResponseType.modal, commands.form_payload(form_id, form)
             )
 
-    async def _handle_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
+    async def _handle_press(self, interaction: discord.Interaction, pressed: ButtonPressed) -> None:
         """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:
@@ -325,7 +325,7 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response, again if the outcome is unknown; return whether Discord accepted it."""
+        """Send a response, with at most one retry, and return whether Discord accepted it."""
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

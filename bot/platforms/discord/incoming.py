@@ -10,16 +10,16 @@ from discord.abc import Snowflake
 
 from bot.chat.incoming import (
     Address,
-    Deleted,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     IncomingMessage,
-    Joined,
     MediaItem,
     MediaKind,
+    MessageEdited,
+    MessagesDeleted,
     Person,
-    Pressed,
     Quote,
-    Reacted,
+    ReactionChanged,
     ThreadTitle,
     WakeReason,
     parse_reaction,
@@ -34,7 +34,7 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 def to_incoming_message(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
 ) -> IncomingMessage | None:
-    """Convert a message; return None for system messages and, unless `by_anybody`, for bots'."""
+    """Convert a message; None for system messages and, unless `by_anybody`, messages of bots."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
@@ -61,7 +61,7 @@ def to_incoming_message(
         quote=_to_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
-        opened_from=_own_thread_starter(message.channel, bot),
+        opened_from=_own_thread_starter_id(message.channel, bot),
         thread_title=_to_thread_title(message.channel, bot),
         channel_title=_channel_title(message),
         mentions=_list_mentions(message, bot),
@@ -72,19 +72,19 @@ def to_incoming_message(
 
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
-) -> Edited | None:
-    """Convert an edit, addressed to `thread` if given; None if it only added a link preview."""
+) -> MessageEdited | None:
+    """Convert an edit, placed in `thread` if given; return None if it only added a link preview."""
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
         return None
     at = message.edited_at
     key = f"e{message.id}:{at.timestamp():.6f}"
     if thread is None:
-        return Edited(key, incoming, at)
+        return MessageEdited(key, incoming, at)
     address = replace(incoming.address, chat=str(thread.id))
     scopes = _list_scopes(address, thread, message.guild)
     in_thread = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
-    return Edited(f"{key}@{thread.id}", in_thread, at)
+    return MessageEdited(f"{key}@{thread.id}", in_thread, at)
 
 
 def deletion_to_incoming(
@@ -93,10 +93,10 @@ def deletion_to_incoming(
     channel: object,
     guild: discord.Guild | None,
     bot_id: str = "",
-) -> Deleted:
+) -> MessagesDeleted:
     address = Address("discord", str(channel_id), bot_id=bot_id)
     ordered = sorted(message_ids)
-    return Deleted(
+    return MessagesDeleted(
         address,
         f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
         tuple(map(str, ordered)),
@@ -105,14 +105,14 @@ def deletion_to_incoming(
     )
 
 
-def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
+def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> ButtonPressed:
     """Convert a button press, a menu choice, or a submitted form that a button opened."""
     data = commands.interaction_data(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
         values = (commands.read_form_value(interaction),)
-    return Pressed(
+    return ButtonPressed(
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
         is_ephemeral=message.flags.ephemeral if message else False,
@@ -129,7 +129,7 @@ def reaction_to_incoming(
     guild: discord.Guild | None,
     key: str,
     bot_id: str = "",
-) -> Reacted | None:
+) -> ReactionChanged | None:
     """Convert a reaction, or return None if it is a bot's, or an emoji that we do not use."""
     reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
     is_removed = event.event_type == "REACTION_REMOVE"
@@ -138,7 +138,7 @@ def reaction_to_incoming(
     address = Address("discord", str(event.channel_id), bot_id=bot_id)
     is_private = event.guild_id is None
     name = event.member.display_name if event.member else ""
-    return Reacted(
+    return ReactionChanged(
         address=address,
         external_key=key,
         message_id=str(event.message_id),
@@ -178,7 +178,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
     }
 
 
-def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
+def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoined | None:
     """Convert the joining of a server, or return None if the bot may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
@@ -191,7 +191,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
     arrived = guild.me.joined_at or discord.utils.utcnow()
     key = f"join:{guild.id}:{arrived.timestamp():.0f}"
     scopes = _list_scopes(address, channel, guild)
-    return Joined(
+    return ChatJoined(
         *(address, key, None, arrived, scopes),
         locale=str(guild.preferred_locale),
         is_age_restricted=_is_age_restricted(channel, is_private=False),
@@ -201,7 +201,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> IncomingMessage:
-    """Convert an application command to a message; one from a message's menu is a reply to it."""
+    """Convert a command to a message; a context menu command becomes a reply to its target."""
     return IncomingMessage(
         message_id=None,
         text=commands.to_command_text(interaction, context.message_commands),
@@ -217,7 +217,7 @@ def command_to_incoming(
 def _find_target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to, or None."""
     if interaction.type is discord.InteractionType.modal_submit:
-        _, message_id = commands.read_form_target(interaction)
+        _, message_id = commands.read_command_and_message_id(interaction)
         return Quote(None, message_id, "") if message_id else None
     data = commands.interaction_data(interaction)
     resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
@@ -256,7 +256,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
-def _own_thread_starter(channel: object, bot: Snowflake) -> str | None:
+def _own_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
     """Return the id of the message that a thread of the bot started from (the thread's own id)."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)

@@ -104,7 +104,7 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: EventHandler) -> None:
-        """Parse an event as if just received and pass it to `take`; skip an unreadable one."""
+        """Parse an event as if just received, and pass it to `take`; skip malformed events."""
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable_fields, parse)
@@ -132,7 +132,7 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Handle a gateway message; return whether it is an event; raises `ReconnectWebSocket`."""
+        """Handle one message, and return whether it was an event; raises `ReconnectWebSocket`."""
         before = self.sequence
         try:
             await self.ws.poll_event()

@@ -20,7 +20,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, Request, source_name
 from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
 from bot.platforms.discord.channels import CharacterPictures
-from bot.platforms.discord.commands import to_command_payload, to_message_payload
+from bot.platforms.discord.commands import to_command_payload, to_message_command_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import to_incoming_message
 from bot.platforms.discord.internals import DiscordClient, parse_or_skip
@@ -96,7 +96,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 for shard in await self.shards():
                     tasks.create_task(self.run_shard(shard, intake))
         except ExceptionGroup as error:
-            raise _first_error(error) from error
+            raise _first_error_in_group(error) from error
 
     @override
     async def shards(self) -> Sequence[str]:
@@ -177,7 +177,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
-        found = (self._parse(message, bot, one) for one in reversed(messages))
+        found = (self._parse_message(message, bot, one) for one in reversed(messages))
         return [one for one in found if one is not None]
 
     @override
@@ -189,10 +189,10 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 found = decode_response(
                     await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
                 )
-                return self._parse(message, bot, found, by_anybody=True)
+                return self._parse_message(message, bot, found, by_anybody=True)
         return None
 
-    def _parse(
+    def _parse_message(
         self,
         near: IncomingMessage,
         bot: discord.Object,
@@ -200,7 +200,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         *,
         by_anybody: bool = False,
     ) -> IncomingMessage | None:
-        """Convert a message from the same channel as `near`."""
+        """Convert a message's JSON, which was read from the same channel as the message `near`."""
         guild = {} if near.is_private else {"guild_id": self._find_guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
@@ -239,11 +239,11 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def host_picture(self, png: bytes) -> str:
-        return await self._pictures.host(png)
+        return await self._pictures.upload_picture(png)
 
     @override
     async def delete_unused_pictures(self, kept: Collection[str]) -> None:
-        await self._pictures.drop(kept)
+        await self._pictures.delete_unused(kept)
 
     def _find_guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"
@@ -254,7 +254,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         """Register the commands if they have changed; only log failures."""
         ours = [
             *(to_command_payload(spec) for spec in self._context.commands),
-            *(to_message_payload(spec) for spec in self._context.message_commands),
+            *(to_message_command_payload(spec) for spec in self._context.message_commands),
         ]
         cursor = f"{source_name('discord', self._context.bot_id)}:commands"
         digest = sha256(msgspec.json.encode(ours)).hexdigest()
@@ -285,11 +285,11 @@ async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoRe
         await gateway.close()  # because discord.py may swallow a cancellation
         await cancel_and_wait(jobs)
     if (error := ended.pop().exception()) is not None:
-        raise _first_error(error)
+        raise _first_error_in_group(error)
     raise Unreachable(translatable("the connection to Discord has ended"))
 
 
-def _first_error(error: BaseException) -> BaseException:
+def _first_error_in_group(error: BaseException) -> BaseException:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

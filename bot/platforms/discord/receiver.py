@@ -45,7 +45,7 @@ _MAX_REORDERING = timedelta(seconds=60)  # how late a message of another channel
 
 
 class MessageReceiver:
-    """Stores the events of one shard; while the database fails, it retries and loses none."""
+    """Stores the events of one shard. While the database fails, it retries, so none are lost."""
 
     def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
@@ -70,7 +70,7 @@ class MessageReceiver:
                 await self._store_events(events)
                 await self._catch_up(events[-1])
             else:
-                self._session = self._gateway.progress  # includes the events just taken
+                self._session = self._gateway.resumable_session  # includes the events just taken
                 self._seen |= self._gateway.seen
                 self._gateway.seen.clear()
                 await self._store_events(events)
@@ -170,12 +170,12 @@ class MessageReceiver:
                     tasks.create_task(self._catch_up_channel(channel, after, missing))
         except TimeoutError:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
-            self._cursors.freeze(missing)
+            self._cursors.freeze_channels(missing)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
-        """Store a channel's messages after the id `after`; then delete it from `missing`."""
+        """Store a channel's messages after an id, then remove the channel from `missing`."""
         has_more = True
         async with self._read_slots:
             while has_more:
@@ -198,7 +198,7 @@ class MessageReceiver:
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """Return the channels that may have missed messages, each with the id to read after."""
+        """Return (channel id, id to read after) of channels that may have missed messages."""
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
         if since is None:
@@ -257,10 +257,10 @@ class ChannelCursors:
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
-        """Replace all cursors with stored ones; `stored` contains values by name."""
+        """Replace all cursors with the stored ones, which are given as values by name."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
         self.stored.clear()
-        for channel, message, guild in parse_cursors(rows, self._read_row):
+        for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
                 self.stored[channel] = message
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
@@ -269,7 +269,7 @@ class ChannelCursors:
         self._catching_up = catching_up or 0
         self._frozen.clear()
 
-    def _read_row(self, name: str, value: str) -> tuple[int, int, int]:
+    def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
         message, _, guild = value.partition(" ")
         return (
             parse_number(name.removeprefix(self._channels)),
@@ -278,7 +278,7 @@ class ChannelCursors:
         )
 
     def fully_received_until(self) -> int | None:
-        """Return the snowflake up to which no messages are missing; None at the first start."""
+        """Return the snowflake up to which no messages are missing, or None at the first start."""
         if self._catching_up:
             return self._catching_up
         marks = [self._connected] if self._connected else []
@@ -297,14 +297,17 @@ class ChannelCursors:
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {f"{self._marks}catching_up": "0", f"{self._marks}connected": str(self._connected)}
 
-    def freeze(self, channels: Iterable[int]) -> None:
-        """Do not advance these channels' cursors until the next `load`: messages are missing."""
+    def freeze_channels(self, channels: Iterable[int]) -> None:
+        """Stop advancing the cursors of channels with missing messages, until the next `load`."""
         self._frozen.update(channels)
 
     def advance(
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
-        """Advance the cursors past received and `seen` messages; return the changed ones."""
+        """Advance the cursors past the received messages, and return the changed cursors.
+
+        `seen` contains further messages, as (message id, guild id) by channel id.
+        """
         read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
         for incoming in incomings:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:

@@ -51,7 +51,7 @@ class RateLimitBucket:
         return max(0.0, wait)
 
     def count_request(self, now: float) -> None:
-        """Count a request that is sent now; if the last window is over, it starts a new one."""
+        """Count a request that is sent now. It starts a new window if the last one is over."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1
@@ -131,7 +131,7 @@ class BucketLimits:
             bucket.apply_limits(limit, remaining, reset_after, now)
 
     def _assign_bucket_name(self, endpoint: str, name: str) -> None:
-        """Assign an endpoint to a bucket name; the requests it has already counted are kept."""
+        """Assign an endpoint to a bucket name, and keep the requests counted for the endpoint."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):
@@ -214,10 +214,7 @@ def _parse_retry_after(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """An endpoint: an HTTP method, and a path with a `{}` for each id.
-
-    The first `resource_ids` ids are the resource that selects the rate limit.
-    """
+    """An HTTP method and path; its first `resource_ids` ids (each a `{}`) select the rate limit."""
 
     method: str
     path: str

@@ -74,8 +74,8 @@ class GatewaySession(msgspec.Struct, frozen=True):
             return None
 
 
-class SessionStarts(msgspec.Struct):
-    """Discord's `session_start_limit`; times are in milliseconds."""
+class SessionStartLimit(msgspec.Struct):
+    """Discord's limit on new sessions (`session_start_limit`), with times in milliseconds."""
 
     total: int
     remaining: int
@@ -86,7 +86,7 @@ class SessionStarts(msgspec.Struct):
 class GatewayInfo(msgspec.Struct):
     url: str
     shards: int
-    session_start_limit: SessionStarts
+    session_start_limit: SessionStartLimit
 
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
@@ -96,8 +96,8 @@ async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     return info
 
 
-def export_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Set the metric of remaining IDENTIFY requests; it becomes the total when the limit resets."""
+def export_identifies_left(starts: SessionStartLimit, clock: Clock) -> None:
+    """Export the remaining number of IDENTIFY requests, or the total after a reset, as a metric."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
@@ -119,8 +119,8 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, and hold others back during the block; yield the URL."""
-        gateway = await self._wait_for_budget()
+        """Yield the gateway URL once a shard may IDENTIFY; its bucket is locked in the block."""
+        gateway = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"
         async with self._locks[bucket]:
@@ -136,7 +136,7 @@ class IdentifyLimits:
                     role, _SECONDS_BETWEEN_IDENTIFIES
                 )  # expires when another may IDENTIFY
 
-    async def _wait_for_budget(self) -> GatewayInfo:
+    async def _wait_for_identify_budget(self) -> GatewayInfo:
         while True:
             gateway = await read_gateway_info(self._rest, self._clock)
             starts = gateway.session_start_limit

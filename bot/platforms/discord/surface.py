@@ -123,13 +123,13 @@ class DiscordSurface(Surface, BucketSurface):
         return LIMITS
 
     @override
-    async def send_bucket(self, message: OutgoingMessage) -> str:
+    async def select_send_bucket(self, message: OutgoingMessage) -> str:
         face = message.content.face if message.interaction is None else None
         chat = message.address.chat if message.thread is None else message.thread.message_id
         return await self._select_bucket(message.address, chat, face)
 
     @override
-    async def edit_bucket(
+    async def select_edit_bucket(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> str:
         face = content.face if interaction is None else None
@@ -171,7 +171,7 @@ class DiscordSurface(Surface, BucketSurface):
         except (errors.ContentRefused, errors.MessageNotFound):
             raise
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
-            self._threads.refuse(channel, str(error))
+            self._threads.pause_threads(channel, str(error))
             return None
         return thread_message_id(opened, sent)
 
@@ -313,8 +313,8 @@ class DiscordSurface(Surface, BucketSurface):
     ) -> str:
         """Fill in the deferred response to a command, or edit the message with a pressed button.
 
-        Return the message's id; safe to repeat. After 15 minutes, the interaction's token expires:
-        raises `ResponseRefused`, or `Refused` if the content is private.
+        Return the message's id. The call may be repeated. When the interaction's token has expired
+        (after 15 minutes), raises `ResponseRefused`, or `Refused` if the content is private.
         """
         application, _, token = interaction.partition(":")
         body = _render_as_bot(content)
@@ -378,7 +378,7 @@ def _render_text(text: str, content: MessageContent) -> str:
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
-    """Return the component rows of a message: one per menu, then the button rows; at most five."""
+    """Return component rows, of which Discord accepts five: one per menu, then the button rows."""
     rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
         shown = {"style": _STYLES[one.style], "label": one.label, "custom_id": one.data}

@@ -131,7 +131,9 @@ class BotApi:
         try:
             return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
-            raise translate(error) from None  # the cause's text may contain the URL with the token
+            raise translate_error(
+                error
+            ) from None  # the cause's text may contain the URL with the token
 
     async def close(self) -> None:
         await self._session.close()
@@ -148,7 +150,9 @@ class BotApi:
                     raise
             return await request(newer)
         except _CALL_ERRORS as error:
-            raise translate(error) from None  # the cause's text contains the URL with the token
+            raise translate_error(
+                error
+            ) from None  # the cause's text contains the URL with the token
 
     def _newest_bot(self, *, at_once: bool = False) -> Bot:
         token = self.token.read(at_once=at_once)
@@ -178,7 +182,7 @@ def token_rejected_error() -> errors.TokenRejected:
     )
 
 
-def translate(error: Exception) -> errors.PlatformError:
+def translate_error(error: Exception) -> errors.PlatformError:
     """Convert a failed call's error to ours, with no text except Telegram's description."""
     match error:
         case exceptions.TelegramRetryAfter():
@@ -269,7 +273,7 @@ class JsonSession(BaseSession):
         try:
             answer = decode_lenient(_decode_answer, content)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            answer = _Answer()
+            answer = _ApiResponse()
         if not (answer.ok and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES):
             self.check_response(bot, _UntypedMethod(), status, content.decode())
         return answer.result
@@ -278,7 +282,7 @@ class JsonSession(BaseSession):
     def check_response(
         self, bot: Bot, method: TelegramMethod[TelegramType], status_code: int, content: str
     ) -> Response[TelegramType]:
-        """Check a response; treat an error without a description as unreadable, not Telegram's."""
+        """Check a response, and treat errors without Telegram's description as unreadable."""
         try:
             return super().check_response(bot, method, status_code, content)
         except (exceptions.TelegramAPIError, TypeError) as error:  # TypeError: no description
@@ -311,7 +315,7 @@ class JsonSession(BaseSession):
             return response.status, await response.read_all(deadline, _MAX_RESPONSE_BYTES)
 
 
-class _Answer(msgspec.Struct):
+class _ApiResponse(msgspec.Struct):
     ok: bool = False
     result: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -323,11 +327,11 @@ class _UntypedMethod(TelegramMethod[Any]):
     __api_method__ = "untyped"
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_answer = msgspec.json.Decoder(_ApiResponse).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON, with lone surrogates replaced by `?`; one would make a whole batch fail."""
+    """Decode JSON, replacing lone surrogates with `?` so that they do not fail a whole batch."""
     try:
         return decode(content)
     except RecursionError:

@@ -13,17 +13,17 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.incoming import (
     Address,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     Incoming,
     IncomingMessage,
-    Joined,
     MediaItem,
     MediaKind,
+    MessageEdited,
     Person,
-    Pressed,
     Quote,
-    Reacted,
     Reaction,
+    ReactionChanged,
     WakeReason,
     parse_reaction,
 )
@@ -76,7 +76,7 @@ def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
 
 
 def _parse_update(raw: dict[str, Any]) -> types.Update | None:
-    """Parse an update without its invalid values, which are logged; None if nothing is left."""
+    """Parse an update, dropping and logging invalid values; return None if nothing is left."""
     dropped: list[str] = []
     while True:
         try:
@@ -151,7 +151,7 @@ def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def convert_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update, or return None if it is not for the bot or malformed (then log that)."""
+    """Convert an update; return None if it is not for the bot or is malformed, which is logged."""
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
@@ -202,7 +202,7 @@ def to_incoming_message(
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake, text = _forward_wake_and_text(message, whole_text)
+        wake, text = _forwarded_wake_and_text(message, whole_text)
     else:
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     is_ephemeral = message.ephemeral_message_id is not None
@@ -247,7 +247,7 @@ def _message_ephemeral_id(message: types.Message) -> str | None:
 
 def _to_edited(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
-) -> Edited | None:
+) -> MessageEdited | None:
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
@@ -256,16 +256,16 @@ def _to_edited(
     # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
-    return Edited(key, incoming, at)
+    return MessageEdited(key, incoming, at)
 
 
-def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
+def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPressed | None:
     message = query.message
     if message is None or query.data is None:
         return None
     address = _to_address(message, bot_id)
     data, values = read_callback_data(query.data)
-    return Pressed(
+    return ButtonPressed(
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
@@ -285,14 +285,14 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
 
 def _to_reacted(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
-) -> Reacted | None:
+) -> ReactionChanged | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
     old, new = _list_reactions(change.old_reaction), _list_reactions(change.new_reaction)
     found = [one for one in new if one not in old] or [one for one in old if one not in new]
     if not found or change.user is None:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
-    return Reacted(
+    return ReactionChanged(
         address=address,
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
@@ -311,13 +311,13 @@ def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
-def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
+def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoined | None:
     """Convert the bot's joining of a group, or return None for other membership changes."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
-    return Joined(
+    return ChatJoined(
         address=address,
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
         author=_to_person_of_account(change.from_user),
@@ -417,7 +417,7 @@ def _list_mentions(message: types.Message, content: str, bot: types.User) -> tup
     )
 
 
-def _forward_wake_and_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+def _forwarded_wake_and_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forwarded message's wake reason, and its text as a quote."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():

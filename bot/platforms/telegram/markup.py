@@ -51,7 +51,7 @@ def render_markdown(
 
 
 def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
-    """Keep the most important spans; alter mentions that were code but no longer are."""
+    """Keep the `max_spans` most important spans; mentions that lose code style notify nobody."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
@@ -105,14 +105,14 @@ def _without_mentions(styled: StyledText) -> StyledText:
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
-        spans = [piece for one in spans for piece in _cut_out(one, start, end)]
+        spans = [piece for one in spans for piece in _remove_range(one, start, end)]
         spans.append(StyledSpan(Style.CODE, start, end))
     visible = [one for one in spans if not text[one.start : one.end].isspace()]
     visible.sort(key=lambda one: (one.start, -one.end))
     return StyledText(text, tuple(visible))
 
 
-def _cut_out(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
+def _remove_range(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
     if span.style not in EMPHASIS or span.end <= start or end <= span.start:
         yield span
         return
@@ -148,8 +148,8 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
     return {
         "inline_keyboard": [
-            *([_option(menu, one)] for menu in menus for one in menu.options),
-            *([_button(one.label, one.data) for one in row] for _, row in rows),
+            *([_to_option_button(menu, one)] for menu in menus for one in menu.options),
+            *([_to_button(one.label, one.data) for one in row] for _, row in rows),
         ]
     }
 
@@ -160,10 +160,10 @@ def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
     return known, (value,) if is_menu else ()
 
 
-def _option(menu: Menu, option: MenuOption) -> dict[str, str]:
+def _to_option_button(menu: Menu, option: MenuOption) -> dict[str, str]:
     label = f"{_CHOSEN}{option.label}" if option.is_chosen else option.label
-    return _button(label, f"{menu.data}{_VALUE}{option.value}")
+    return _to_button(label, f"{menu.data}{_VALUE}{option.value}")
 
 
-def _button(label: str, data: str) -> dict[str, str]:
+def _to_button(label: str, data: str) -> dict[str, str]:
     return {"text": label, "callback_data": data}

@@ -16,14 +16,14 @@ from aiogram.types import Update
 
 from bot.chat.incoming import (
     Address,
-    Deleted,
-    Edited,
+    ButtonPressed,
+    ChatJoined,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    Joined,
-    Pressed,
-    Reacted,
+    MessageEdited,
+    MessagesDeleted,
+    ReactionChanged,
     SayRequested,
     source_name,
 )
@@ -63,7 +63,7 @@ class CurrentChat:
 
 
 class MovedChats:
-    """Tracks groups that became supergroups with new chat ids; stored with the cursors."""
+    """Tracks groups that became supergroups with new chat ids, and stores the ids as cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
@@ -81,7 +81,7 @@ class MovedChats:
             lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
         )
         for first, now in moves:
-            self._record_move(first, now)
+            self._set_current_chat(first, now)
         self._is_loaded = True
 
     async def load_moves_of_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
@@ -104,7 +104,7 @@ class MovedChats:
         return cursors
 
     def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return the events with their group's original address; drop those announcing a move."""
+        """Return the events at their group's first address, without those announcing a move."""
         placed = (self._to_first_address(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -115,23 +115,25 @@ class MovedChats:
         address = replace(incoming.address, chat=str(first))
         match incoming:
             case IncomingMessage():
-                return _move_to_first(incoming, address)
-            case Edited():
-                return replace(incoming, said=_move_to_first(incoming.said, address))
-            case Pressed():
+                return _move_to_first_chat(incoming, address)
+            case MessageEdited():
+                return replace(incoming, said=_move_to_first_chat(incoming.said, address))
+            case ButtonPressed():
                 return replace(
                     incoming,
                     address=address,
                     scopes=list_scopes(address),
                     message_id=_shift_id(incoming.message_id),
                 )
-            case Reacted():
+            case ReactionChanged():
                 message_id = _shift_id(incoming.message_id) or incoming.message_id
                 scopes = list_scopes(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
-            case Joined():
+            case ChatJoined():
                 return None  # the bot was in the group before the move
-            case Deleted() | ForgetRequested() | SayRequested():  # Telegram never sends these
+            case (
+                MessagesDeleted() | ForgetRequested() | SayRequested()
+            ):  # Telegram never sends these
                 return incoming
 
     async def call_in_chat(
@@ -170,15 +172,15 @@ class MovedChats:
             return {}
         if new not in self._first:
             _log.info("telegram_chat_moved", first=first, now=new)
-            self._record_move(first, new)
+            self._set_current_chat(first, new)
         return {f"{self._prefix}{new}": str(first)}
 
-    def _record_move(self, first: int, now: int) -> None:
+    def _set_current_chat(self, first: int, now: int) -> None:
         self._first[now] = first
         self._now[first] = now
 
 
-def _move_to_first(message: IncomingMessage, address: Address) -> IncomingMessage:
+def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingMessage:
     quote = message.quote
     if quote is not None:
         quote = replace(quote, message_id=_shift_id(quote.message_id))

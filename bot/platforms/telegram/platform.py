@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot import errors
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
+from bot.chat.incoming import Address, ButtonPressed, Incoming, MediaItem, Request, source_name
 from bot.platforms.receiving import find_number, mark_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram import api
@@ -201,10 +201,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
-        presses = [one for one in incomings if isinstance(one, Pressed)]
+        presses = [one for one in incomings if isinstance(one, ButtonPressed)]
         refusals: dict[str, str | None] = {}
 
-        async def check(pressed: Pressed) -> None:
+        async def check(pressed: ButtonPressed) -> None:
             refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
         if presses:
@@ -215,9 +215,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if kept or cursors:
             await store(kept, cursors)
         for key, words in refusals.items():
-            self._acknowledge(key.removeprefix(PRESS_KEY_PREFIX), words)
+            self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), words)
 
-    def _acknowledge(self, query_id: str, words: str | None = None) -> None:
+    def _acknowledge_press(self, query_id: str, words: str | None = None) -> None:
         async def acknowledge() -> None:
             acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
             if words is not None:
@@ -254,7 +254,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # a press on a message that is too old
-                self._acknowledge(update.callback_query.id)
+                self._acknowledge_press(update.callback_query.id)
         return incomings
 
     async def _store_messages(

@@ -30,7 +30,10 @@ class TelegramSettings(BotTokenSettings):
         "https://api.telegram.org", description="The address of the Bot API server."
     )
     poll_seconds: int = Field(
-        30, ge=0, le=50, description="How long a request for new messages may wait for one."
+        30,
+        ge=0,
+        le=50,
+        description="How many seconds a request for new messages may wait until a message arrives.",
     )
 
     mode: Literal["polling", "webhook"] = Field(

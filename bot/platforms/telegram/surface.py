@@ -53,7 +53,7 @@ _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends messages. Without idempotency keys, `find` must check if a lost request succeeded."""
+    """Sends messages; Telegram has no idempotency keys, so `find` looks up lost requests."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
@@ -253,7 +253,7 @@ class TelegramSurface(Surface, DraftingSurface):
                 gap = 0
                 continue
             probes += 1
-            match await self._probe(message, chat, candidate):
+            match await self._probe_message(message, chat, candidate):
                 case "ours":
                     self._search_progress.pop(search, None)
                     return candidate
@@ -276,11 +276,13 @@ class TelegramSurface(Surface, DraftingSurface):
         if before == 0:  # older messages may be the bot's, but no longer known
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
-            if await self._probe(message, chat, candidate) == "ours":
+            if await self._probe_message(message, chat, candidate) == "ours":
                 return candidate
         return None
 
-    async def _probe(self, message: OutgoingMessage, chat: int, message_id: int) -> _ProbeResult:
+    async def _probe_message(
+        self, message: OutgoingMessage, chat: int, message_id: int
+    ) -> _ProbeResult:
         try:
             if message.file is None:
                 await self._edit(chat, message_id, message.content)

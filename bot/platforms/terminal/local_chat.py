@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, IncomingMessage, Joined, Person, WakeReason
+from bot.chat.incoming import Address, ChatJoined, IncomingMessage, Person, WakeReason
 from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
@@ -68,8 +68,8 @@ class LocalChat:
             locale=self._locale,
         )
 
-    def to_chat_opened(self) -> Joined:
-        return Joined(
+    def to_chat_opened(self) -> ChatJoined:
+        return ChatJoined(
             address=self.address,
             external_key=f"{self.run}:0",
             author=self.person,
@@ -81,7 +81,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Rename the current person unless `name` is blank; return a notice of their name."""
+        """Rename the current person unless `name` is blank, and return a notice of the name."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)
@@ -115,7 +115,7 @@ class PrintingSurface(Surface):
         message_id = f"{self._run}:{self._sent}"
         self._show(message_id, message.content.text)
         if message.file is not None:
-            self.print_plain(_printed_file(message.file, self._language))
+            self.print_plain(_render_file(message.file, self._language))
         self._by_nonce[message.nonce] = message_id
         return message_id
 
@@ -148,7 +148,7 @@ class PrintingSurface(Surface):
         """Print a text that is not Markdown below the newest message."""
 
 
-def _printed_file(file: Attachment, language: str) -> str:
-    """Return a file's contents for printing; it is not saved, as it may be private."""
+def _render_file(file: Attachment, language: str) -> str:
+    """Return a file's contents for printing. They are not saved, as they may be private."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

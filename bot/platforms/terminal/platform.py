@@ -84,7 +84,7 @@ class TerminalPlatform(LocalPlatform):
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages; an edit prints only the appended text, or all if earlier text changed."""
+    """Prints messages; an edit prints only the text it appends, or else the whole new text."""
 
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)

@@ -53,7 +53,7 @@ class _PlainCode(CodeBlock):
         yield text
 
 
-class _LeftHeading(Heading):
+class _LeftAlignedHeading(Heading):
     LEVEL_ALIGN: ClassVar = {}
 
 
@@ -62,7 +62,7 @@ class _ChatMarkdown(Markdown):
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
-        "heading_open": _LeftHeading,
+        "heading_open": _LeftAlignedHeading,
         "fence": _PlainCode,
         "code_block": _PlainCode,
     }
@@ -78,7 +78,7 @@ class _ChatMarkdown(Markdown):
 
 
 class TextRenderer:
-    """Renders texts as lines with ANSI color codes; `columns` returns the terminal's width."""
+    """Renders texts as lines with ANSI color codes for a terminal that is `columns()` wide."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self._columns = columns
@@ -86,19 +86,21 @@ class TextRenderer:
             file=io.StringIO(), force_terminal=True, highlight=False, theme=_THEME, emoji=False
         )
 
-    def answer(self, source: str) -> str:
+    def render_answer(self, source: str) -> str:
         """Render a Markdown answer, whose first line may name the speaker, as in "[Nora]"."""
         speaker = _SPEAKER_LINE.match(source)
         if speaker is None:
-            return self._markdown(source)
+            return self._render_markdown(source)
         color = _LABEL_COLORS[sum(speaker[1].encode()) % len(_LABEL_COLORS)]
         label = Text(speaker[1], f"bold {color}", overflow="ellipsis", no_wrap=True)
-        return f"{self._render(label)}\n{self._markdown(source[speaker.end() :])}".rstrip("\n")
+        return f"{self._render(label)}\n{self._render_markdown(source[speaker.end() :])}".rstrip(
+            "\n"
+        )
 
-    def plain(self, text: str, style: str = "") -> str:
+    def render_plain(self, text: str, style: str = "") -> str:
         return self._render(Text(text, style))
 
-    def _markdown(self, source: str) -> str:
+    def _render_markdown(self, source: str) -> str:
         return _BLANK_EDGES.sub("", self._render(_ChatMarkdown(source)))
 
     def _render(self, content: RenderableType) -> str:

@@ -148,11 +148,11 @@ class ChatScreen:
         self._output.flush()
         app.invalidate()
 
-    def show_growing(self, lines: Sequence[str]) -> None:
+    def show_growing_answer(self, lines: Sequence[str]) -> None:
         self._growing = lines
         self._session.app.invalidate()
 
-    def show_waiting(self, lines: Sequence[str]) -> None:
+    def show_waiting_lines(self, lines: Sequence[str]) -> None:
         self._waiting = lines
 
     def set_busy(self, busy: bool) -> None:
@@ -170,14 +170,14 @@ class ChatScreen:
         above: StyleAndTextTuples = []
         for line in self._growing[-rows:]:
             above += [*to_formatted_text(ANSI(line)), ("", "\n")]
-        for line in (self._status(), *waiting):
+        for line in (self._status_text(), *waiting):
             if line:
                 above.append(("class:dim fg:ansibrightblack", f"{line}\n"))
         if above:
             above.append(("", "\n"))
         return [*above, ("bold fg:ansigreen", f"{self.name}> ")]
 
-    def _status(self) -> str:
+    def _status_text(self) -> str:
         if self._ctrl_c_ends:
             return translate(_ENDS_HINT, self._language)
         if self._busy_since is None or self._growing:

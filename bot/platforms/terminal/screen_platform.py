@@ -74,7 +74,7 @@ class ScreenPlatform(LocalPlatform):
     async def _chat_until_end(self, intake: Intake) -> None:
         reading = asyncio.create_task(self._screen.read(), name="read terminal")
         answering = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
-        stopping = asyncio.create_task(self._send_stops(intake), name="stop answers")
+        stopping = asyncio.create_task(self._send_stop_commands(intake), name="stop answers")
         tasks = {reading, answering, stopping}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +101,7 @@ class ScreenPlatform(LocalPlatform):
             return
         self._lines.append(line)
         self._line_entered.set()
-        self._screen.show_waiting(tuple(self._lines) if self._is_busy else ())
+        self._screen.show_waiting_lines(tuple(self._lines) if self._is_busy else ())
 
     async def _answer_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_chat_opened()], {})
@@ -110,7 +110,7 @@ class ScreenPlatform(LocalPlatform):
             await self._line_entered.wait()
             while self._lines:
                 line = self._lines.popleft()
-                self._screen.show_waiting(tuple(self._lines))
+                self._screen.show_waiting_lines(tuple(self._lines))
                 if line.strip() == "/quit":
                     return
                 await self._handle_line(line, intake)
@@ -138,7 +138,7 @@ class ScreenPlatform(LocalPlatform):
             self._screen.set_busy(False)
             self.surface.end_message()
 
-    async def _send_stops(self, intake: Intake) -> None:
+    async def _send_stop_commands(self, intake: Intake) -> None:
         while True:
             await self._stop_requested.wait()
             self._stop_requested.clear()
@@ -169,15 +169,15 @@ class ScreenSurface(PrintingSurface):
         """Remove the growing message; printed messages stay."""
         if message_id == self._growing:
             self._growing = None
-            self._screen.show_growing(())
+            self._screen.show_growing_answer(())
 
     def end_message(self) -> None:
         """Print the growing message, if there is one, because it is complete."""
         if self._growing is None:
             return
         text, self._growing = self._texts[self._growing], None
-        self._screen.show_growing(())
-        self._print(self._renderer.answer(strip_control_characters(text)) + "\n")
+        self._screen.show_growing_answer(())
+        self._print(self._renderer.render_answer(strip_control_characters(text)) + "\n")
 
     @override
     def _show(self, message_id: str, text: str) -> None:
@@ -186,15 +186,15 @@ class ScreenSurface(PrintingSurface):
         self._growing, self._texts[message_id] = message_id, text
         shown = strip_control_characters(text)
         if len(shown) > _MAX_RENDERED_CHARS:
-            shown = self._renderer.plain(shown[-_MAX_RENDERED_CHARS:])
+            shown = self._renderer.render_plain(shown[-_MAX_RENDERED_CHARS:])
         else:
-            shown = self._renderer.answer(shown)
-        self._screen.show_growing(shown.split("\n"))
+            shown = self._renderer.render_answer(shown)
+        self._screen.show_growing_answer(shown.split("\n"))
 
     @override
     def print_plain(self, text: str, style: str = "") -> None:
         self.end_message()
-        self._print(self._renderer.plain(strip_control_characters(text), style))
+        self._print(self._renderer.render_plain(strip_control_characters(text), style))
 
     def _print(self, text: str) -> None:
         try:

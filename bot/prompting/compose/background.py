@@ -1,7 +1,7 @@
 """Build the background of the newest message: observed lines, the quoted message, and files.
 
-The background contains no instructions. Messages between people since the last answer form one
-marked block with its own token budget, which does not count toward `max_rounds`.
+The background contains no instructions. Observed lines are messages between people since the last
+answer. They form one block with its own token budget, which does not count toward `max_rounds`.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _TOO_OLD = marked("older than the background that fits")
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return parts for observed lines (oldest first), quote, and files; and the dropped items."""
+    """Return the background's parts (observed lines, quote, files), and the items left out."""
     message = inputs.incoming
     if not (observed or message.thread_title or message.quote or files.texts or files.unread):
         return [], []  # the usual case
@@ -43,7 +43,7 @@ def build_background(
         parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:
         parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))
-    if quote := _quote(inputs):
+    if quote := _quote_replied_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _file_parts(files, inputs.max_input_tokens)
     without_place = len(observed) - len(lines)
@@ -104,7 +104,7 @@ def _estimate_tokens(line: str) -> int:
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 
-def _quote(inputs: PromptInputs) -> str:
+def _quote_replied_message(inputs: PromptInputs) -> str:
     """Return the message being replied to as a quote, or "" if it is the previous turn."""
     quoted, session = inputs.incoming.quote, inputs.session
     if quoted is None or not quoted.text:

@@ -1,13 +1,13 @@
 """Apply a card to a draft: expand macros, insert lorebook entries, and describe the speakers.
 
-The result has this order:
+The result has this order ("lore" means lorebook entries; depth counts messages from the end):
 
 1. system message: system, lore before the character, persona, lore after it, lore before examples
 2. examples, lore after them, and history with lore at its depth
-3. newest message: speakers, notes and lore at depth 0, quote
+3. newest message: speakers, author's note and lore at depth 0, quote
 4. the card's post-history instructions
 
-A preset with a prompt order of its own uses that instead, as in SillyTavern's prompt manager.
+A preset with its own prompt order uses that order instead, as in SillyTavern's prompt manager.
 """
 
 import re
@@ -26,14 +26,14 @@ from bot.prompting.compose.card_macros import (
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
 from bot.prompting.compose.lore import (
-    deep_lore,
+    deep_lore_messages,
+    deep_lore_parts_without_history,
     find_lore,
     inactive_entries,
     insert_messages,
     outlet_texts,
     parts_at,
-    parts_at_newest,
-    parts_without_history,
+    parts_for_newest_message,
 )
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, LoreResult
@@ -51,13 +51,13 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
     texts = preset.post_history_instructions or preset.story_string
     if preset.has_macros or preset.parsed_lorebook or texts:
-        draft = _apply(draft, inputs, people)
+        draft = _apply_macros_and_lore(draft, inputs, people)
     if people and not (preset.has_order and _places_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
 
-def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
+def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     preset = inputs.preset
     macros = build_card_macros(inputs)
     if preset.has_macros:
@@ -67,8 +67,8 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
     macros = macros.with_values(
         outlet_texts(lore),
-        wibefore=_join(parts_at(lore, EntryPosition.BEFORE_CHAR)),
-        wiafter=_join(parts_at(lore, EntryPosition.AFTER_CHAR)),
+        wibefore=_join_parts(parts_at(lore, EntryPosition.BEFORE_CHAR)),
+        wiafter=_join_parts(parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
@@ -78,7 +78,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     return replace(
         _insert_deep_lore(replace(draft, pinned=(*draft.pinned, *examples)), lore),
         system=_system_parts(draft.system, lore, preset, macros),
-        closing=_post_history(preset, macros),
+        closing=_post_history_messages(preset, macros),
     )
 
 
@@ -87,7 +87,7 @@ def _apply_prompt_order(
 ) -> Draft:
     """Arrange the draft in the preset's prompt order; `{{user}}` stands for all speakers."""
     preset = inputs.preset
-    summary = draft.summary.text if draft.summary and _mentions(preset.prompts, "summary") else ""
+    summary = draft.summary.text if draft.summary and _has_macro(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
     described = [text for text in inputs.personas.values() if text]
     persona = sanitize_persona(described[0]) if len(described) == 1 else people
@@ -160,10 +160,10 @@ def _expand_message(message: Message, macros: Macros) -> Message:
 def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
     return replace(
         draft,
-        history=insert_messages(deep_lore(lore), draft.history),
+        history=insert_messages(deep_lore_messages(lore), draft.history),
         context=(
-            *parts_without_history(lore, draft.history),
-            *parts_at_newest(lore),
+            *deep_lore_parts_without_history(lore, draft.history),
+            *parts_for_newest_message(lore),
             *draft.context,
         ),
         left_out=(*draft.left_out, *inactive_entries(lore)),
@@ -182,18 +182,18 @@ def _system_parts(
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are separate messages.
-    values = {**macros.stable.fields, "systemprompt": _join(system), "mesexamples": ""}
+    values = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
     given = replace(macros.stable, fields=values, rng=macros.current.rng)
     text = given.expand(convert_story_string(preset.story_string)).strip()
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)
 
 
-def _join(parts: Sequence[PromptPart]) -> str:
+def _join_parts(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _post_history(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
+def _post_history_messages(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
     source = preset.post_history_instructions or ""
     text = macros.current.expand(source) if preset.has_macros else source
     return (Message("system", text),) if text.strip() else ()
@@ -209,8 +209,8 @@ _MARKED_FIELDS = {
 
 
 @value_class
-class _Filled:
-    """An item of the preset's prompt order with its text; parts of lore can be dropped singly."""
+class _FilledPrompt:
+    """A prompt of the preset's prompt order, whose lorebook entries can be dropped one by one."""
 
     prompt: OrderedPrompt
     parts: Sequence[PromptPart]
@@ -226,10 +226,10 @@ class _Filled:
 
 def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
     has_marker = any(one.marker == "personaDescription" for one in prompts)
-    return has_marker or _mentions(prompts, "persona")
+    return has_marker or _has_macro(prompts, "persona")
 
 
-def _mentions(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
+def _has_macro(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
     pattern = re.compile(rf"\{{\{{\s*{macro}\s*\}}\}}", re.IGNORECASE)
     return any(pattern.search(one.content) for one in prompts)
 
@@ -243,10 +243,10 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     after = [one for at, one in outside if at > middle and one.text.strip()]
     head = next((at for at, one in enumerate(before) if not _is_system(one)), len(before))
     deep = [one for one in filled if one.prompt.depth is not None and one.text.strip()]
-    newest = [one.message for depth, one in _at_depths(deep) if depth == 0]
+    newest = [one.message for depth, one in _prompts_by_depth(deep) if depth == 0]
     within = [
         (depth, one.message, one.prompt.name or "prompt")
-        for depth, one in _at_depths(deep)
+        for depth, one in _prompts_by_depth(deep)
         if depth
     ]
     early = [] if draft.history else [message for _, message, _ in within]
@@ -261,22 +261,28 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     )
 
 
-def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_Filled]:
+def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_FilledPrompt]:
     for prompt in preset.prompts:
         match prompt.marker:
             case "worldInfoBefore":
-                yield _Filled(prompt, _format(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR)))
+                yield _FilledPrompt(
+                    prompt, _format_lore(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR))
+                )
             case "worldInfoAfter":
-                yield _Filled(prompt, _format(prompt, parts_at(lore, EntryPosition.AFTER_CHAR)))
+                yield _FilledPrompt(
+                    prompt, _format_lore(prompt, parts_at(lore, EntryPosition.AFTER_CHAR))
+                )
             case "chatHistory" | "dialogueExamples":
-                yield _Filled(prompt, ())
+                yield _FilledPrompt(prompt, ())
             case _:
-                text = _text(prompt, preset, macros)
+                text = _prompt_text(prompt, preset, macros)
                 section = "persona" if prompt.marker in _MARKED_FIELDS else "system"
-                yield _Filled(prompt, [PromptPart(section, text, required=True)] if text else ())
+                yield _FilledPrompt(
+                    prompt, [PromptPart(section, text, required=True)] if text else ()
+                )
 
 
-def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
+def _prompt_text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
     if prompt.marker in _MARKED_FIELDS:
         value = macros.fields.get(_MARKED_FIELDS[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
@@ -289,8 +295,8 @@ def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
     return given.expand(own).strip()
 
 
-def _format(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
-    """Put lore into its marker's format, such as `[Details: {0}]`."""
+def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
+    """Put lorebook entries into the format of their placeholder, such as `[Details: {0}]`."""
     start, _, end = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
         return parts
@@ -299,7 +305,7 @@ def _format(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[Prom
     return [*others, replace(last, text=last.text + end)]
 
 
-def _is_system(one: _Filled) -> bool:
+def _is_system(one: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
     if one.prompt.marker == "dialogueExamples":
         return False
@@ -307,7 +313,7 @@ def _is_system(one: _Filled) -> bool:
 
 
 def _messages_before(
-    filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
+    filled: Sequence[_FilledPrompt], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
     """Return the messages between system message and history; join adjacent system messages."""
     found: list[Message] = []
@@ -327,13 +333,13 @@ def _messages_before(
 
 
 def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
-    text = _join(parts)
+    text = _join_parts(parts)
     return [Message("system", text)] if text else []
 
 
-def _at_depths(filled: Sequence[_Filled]) -> Iterator[tuple[int, _Filled]]:
+def _prompts_by_depth(filled: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
     """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
-    groups: dict[tuple[int, int, int], list[_Filled]] = defaultdict(list)
+    groups: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
     for one in filled:
         prompt = one.prompt
         groups[-(prompt.depth or 0), prompt.order, _ROLES.index(prompt.role)].append(one)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bot.chat.incoming import IncomingMessage, Joined
+from bot.chat.incoming import ChatJoined, IncomingMessage
 from bot.chat.session import Turn
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.macros import Macros
@@ -101,7 +101,7 @@ def own_instructions(preset: Preset) -> str:
 
 def choose_greeting(
     preset: Preset,
-    incoming: IncomingMessage | Joined,
+    incoming: IncomingMessage | ChatJoined,
     *,
     rng: random.Random,
     number: int | None = None,
@@ -116,11 +116,13 @@ def choose_greeting(
         return None
     text = greetings[max(1, min(number or 1, len(greetings))) - 1]
     if preset.has_macros:
-        text = reply_macros(preset, incoming, rng).expand(text)
+        text = build_reply_macros(preset, incoming, rng).expand(text)
     return text if len(text) <= _MAX_GREETING_CHARS else f"{text[: _MAX_GREETING_CHARS - 1]}…"
 
 
-def reply_macros(preset: Preset, incoming: IncomingMessage | Joined, rng: random.Random) -> Macros:
+def build_reply_macros(
+    preset: Preset, incoming: IncomingMessage | ChatJoined, rng: random.Random
+) -> Macros:
     name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(
         char=preset.character_name,
@@ -144,7 +146,7 @@ def turn_seed(turn: Turn) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Join names, as in `Alice, Bob and Carol`; `others` stands for names over the limit."""
+    """Join names, as in `Alice, Bob and Carol`. Names over the limit become `others`."""
     listed = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
     *first, last = listed or ["user"]
     return f"{', '.join(first)} and {last}" if first else last

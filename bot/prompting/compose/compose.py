@@ -17,7 +17,7 @@ from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
 from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
 from bot.prompting.compose.instructions import (
-    additional_persona,
+    additional_persona_texts,
     build_instructions,
     build_prompter,
     build_recent_stories,
@@ -77,7 +77,7 @@ def compose(
     tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
     turns, observed = split_observed(inputs.turns, 1 + len(answers))
     sent = _newest_rounds(turns, preset.max_rounds, len(answers))
-    history, newest = _history_and_newest(sent, inputs, tagged=tagged)
+    history, newest = _history_and_newest_message(sent, inputs, tagged=tagged)
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
@@ -99,14 +99,14 @@ def compose(
         newest=newest,
         images=files.images,
         stories=filled.stories,
-        left_out=(*too_old, *_left_out(inputs, len(turns) - len(sent), stories)),
+        left_out=(*too_old, *_left_out_items(inputs, len(turns) - len(sent), stories)),
         memo=inputs.session.memo,
     )
     return apply_card(draft, inputs)
 
 
 def choose_template(preset: Preset) -> TemplateChoice:
-    """Return the template choice of a preset: `template`, string templates, or the model's own."""
+    """Return the preset's chat template: its `template`, string templates, or the model's own."""
     trim = preset.trim_inputs
     match preset.template:
         case None:
@@ -137,7 +137,7 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
 
 
 def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the turns of the last rounds; observed lines and the last `answers` do not count."""
+    """Return the last rounds' turns; observed lines and the last `answers` turns do not count."""
     if max_rounds <= 0:
         return turns
     asked = len(turns) - answers
@@ -171,7 +171,7 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
         max_output_tokens=preset.max_output_tokens,
         filtered=preset.filter_chars,
         answers_as=labels.characters[preset.name] if tagged else None,
-        speakers=labels.others(preset.name) if tagged else (),
+        speakers=labels.other_labels(preset.name) if tagged else (),
         template=_template_with_names(inputs) if tagged else choose_template(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
@@ -200,7 +200,7 @@ def _system_parts(
         filled = fill_persona(preset, stories, newest=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         system = _required_parts("system", instructions)
-        persona = [filled.text, *additional_persona(preset)]
+        persona = [filled.text, *additional_persona_texts(preset)]
         parts = [one for text in persona for one in _required_parts("persona", text)]
         return [*system, *parts], filled
     filled = build_instructions(
@@ -210,7 +210,7 @@ def _system_parts(
         newest=newest,
         max_input_tokens=inputs.max_input_tokens,
     )
-    text = "\n\n".join([*([filled.text] if filled.text else []), *additional_persona(preset)])
+    text = "\n\n".join([*([filled.text] if filled.text else []), *additional_persona_texts(preset)])
     return _required_parts("system", text), filled
 
 
@@ -241,7 +241,7 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
 
 
-def _left_out(
+def _left_out_items(
     inputs: PromptInputs, dropped_turns: int, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[DroppedItem, ...]:
     items = []
@@ -256,7 +256,7 @@ def _left_out(
     return tuple(items)
 
 
-def _history_and_newest(
+def _history_and_newest_message(
     turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _turn_messages(turns, inputs, tagged=tagged)
@@ -285,7 +285,7 @@ def _turn_messages(
     memo, key = inputs.session.memo, ("messages", own)
     if not tagged:
         return map_incrementally(memo, key, None, turns, plain_message)
-    return map_incrementally(memo, key, labels.form, turns, tagged_message)
+    return map_incrementally(memo, key, labels.tagging_key, turns, tagged_message)
 
 
 def _turn_role(turn: Turn, own: str) -> Role:
@@ -296,7 +296,7 @@ def _turn_role(turn: Turn, own: str) -> Role:
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings and the other speakers' tags, latest speakers first."""
     own = inputs.preset.name
-    others = inputs.speakers.others(own)
+    others = inputs.speakers.other_labels(own)
     newest_first = [inputs.speakers.find_label(turn, own) for turn in reversed(inputs.turns)]
     labels = [one for one in dict.fromkeys([*newest_first, *others]) if one in others]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))

@@ -26,12 +26,12 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the heading for a persona text in Troupe's own prompt order, or "" if none."""
+    """Return the text before a preset's personality or scenario, or "" for other keys."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
 
-def additional_persona(preset: Preset) -> Sequence[str]:
+def additional_persona_texts(preset: Preset) -> Sequence[str]:
     return [
         persona_prefix(key, preset) + text
         for key, text in (("personality", preset.personality), ("scenario", preset.scenario))
@@ -54,7 +54,7 @@ def build_recent_stories(
     user_name = inputs.speakers.people[inputs.incoming.author.id]
     filled = fill_placeholders(
         _persona_with_queries(preset),
-        _without_brackets(stories),
+        _strip_story_brackets(stories),
         newest=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
         count=counter_for_model(preset.model),
@@ -86,7 +86,7 @@ def build_instructions(
     if preset.role_name:
         filled = build_roleplay_prompt(
             parse_persona(preset.persona),
-            _for_persona(preset, stories),
+            _stories_for_persona(preset, stories),
             role_name=preset.role_name,
             user_name=user_name,
             newest=newest,
@@ -108,15 +108,15 @@ def fill_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> FilledText:
     """Return the persona with its stories; placeholders and macros for names are kept."""
-    persona, found = parse_persona(preset.persona or ""), _for_persona(preset, stories)
+    persona, found = parse_persona(preset.persona or ""), _stories_for_persona(preset, stories)
     count = counter_for_model(preset.model)
     return fill_placeholders(persona, found, newest=newest, tokens=None, count=count)
 
 
-def _for_persona(
+def _stories_for_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None
 ) -> dict[str, list[Story]] | None:
-    return None if preset.stories == "recent" else _without_brackets(stories)
+    return None if preset.stories == "recent" else _strip_story_brackets(stories)
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
@@ -134,14 +134,14 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _persona_with_queries(preset: Preset) -> Persona:
-    """Parse the persona for its story queries; without any, "recent" stories have a default."""
+    """Parse the persona. If it has no story query, "recent" stories get a default query."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)
     return persona
 
 
-def _without_brackets(
+def _strip_story_brackets(
     stories: Mapping[str, Sequence[Story]] | None,
 ) -> dict[str, list[Story]] | None:
     if stories is None:

@@ -62,15 +62,15 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         ).run()
 
     activated_at: Mapping[str, int] = {}
-    for length in _earlier_prompts(book, inputs):
+    for length in _earlier_prompt_lengths(book, inputs):
         activated_at = search(
             length, activated_at, replace(macros, variables=Variables())
         ).activated_at
     return search(len(turns), activated_at, macros)
 
 
-def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
-    """Return the number of turns in each earlier prompt whose effects may still last."""
+def _earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
+    """Return the numbers of turns of earlier prompts whose lorebook effects may still last."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
@@ -94,13 +94,13 @@ def outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     return {name: "\n".join(contents) for name, contents in found.items()}
 
 
-def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
-    """Return the parts to put before the newest message: notes, and entries at depth 0."""
+def parts_for_newest_message(lore: LoreResult) -> list[PromptPart]:
+    """Return the parts to put before the newest message: author's note, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
 
-def deep_lore(lore: LoreResult) -> list[DeepMessage]:
+def deep_lore_messages(lore: LoreResult) -> list[DeepMessage]:
     return [
         (entry.depth, Message(entry.role, entry.content), _named_reason(entry, lore))
         for entry in lore.entries
@@ -135,12 +135,14 @@ def insert_messages(
     return tuple(units)
 
 
-def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> list[PromptPart]:
+def deep_lore_parts_without_history(
+    lore: LoreResult, history: Sequence[HistoryUnit]
+) -> list[PromptPart]:
     if history:
         return []
     return [
         PromptPart("lore", message.content, name=name, priority=_LORE_PRIORITY)
-        for _, message, name in deep_lore(lore)
+        for _, message, name in deep_lore_messages(lore)
     ]
 
 

@@ -30,11 +30,11 @@ def build_memories(
     left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
     parts: list[PromptPart] = []
     for one in ranked.memories[:_MAX_MEMORIES]:
-        text = _line(inputs, one)
+        text = _memory_line(inputs, one)
         left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
         if left < 0:
             break
-        name, number = _source(inputs, one), one.memory.id
+        name, number = _describe_source(inputs, one), one.memory.id
         parts.append(PromptPart("memory", text, name, one.score, priority=1, memory=number))
     dropped = []
     if over := len(ranked.memories) - len(parts):
@@ -44,33 +44,33 @@ def build_memories(
     return parts, dropped
 
 
-def _line(inputs: PromptInputs, one: RankedMemory) -> str:
+def _memory_line(inputs: PromptInputs, one: RankedMemory) -> str:
     memory = one.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    about = f" of {_subject(inputs, one)}" if is_named else ""
+    about = f" of {_subject_name(inputs, one)}" if is_named else ""
     teller = memory.told_by
-    told = f" ({_label(inputs, teller.id, teller.name)} told you)" if teller else ""
+    told = f" ({_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
     return f"[You remember{about}] {text.translate(_WITHOUT_BRACKETS)}{told}"
 
 
-def _source(inputs: PromptInputs, one: RankedMemory) -> str:
+def _describe_source(inputs: PromptInputs, one: RankedMemory) -> str:
     """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
     memory = one.memory
     at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
-    author = _label(inputs, memory.said_by, "")
+    author = _speaker_label(inputs, memory.said_by, "")
     by = f", {author}" if author else ""
-    about = _subject(inputs, one)
+    about = _subject_name(inputs, one)
     return f"#{memory.id} {about}{by}, {at}: {one.reason}"
 
 
-def _subject(inputs: PromptInputs, one: RankedMemory) -> str:
+def _subject_name(inputs: PromptInputs, one: RankedMemory) -> str:
     subject = one.memory.subject
     if subject.key == inputs.preset.name:
         return "yourself"
-    return _label(inputs, subject.key, subject.name or subject.kind)
+    return _speaker_label(inputs, subject.key, subject.name or subject.kind)
 
 
-def _label(inputs: PromptInputs, key: str, name: str) -> str:
+def _speaker_label(inputs: PromptInputs, key: str, name: str) -> str:
     labels = inputs.speakers
     return labels.people.get(key) or labels.characters.get(key) or clean_name(name)

@@ -34,7 +34,7 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
-    """How secondary keys affect a match; in the order of SillyTavern's numbers for them."""
+    """How secondary keys affect a match. The order is that of SillyTavern's numbers for them."""
 
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
@@ -171,19 +171,19 @@ class KeyMatcher:
         self._cpu_seconds = cpu_seconds
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
-    def match(self, entry: LoreEntry, text: str) -> str | None:
-        """Return a receipt note on which of the entry's keys match a text, or None if none do."""
+    def describe_match(self, entry: LoreEntry, text: str) -> str | None:
+        """Say, for receipts, which of the entry's keys match a text, or return None if none do."""
         first = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
         if first is None:
             return None
         lines = (line for line in text.split("\n") if self._contains_key(line, first, entry))
         found = _KEY.with_values(key=repr(first))
         if line := next(lines, ""):  # "" if a pattern spans several lines
-            said = _shorten(" ".join(line.removeprefix("\x01").split()), first)
+            said = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first)
             found = _IN_LINE.with_values(key=repr(first), line=said)
         if not entry.secondary_keys:
             return found
-        if not self._secondary_holds(entry, text):
+        if not self._secondary_keys_match(entry, text):
             return None
         return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
@@ -192,7 +192,7 @@ class KeyMatcher:
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._contains_key(text, key, entry)]
 
-    def _secondary_holds(self, entry: LoreEntry, text: str) -> bool:
+    def _secondary_keys_match(self, entry: LoreEntry, text: str) -> bool:
         holds = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
         is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
         is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
@@ -283,7 +283,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the most pattern tokens between two `|`: an upper limit for the longest literal."""
+    """Return the longest alternative's number of elements, which no literal text can exceed."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":
@@ -293,7 +293,7 @@ def _longest_alternative(pattern: str) -> int:
     return max(lengths)
 
 
-def _shorten(line: str, key: str) -> str:
+def _shorten_around_key(line: str, key: str) -> str:
     if len(line) <= _MAX_QUOTED_CHARS:
         return line
     at = max(0, line.lower().find(key.strip().lower()))

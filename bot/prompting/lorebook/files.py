@@ -65,7 +65,9 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         )
     is_card = isinstance(entries_field, list)
     names = list(range(len(rows)) if is_card else entries_field)
-    found = [_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)]
+    found = [
+        _parse_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)
+    ]
     _check_keys([one for one in found if one], source)
     problems = _find_problems(rows, found, source)
     book = JsonFields(data)
@@ -81,10 +83,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     )
 
 
-def _entry(
+def _parse_entry(
     row: object, index: int, name: str | int, is_card: bool, source: str
 ) -> LoreEntry | None:
-    """Parse an entry, or return None if the row is not an object; `name` is its key or index."""
+    """Parse the entry with the key or index `name`; return None if the row is not an object."""
     if not isinstance(row, Mapping):
         return None
     read = JsonFields(row)
@@ -99,7 +101,7 @@ def _entry(
         )
         raise LocatedPresetError(problem, ("entries", name))
     is_card = "keys" in row or (is_card and "key" not in row)
-    return _apply_decorators(_parse(row, is_card=is_card, order=_or_default(order, 100)))
+    return _apply_decorators(_parse_row(row, is_card=is_card, order=_or_default(order, 100)))
 
 
 def _describe_place(source: str, index: int) -> Text:
@@ -151,7 +153,7 @@ def _find_problems(
                 )
 
 
-def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
+def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
     """Parse an entry of a SillyTavern file, or of a card, which has `extensions`.
 
     The field `scanDepth` of files is named `scan_depth` in extensions. `use_regex` is ignored,
@@ -167,8 +169,8 @@ def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry
         uid=str(row.get("id" if is_card else "uid", "")),
         content=read.text("content"),
         name=read.text("name") or read.text("comment"),
-        keys=_keys(read, "keys" if is_card else "key"),
-        secondary_keys=_keys(read, "secondary_keys" if is_card else "keysecondary")
+        keys=_read_keys(read, "keys" if is_card else "key"),
+        secondary_keys=_read_keys(read, "secondary_keys" if is_card else "keysecondary")
         if is_selective
         else (),
         logic=_value_at(LOGICS, more.integer("selective_logic")),
@@ -203,7 +205,7 @@ def _value_at(values: Sequence[T], number: int | None) -> T:
     return values[number] if number and 0 <= number < len(values) else values[0]
 
 
-def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
+def _read_keys(read: JsonFields, name: str) -> tuple[str, ...]:
     value = read.values.get(name)
     if isinstance(value, str):
         # A regular expression may contain commas.

@@ -30,12 +30,12 @@ _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class LorebookSearch:
-    """Finds the entries that a prompt's messages activate, and why; call `run` once.
+    """Finds the entries that a prompt's messages activate, and why. Call `run` only once.
 
     The messages (oldest first, including the newest) have the form `Alice: hello`. Their number is
     the clock for sticky entries, cooldowns, and delays. `budget` limits the tokens of all entries,
-    unless the book's own is lower. `random_float` returns a number in [0, 1). `activated_at` comes
-    from the `LoreResult` for the previous prompt, and `expand` expands macros.
+    unless the book's own limit is lower. `random_float` returns a number in [0, 1). `activated_at`
+    comes from the `LoreResult` for the previous prompt, and `expand` expands macros.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LorebookSearch:
             return marked("it is always active (constant)")
         if entry.uid in self._sticky:
             return marked("it is sticky")
-        return self._keys.match(entry, self._scan_text(entry))
+        return self._keys.describe_match(entry, self._scan_text(entry))
 
     def _scan_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
@@ -183,8 +183,8 @@ class LorebookSearch:
         for entry, tokens in self._with_token_counts(triggered):
             rejection = (
                 rivals.get(entry.uid)
-                or self._failed_probability(entry)
-                or self._over_budget(entry, tokens)
+                or self._failed_probability_reason(entry)
+                or self._over_budget_reason(entry, tokens)
             )
             if rejection:
                 self._rejected.add(entry.uid)
@@ -198,7 +198,7 @@ class LorebookSearch:
         return fresh
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
-        """Yield entries with their tokens, or with 0 once the budget is exceeded."""
+        """Yield entries with their token counts, or with 0 once the budget is exceeded."""
         for start in range(0, len(entries), _COUNTED_AT_ONCE):
             some = entries[start : start + _COUNTED_AT_ONCE]
             contents = [one.content for one in some if self._is_counted(one)]
@@ -209,13 +209,13 @@ class LorebookSearch:
     def _is_counted(self, entry: LoreEntry) -> bool:
         return entry.ignores_budget or not self._budget_exceeded
 
-    def _failed_probability(self, entry: LoreEntry) -> str | None:
+    def _failed_probability_reason(self, entry: LoreEntry) -> str | None:
         is_certain = entry.probability >= 100 or entry.uid in self._sticky
         if is_certain or self._random_float() * 100 < entry.probability:
             return None
         return _FAILED_PROBABILITY.with_values(percent=f"{entry.probability:g}")
 
-    def _over_budget(self, entry: LoreEntry, tokens: int) -> str | None:
+    def _over_budget_reason(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
             return None
         self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
@@ -260,7 +260,7 @@ def _reject_group_rivals(
         elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
             winners = sticky_rivals
         else:
-            winners = _winner(rivals, random_float)
+            winners = _choose_winner(rivals, random_float)
         kept = {entry.uid for entry in winners}
         for rival in rivals:
             if rival.uid not in kept:
@@ -270,7 +270,9 @@ def _reject_group_rivals(
     return rejected
 
 
-def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> Sequence[LoreEntry]:
+def _choose_winner(
+    rivals: Sequence[LoreEntry], random_float: Callable[[], float]
+) -> Sequence[LoreEntry]:
     if len(rivals) < 2:
         return rivals
     overriding = [entry for entry in rivals if entry.group_override]
@@ -296,7 +298,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return which entries a text activates; each line is a message, and every chance succeeds."""
+    """Return which entries a text activates, with lines as messages and every chance succeeding."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
@@ -326,7 +328,7 @@ def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges in order; where ranges overlap, only the first and longest one."""
+    """Yield ranges by start, longest first, without those that overlap an earlier range."""
     end = 0
     for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:

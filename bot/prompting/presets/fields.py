@@ -182,7 +182,7 @@ def lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _part_type(value: object) -> object:
+def _normalize_part_type(value: object) -> object:
     lowered = lower(value)
     return "image" if lowered in {"image_url", "imageurl"} else lowered
 
@@ -199,7 +199,7 @@ _NO_IMAGE = translatable("an image must be a link, a data:image/ URI, or base64"
 class ContentPart(StrictModel):
     """A text, or an image as a link, a `data:` URI, or plain base64."""
 
-    type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
+    type: Annotated[Literal["text", "image"], BeforeValidator(_normalize_part_type)]
     text: str
     detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(lower)] = None
 
@@ -213,7 +213,7 @@ class ContentPart(StrictModel):
         return f"data:image/{kind};base64,{self.text}"
 
     @model_validator(mode="after")
-    def _is_an_image(self) -> Self:
+    def _check_image(self) -> Self:
         if self.type == "image" and not self.text.startswith(_URL_PREFIXES):
             try:
                 is_image = base64.b64decode(self.text, validate=True)
@@ -238,5 +238,5 @@ class PresetMessage(StrictModel):
 
     @field_validator("content", mode="before")
     @classmethod
-    def _short_form(cls, value: object) -> object:
+    def _expand_plain_text(cls, value: object) -> object:
         return [{"type": "text", "text": value}] if isinstance(value, str) else value

@@ -27,7 +27,7 @@ _NO_REASONS: Mapping[str, str] = {}
 
 
 @value_class
-class ReadPresets:
+class PresetsInFolder:
     """The presets in a folder, and the problems of files that are invalid."""
 
     presets: dict[str, Preset] = field(default_factory=dict)
@@ -56,13 +56,13 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 
 def read_presets(
     directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
-) -> ReadPresets:
+) -> PresetsInFolder:
     """Read all presets in a folder; raise `PresetError` if the folder cannot be read.
 
     Lorebooks are skipped. For a file that is not a valid preset, `describe_other` may return what
     the file is instead, or None.
     """
-    found = ReadPresets()
+    found = PresetsInFolder()
     origins: dict[str, Path] = {}
     for file in json_files(directory):
         text = ""
@@ -72,7 +72,7 @@ def read_presets(
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
-            found.names[file] = _name_in(text) or file.stem
+            found.names[file] = _find_preset_name(text) or file.stem
             found.problems[file] = (describe_other and describe_other(text, file)) or error_text(
                 error
             )
@@ -90,7 +90,7 @@ def read_presets(
     return found
 
 
-def _name_in(text: str) -> str | None:
+def _find_preset_name(text: str) -> str | None:
     try:
         value = read_json(text).value
     except JsonSyntaxError:
@@ -103,11 +103,11 @@ def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
     checked = check_preset(text)
     if checked.preset is None:
-        raise PresetError(join_texts(_at_line(one, source) for one in checked.problems))
+        raise PresetError(join_texts(_describe_at_line(one, source) for one in checked.problems))
     return checked.preset
 
 
-def _at_line(problem: "PresetProblem", source: str) -> Text:
+def _describe_at_line(problem: "PresetProblem", source: str) -> Text:
     pattern = marked("{file}, line {line}: {problem}")
     return translatable(pattern, file=source, line=problem.line, problem=problem.text)
 
@@ -136,7 +136,9 @@ def read_lorebook_file(name: str, file: Path) -> object:
     try:
         value = read_json(read_preset_text(book)).value
     except JsonSyntaxError as error:
-        raise PresetError(_at_line(PresetProblem(error.line, error.problem), str(book))) from error
+        raise PresetError(
+            _describe_at_line(PresetProblem(error.line, error.problem), str(book))
+        ) from error
     read_lorebook(value, str(book))
     return value
 
@@ -163,7 +165,7 @@ def export_preset(preset: Preset) -> str:
 
 
 def preset_version(preset: Preset) -> PresetVersion:
-    """Return a preset for storage; its stored version number is at least its `version`."""
+    """Return a preset to store as a version, whose number will be at least its `version`."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
@@ -291,14 +293,14 @@ def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[
     """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
     found = [(document.line_at(_problem_path(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
-    problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
+    problems = [PresetProblem(line, _describe_error(one)) for line, one in found[:MAX_PROBLEMS]]
     if more := found[MAX_PROBLEMS:]:
         told = translatable_count("1 more problem", "{count} more problems", len(more))
         problems.append(PresetProblem(more[0][0], told))
     return problems
 
 
-def _describe(problem: ErrorDetails) -> Text:
+def _describe_error(problem: ErrorDetails) -> Text:
     path = problem["loc"]
     key = _format_path(path)
     match problem["type"]:
@@ -317,7 +319,7 @@ def _describe(problem: ErrorDetails) -> Text:
                 "{key}: {message}, not {given}",
                 key=key,
                 message=message,
-                given=_shown(problem["input"]),
+                given=_format_value(problem["input"]),
             )
 
 
@@ -365,6 +367,6 @@ def _model_in(annotation: object) -> type[BaseModel]:
     return annotation
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -63,7 +63,7 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
-def _check(check: Callable[[Any], object]) -> AfterValidator:
+def _to_validator(check: Callable[[Any], object]) -> AfterValidator:
     """Return a validator that rejects a value if `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
@@ -113,7 +113,7 @@ def _tool_problem(name: str) -> str | None:
     return None if name in tools else f"should be {known}, not {name!r}"
 
 
-_ToolName = Annotated[str, _check(_tool_problem)]
+_ToolName = Annotated[str, _to_validator(_tool_problem)]
 
 
 class WakeRules(StrictModel):
@@ -124,7 +124,7 @@ class WakeRules(StrictModel):
     names: StrictBool = True
     """Whether it answers messages that contain one of the character's names as a whole word."""
     words: Annotated[
-        tuple[Annotated[NonEmptyText, _check(_wake_word_problem)], ...],
+        tuple[Annotated[NonEmptyText, _to_validator(_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
     """Words or phrases that it answers to, as whole words anywhere in a message, ignoring case;
@@ -187,7 +187,7 @@ def _expand_shorthand(key: str) -> BeforeValidator:
 
 
 class PresetBudget(StrictModel):
-    """The maximum cost of all of a preset's answers per period, in US dollars; null: no limit."""
+    """The maximum cost of all of a preset's answers per period, in US dollars; null: unlimited."""
 
     day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
     month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
@@ -238,7 +238,7 @@ class Preset(StrictModel):
     See docs/sources.md#rodel.
     """
 
-    name: Annotated[str, _check(name_problem)]
+    name: Annotated[str, _to_validator(name_problem)]
     provider: NonEmptyText
     model: NonEmptyText
     system: str | None = None
@@ -255,8 +255,8 @@ class Preset(StrictModel):
     avatar: str | None = None
     """The URL of a picture."""
     role_name: str | None = None
-    persona: Annotated[str, _check(_persona_problem)] | None = None
-    character: Annotated[NonEmptyText, _check(_path_problem)] | None = None
+    persona: Annotated[str, _to_validator(_persona_problem)] | None = None
+    character: Annotated[NonEmptyText, _to_validator(_path_problem)] | None = None
     """A file with persona and stories, relative to the presets folder, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
     """Where stories are inserted: in the persona, or before the newest message."""
@@ -273,7 +273,7 @@ class Preset(StrictModel):
     """A system message after the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
     """SillyTavern's prompt order, used instead of Troupe's."""
-    lorebook: Annotated[str | dict[str, object], _check(_lorebook_problem)] | None = None
+    lorebook: Annotated[str | dict[str, object], _to_validator(_lorebook_problem)] | None = None
     """SillyTavern's World Info, a card's `character_book`, or a file next to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Replacements in answers, which are then shown only when complete."""
@@ -287,7 +287,7 @@ class Preset(StrictModel):
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: EncodingName | None = None
     """The encoding in which tokens are counted; null: the backend's own tokenizer."""
-    template: Annotated[str | dict[str, object], _check(_check_template)] | None = None
+    template: Annotated[str | dict[str, object], _to_validator(_check_template)] | None = None
     """A registered name, Jinja source, `model` (the GGUF's own), or the JSON of an LMDeploy chat
     template; used instead of string templates."""
     names_in_template: StrictBool = False
@@ -335,8 +335,8 @@ class Preset(StrictModel):
         return shown_name(self.name)
 
     @property
-    def behavior_of(self) -> str:
-        """The preset that gives a user-made character model and behavior; "" for other presets."""
+    def behavior_preset_name(self) -> str:
+        """The name of the preset that gives a user-made character its behavior; "" for others."""
         return self._behavior_of
 
     def behaving_as(self, other: "Preset") -> "Preset":
@@ -424,7 +424,7 @@ class Preset(StrictModel):
 
     @field_validator("parameters", mode="before")
     @classmethod
-    def _parameters(cls, parameters: object) -> object:
+    def _check_parameters(cls, parameters: object) -> object:
         if len(json.dumps(parameters, default=str)) > _MAX_PARAMETER_CHARS:
             raise ValueError(
                 translatable(

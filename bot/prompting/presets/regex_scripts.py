@@ -40,7 +40,7 @@ class RegexScript(StrictModel):
 
     @field_validator("find")
     @classmethod
-    def _compiles(cls, find: str) -> str:
+    def _check_pattern(cls, find: str) -> str:
         if problem := pattern_problem(find):
             raise ValueError(problem)
         return find
@@ -56,12 +56,14 @@ def run_scripts(
             break
         started = time.thread_time()
         with suppress(TimeoutError):
-            text = _run(script, text, expand, min(_MAX_SECONDS, time_budget.seconds))
+            text = _run_script(script, text, expand, min(_MAX_SECONDS, time_budget.seconds))
         time_budget.seconds -= time.thread_time() - started
     return text
 
 
-def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: float) -> str:
+def _run_script(
+    script: RegexScript, text: str, expand: Callable[[str], str], seconds: float
+) -> str:
     pattern = compile_key(script.find)
     if isinstance(pattern, str):
         return text

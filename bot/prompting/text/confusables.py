@@ -60,7 +60,7 @@ _THROUGH, _ABOVE_OR_BELOW = 1, 200
 
 
 @text_cache(_CACHE_SIZE)
-def skeleton(text: str) -> str:
+def confusable_skeleton(text: str) -> str:
     """Return a name's skeleton (UTS #39): names that can be confused have equal skeletons.
 
     Only letters and digits remain, without diacritics: `N.o.r.á` is `nora`.
@@ -70,7 +70,7 @@ def skeleton(text: str) -> str:
         return plain.translate(_LATIN_LOOKALIKES).replace("rn", "m")
     plain = spell_enclosed_letters(text)
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain).casefold())
-    spelled = "".join(char for char in decomposed if _is_spelling(char))
+    spelled = "".join(char for char in decomposed if _is_part_of_spelling(char))
     return spelled.translate(_LOOKALIKES).translate(_LATIN_LOOKALIKES).replace("rn", "m")
 
 
@@ -92,7 +92,7 @@ def is_invisible(char: str) -> bool:
 
 
 def is_overlay_mark(char: str) -> bool:
-    """Return whether a mark is drawn over or around letters, which no script's names need."""
+    """Return whether a character strikes through or encloses letters, which names never need."""
     return unicodedata.combining(char) == _THROUGH or unicodedata.category(char) == "Me"
 
 
@@ -108,7 +108,7 @@ def find_script(char: str) -> str:
     return unicodedata.name(char, "").partition(" ")[0] if char[:1].isalpha() else ""
 
 
-def _is_spelling(char: str) -> bool:
+def _is_part_of_spelling(char: str) -> bool:
     if is_invisible(char):
         return False
     if unicodedata.category(char)[0] == "M":

@@ -50,12 +50,12 @@ class JsonDocument:
 
     def line_at(self, path: Path) -> int:
         """Return the line of a key or, if it does not exist, of the innermost value around it."""
-        while path not in self._lines:
+        while path not in self._key_lines:
             path = path[:-1]
-        return self._lines[path]
+        return self._key_lines[path]
 
     @cached_property
-    def _lines(self) -> dict[Path, int]:
+    def _key_lines(self) -> dict[Path, int]:
         return _find_key_lines(self._text)
 
 
@@ -66,13 +66,13 @@ def read_json(text: str) -> JsonDocument:
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         )
     plain = _TRAILING_COMMA.sub(
-        _blank_comment, _COMMENT.sub(_blank_comment, text.removeprefix("\ufeff"))
+        _blank_out_comment, _COMMENT.sub(_blank_out_comment, text.removeprefix("\ufeff"))
     )
     return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse strict JSON that can be stored again; raise `JsonSyntaxError`, also for NaN."""
+    """Parse strict JSON; raises `JsonSyntaxError` also for what cannot be stored, such as NaN."""
     has_duplicates = False
 
     def build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -118,8 +118,8 @@ def _list_children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _blank_comment(found: re.Match[str]) -> str:
-    """Return a matched string unchanged; replace other matches with blanks, keep line breaks."""
+def _blank_out_comment(found: re.Match[str]) -> str:
+    """Replace a comment or trailing comma with spaces, but keep line breaks and JSON strings."""
     return found[1] or re.sub(r"[^\n]", " ", found[0])
 
 
@@ -171,12 +171,12 @@ class JsonFields:
         return _plain_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the nonempty texts in a list."""
+        """Return the nonempty strings in a list field; none if the field is missing."""
         found = self._read(name, list) or []
         return tuple(_plain_text(one) for one in found if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
-        """Return a number as an integer within ±1e9, or None if missing."""
+        """Return a number field as an integer, limited to ±1e9, or None if it is missing."""
         number = self.number(name)
         return None if number is None else int(max(-1e9, min(1e9, number)))
 

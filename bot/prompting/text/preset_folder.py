@@ -14,7 +14,7 @@ _READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 
 def file_stamps(directory: Path) -> FileStamps:
-    """Return time and size of presets, lorebooks, and characters in a folder and subfolders."""
+    """Return the modification time and size of each preset, lorebook and character file."""
     stamps = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
         if file.suffix.lower() in _READ_SUFFIXES:
@@ -42,15 +42,15 @@ def read_preset_text(file: Path) -> str:
     """Read a file; raise `PresetError` if it is unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
-            raise PresetError.translatable("{file}: is a device; remove it", file=file)
+            raise PresetError.translatable("{file} is a device; remove it", file=file)
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise PresetError.translatable(
-            "{file}: cannot be read ({reason})", file=file, reason=error.strerror
+            "{file} cannot be read ({reason})", file=file, reason=error.strerror
         ) from error
     except UnicodeDecodeError as error:
         raise PresetError.translatable(
-            "{file}: is not UTF-8; save it as UTF-8", file=file
+            "{file} is not UTF-8; save it as UTF-8", file=file
         ) from error
 
 

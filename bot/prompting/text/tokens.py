@@ -90,8 +90,8 @@ _ANSWER_START_TOKENS = 3
 _TOKENS_PER_MESSAGE = 4  # including the role
 
 
-class _Estimate:
-    """Estimates tokens if the library is missing; usage reported by services corrects it later."""
+class _TokenEstimator:
+    """Estimates token counts without the tokenizer library; reported usage corrects them later."""
 
     def __init__(self, _encoding: str) -> None:
         pass
@@ -104,7 +104,7 @@ class EncodingCounter:
     """Counts tokens in one encoding, and caches the counts."""
 
     def __init__(
-        self, encoding: str, read: Callable[[str], Any] = load_encoding or _Estimate
+        self, encoding: str, read: Callable[[str], Any] = load_encoding or _TokenEstimator
     ) -> None:
         self.encoding = encoding
         self.loaded = False
@@ -119,18 +119,18 @@ class EncodingCounter:
         return [known.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """Load the encoding, and return a prompt's tokens."""
+        """Load the encoding, and return the number of tokens of a prompt."""
         await self.load()
         return self.prompt_tokens(prompt)
 
     async def load(self) -> None:
-        """Load the encoding in a thread, which takes half a second and tens of megabytes."""
+        """Load the encoding in a thread, because loading takes half a second."""
         if not self.loaded:
             await asyncio.to_thread(self._load)
             self.loaded = True
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Return a prompt's tokens by OpenAI's rules for messages and images."""
+        """Return the number of tokens of a prompt by OpenAI's rules for messages and images."""
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])

@@ -20,8 +20,8 @@ def find_word(word: str, text: str) -> int | None:
     while index >= 0:
         end = index + len(word)
         if not (
-            _are_joined(text[index - 1 : index], word[0])
-            or _are_joined(word[-1], text[end : end + 1])
+            _are_in_same_word(text[index - 1 : index], word[0])
+            or _are_in_same_word(word[-1], text[end : end + 1])
         ):
             return index
         index = text.find(word, index + 1)
@@ -43,5 +43,5 @@ def split_words(text: str) -> list[str]:
     return found
 
 
-def _are_joined(left: str, right: str) -> bool:
+def _are_in_same_word(left: str, right: str) -> bool:
     return bool(_JOINS.match(left) and _JOINS.match(right))

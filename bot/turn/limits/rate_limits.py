@@ -6,7 +6,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from bot.chat.command import ButtonAction, Command, parse_button
-from bot.chat.incoming import IncomingMessage, Pressed, Request
+from bot.chat.incoming import ButtonPressed, IncomingMessage, Request
 from bot.chat.rate import Rate
 from bot.errors import AlreadyNotified, UserError
 from bot.ports import Clock, RateLimits
@@ -30,8 +30,8 @@ class LimitSettings(BaseModel, extra="forbid"):
     seconds: float = Field(
         30,
         gt=0,
-        description="The seconds for these answers. Further answers are spread evenly: with 15"
-        " in 30 s, one every 2 s.",
+        description="In how many seconds a person or a channel gets these numbers of answers"
+        " without waiting. Further answers are spread evenly: with 15 in 30 s, one every 2 s.",
     )
     waiting: int = Field(
         500,
@@ -74,8 +74,8 @@ class NoticeLimiter:
 
     rates: RateLimits
 
-    async def is_due_in(self, channel: str) -> bool:
-        """Return whether a channel may get a notice of any kind; at most one per minute."""
+    async def is_due_in_channel(self, channel: str) -> bool:
+        """Return whether a channel may get a notice, at most one of any kind per minute."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
@@ -100,7 +100,7 @@ class AnswerLimits:
         self._notices = NoticeLimiter(self.rates)
 
     async def admit(self, message: IncomingMessage, stop: StopFlag) -> tuple[bool, Text | None]:
-        """Wait for the rate limit; return whether to answer the message, and a notice if due."""
+        """Wait for the rate limit; return whether to answer, and a notice of the limit if due."""
         rates = self._applicable_rates(message)
         if not rates or await self._admits_any_asker(message):
             return True, None
@@ -118,7 +118,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
-        """Charge an answer to the newest asker within the limit; return False if there is none."""
+        """Count the answer for the newest asker within the limit; return False if there is none."""
         people = message.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
@@ -158,7 +158,8 @@ class AnswerLimits:
         )
         if is_refused:
             return translatable(
-                "{rule} I have read yours, but will not answer it. Please write again in {wait} s.",
+                "{rule} I have read your message, but will not answer it. Please write again in"
+                " {wait} s.",
                 rule=rule,
                 wait=max(1, round(wait)),
             )
@@ -202,15 +203,15 @@ class CommandLimits:
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
-        """Count a command; over the limit, raise `UserError`, then `AlreadyNotified`."""
+        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` if just told."""
         if command.name == "stop":
             return
         kind = "deletions" if command.name == "forget" else "commands"
-        refusal = await self._refusal(message, kind)
+        refusal = await self._limit_refusal(message, kind)
         if refusal is None:
             return
         # Only a native command waits for its own response.
-        if message.interaction is not None or await self._notices.is_due_in(
+        if message.interaction is not None or await self._notices.is_due_in_channel(
             message.address.channel
         ):
             raise UserError(refusal)
@@ -222,19 +223,19 @@ class CommandLimits:
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
         if is_told and not message.is_private:
-            is_told = await self._notices.is_due_in(message.address.channel)
+            is_told = await self._notices.is_due_in_channel(message.address.channel)
         if not is_told:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return is_told
 
-    async def press_refusal(self, pressed: Pressed) -> Text | None:
+    async def press_refusal(self, pressed: ButtonPressed) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
         data = parse_button(pressed)
         if data is None or data.action in _NEVER_REFUSED:
             return None
-        return await self._refusal(pressed, "commands")
+        return await self._limit_refusal(pressed, "commands")
 
-    async def _refusal(self, asked: Request, kind: str) -> Text | None:
+    async def _limit_refusal(self, asked: Request, kind: str) -> Text | None:
         rate = Rate(f"{kind}:{asked.author.id}", self.per_person, self.seconds)
         wait = await self.rates.take([rate])
         if wait <= 0:

@@ -10,7 +10,7 @@ import structlog
 
 from bot.chat.command import parse_command
 from bot.chat.incoming import Incoming, IncomingMessage, parse_address
-from bot.chat.operation import Pause, Restore
+from bot.chat.operation import AnswerPause, DatabaseRestore
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.session import InboxMessage
 from bot.errors import BackendError, Fenced, PlatformError, StoreError
@@ -19,7 +19,7 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
-from bot.storage.operation import Pauses
+from bot.storage.operation import PauseStore
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.limits.rate_limits import NoticeLimiter
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class OperatorNotes:
-    """Sends private notes to operators, at most every six hours about the same problem."""
+    """Sends private messages to operators, about the same problem at most every six hours."""
 
     notices: NoticeLimiter
     operators: Sequence[str] = ()
@@ -44,10 +44,10 @@ class OperatorNotes:
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """Access to private chats, by `Address.source`, for the platforms that have them."""
 
-    async def note_fallback(
+    async def notify_about_fallback(
         self, preset: Preset, failure: BackendError, message: IncomingMessage
     ) -> Text | None:
-        """Tell operators that a fallback model answers; if impossible, return a public note."""
+        """Tell operators that a fallback model answers; if impossible, return a note or None."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
@@ -57,7 +57,7 @@ class OperatorNotes:
         name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
             is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES)
-            if not is_due or await self._send(message, note):
+            if not is_due or await self._send_to_operators(message, note):
                 return None
         name = f"{name}:{message.address.conversation}"
         return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES) else None
@@ -69,7 +69,7 @@ class OperatorNotes:
             return []  # the note can be shown under the answer
         return [one for one in self.operators if one.startswith(f"{message.address.platform}:")]
 
-    async def _send(self, incoming: IncomingMessage, note: Text) -> bool:
+    async def _send_to_operators(self, incoming: IncomingMessage, note: Text) -> bool:
         text = translate(
             join_texts([incoming.address.channel, note], ": "), supported_language(incoming.locale)
         )
@@ -94,13 +94,13 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(eq=False)
 class AnsweringPauses:
-    """The current pauses, as last read by this process."""
+    """Tells whether answers are paused, from pauses that this process reads regularly."""
 
-    pauses: Pauses
+    pauses: PauseStore
     signals: Signals
 
     def __post_init__(self) -> None:
-        self._current: Sequence[Pause] = ()
+        self._current: Sequence[AnswerPause] = ()
         self._changed = asyncio.Event()
         self.signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
 
@@ -131,13 +131,13 @@ class AnsweringPauses:
 
 
 @dataclass(eq=False)
-class RestoredMessages:
-    """Recognizes messages that were handled before the database was restored."""
+class RestoreFilter:
+    """Recognizes messages that were handled or forgotten before the database was restored."""
 
-    read_restore: Callable[[], Awaitable[Restore | None]]
+    read_restore: Callable[[], Awaitable[DatabaseRestore | None]]
 
     def __post_init__(self) -> None:
-        self._newest: Restore | None = None
+        self._newest: DatabaseRestore | None = None
 
     async def load(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
@@ -163,8 +163,8 @@ class RestoredMessages:
         until = max(newest.forgotten_until.get(one, 0.0) for one in (key, channel))
         return at <= until or self._is_forgotten(channel, message.message_id)
 
-    def keep(self, event: Incoming) -> Incoming | None:
-        """Return the event without forgotten quotes, or None if it must not be stored."""
+    def filter_received(self, event: Incoming) -> Incoming | None:
+        """Return an event without a forgotten quote, or None if already handled or forgotten."""
         if self._newest is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_obsolete(event):
@@ -201,13 +201,15 @@ class QueueLimit:
     """The maximum number of waiting messages."""
 
     @contextlib.asynccontextmanager
-    async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
+    async def refuse_excess_messages(
+        self, group: MessageGroup, gathers_at_most: int
+    ) -> AsyncIterator[None]:
         """During the block, refuse the newest waiting messages over the limit."""
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
         has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
 
-        async def look() -> None:
+        async def refuse_until_quiet() -> None:
             nonlocal has_arrived
             while has_arrived:
                 await self.clock.sleep(_CHECK_SECONDS)
@@ -221,7 +223,9 @@ class QueueLimit:
             nonlocal has_arrived
             has_arrived = True
             if not looks or looks[-1].done():
-                looks[:] = [asyncio.create_task(look(), name=f"limit: {conversation}")]
+                looks[:] = [
+                    asyncio.create_task(refuse_until_quiet(), name=f"limit: {conversation}")
+                ]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:

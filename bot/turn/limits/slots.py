@@ -11,7 +11,7 @@ from functools import partial
 
 from bot.backends.chat_shares import MIN_SHARED_SLOTS, ChatShares
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import Waiter
+from bot.chat.rate import WaitingProcess
 from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits, Signals
 from bot.runtime.in_process import BoundedDict, InProcessSignals
@@ -59,11 +59,7 @@ class SlotRequest:
 
 
 class SlotQueue:
-    """Orders requests that wait for a slot; only the first one may try to get it.
-
-    Among equally urgent requests, the chat that got a slot the longest ago goes first: a hundred
-    people asking in one chat delay another chat by one answer, not by a hundred answers.
-    """
+    """Orders requests for slots by urgency, then fairly between chats; only the first may try."""
 
     def __init__(self) -> None:
         self._waiting: list[SlotRequest] = []
@@ -88,7 +84,7 @@ class SlotQueue:
             self._set_served(request.chat)
         self._select_next()
 
-    def note_served(self, chat: str) -> None:
+    def record_served(self, chat: str) -> None:
         """Record that a chat got a slot in any process, so that other chats go first."""
         self._set_served(chat)
         self._select_next()
@@ -103,7 +99,7 @@ class SlotQueue:
         request.may_try.set()
 
     def set_full(self, chat: str, *, is_full: bool) -> None:
-        """Record whether a chat has used up its quota, so that other chats go first."""
+        """Record whether a chat has used up its quota. If so, other chats go first."""
         if is_full:
             self._full_chats.add(chat)
         else:
@@ -144,7 +140,7 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 
 @dataclass(eq=False)
 class ProviderSlots:
-    """Limits concurrent requests; others wait, ordered by urgency and fairly between chats."""
+    """Limits concurrent requests per provider; others wait by urgency, and fairly between chats."""
 
     rates: RateLimits
     clock: Clock
@@ -164,11 +160,11 @@ class ProviderSlots:
         self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
         """Events that make waiting requests check for a free slot, by provider."""
         self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
-        self._name = secrets.token_hex(8)  # identifies this process as a `Waiter`
+        self._name = secrets.token_hex(8)  # identifies this process as a `WaitingProcess`
         self.signals.subscribe(FREED_SLOTS, self._wake_waiting)
-        self.signals.subscribe(TAKEN_SLOTS, self._note_taken)
+        self.signals.subscribe(TAKEN_SLOTS, self._record_taken_slots)
 
-    def waiting(self, provider: str) -> int:
+    def waiting_count(self, provider: str) -> int:
         """Return the number of this process's requests that wait for a slot."""
         return len(self._queues[provider])
 
@@ -204,12 +200,12 @@ class ProviderSlots:
             for pause in self._pauses.get(provider, ()):
                 pause.set()
 
-    def _note_taken(self, taken: Sequence[str]) -> None:
+    def _record_taken_slots(self, taken: Sequence[str]) -> None:
         for one in taken:
             provider, held_by_others, chat = one.split(" ", 2)
             if provider in self._shares:  # other processes may have other providers
                 self._shares[provider].record_slot(chat, int(held_by_others))
-                self._queues[provider].note_served(chat)
+                self._queues[provider].record_served(chat)
 
     async def _acquire(
         self, asked: SlotRequest, show_position: Callable[[QueuePosition], None]
@@ -230,7 +226,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a request as waiting, or refuse it; yield how many wait in other processes."""
+        """Count a waiting request; yield how many wait elsewhere, or raise `BackendUnavailable`."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
             waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)
@@ -283,13 +279,13 @@ class ProviderSlots:
 
     async def _try_acquire(self, asked: SlotRequest) -> bool:
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
-        waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
+        waiter = WaitingProcess(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
         held = await self.rates.acquire_slot(
             asked.provider, asked.limit, asked.holder, seconds, waiter
         )
         if not held or not asked.is_shared:
             return bool(held)
-        if shares.may_take(asked.chat, asked.limit - held + 1):
+        if shares.may_take_slot(asked.chat, asked.limit - held + 1):
             most = shares.slot_quota(asked.chat)
             if own := await self.rates.acquire_slot(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{asked.provider} {held - own} {asked.chat}"

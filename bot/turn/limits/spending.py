@@ -86,24 +86,25 @@ class Spending:
     rules: BudgetRules = _NO_RULES
 
     @contextlib.asynccontextmanager
-    async def reserved(
+    async def reserve_cost(
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[Reservation]:
-        """Reserve an answer's maximum cost during the block, then settle the recorded cost.
+        """Reserve an answer's maximum cost during the block; at its end, charge the actual cost.
 
-        A request that failed before its first token costs nothing; after any other failure the
-        reservation stays. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
+        A request that failed before its first token costs nothing. After any other failure, the
+        whole reservation is charged. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot
+        be read.
         """
-        caps = self.caps(message, preset)
-        model = self._model(preset.provider, prompt.model)
+        caps = self.applicable_caps(message, preset)
+        model = self._resolve_model(preset.provider, prompt.model)
         charge = AnswerCharge(message.charged_person, server_scope(message), model)
         if not caps:
             yield Reservation(prompt, charge)
             return
         prompt = self._with_output_limit(prompt)
-        price = self._price(preset.provider, prompt.model)
+        price = self._find_price(preset.provider, prompt.model)
         amount = 0 if price is None else _maximum_cost(price, prompt, prompt_tokens)
-        caps = await self._reserve(caps, amount)
+        caps = await self._reserve_for_any_person(caps, amount)
         reservation = Reservation(prompt, charge, amount, caps, amount, amount)
         try:
             yield reservation
@@ -130,39 +131,43 @@ class Spending:
     def with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
     ) -> FittedPrompt:
-        """Return a prompt with the output limit that `reserved` would set; reserve nothing."""
-        if not self.caps(message, preset):
+        """Return a prompt with the output limit that `reserve_cost` would set for it."""
+        if not self.applicable_caps(message, preset):
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
 
     def record_charge(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
-        """Return the charge of an answer, and record its cost for settling the reservation."""
-        price = self._price(preset.provider, reservation.prompt.model)
+        """Return what an answer costs, and record that cost in its reservation."""
+        price = self._find_price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
         reservation.spent = sum(map(price.cost, usages))
         return replace(reservation.charge, cost=reservation.spent)
 
-    def caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
+    def applicable_caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer to a message counts against."""
         if not self._limits_anything(preset):
             return []
         owners = _budget_owners(message.scopes, server_scope(message))
         first, *others = message.charged_people
-        caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
+        caps = self._build_caps(preset, {BudgetKind.PERSON: first, **owners})
         of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to every answer in a channel with these scopes."""
-        return self._caps(preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None))
+        return self._build_caps(
+            preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None)
+        )
 
     def _limits_anything(self, preset: Preset) -> bool:
         return bool(self.rules.limits) or preset.budget is not None
 
-    def _caps(self, preset: Preset, asking: Mapping[BudgetKind, str | None]) -> list[BudgetCap]:
+    def _build_caps(
+        self, preset: Preset, asking: Mapping[BudgetKind, str | None]
+    ) -> list[BudgetCap]:
         if not self._limits_anything(preset):
             return []
         limits = dict(self.rules.limits)
@@ -173,7 +178,7 @@ class Spending:
                 for period, dollars in own.items()
                 if dollars is not None
             }
-        owners = {**asking, BudgetKind.PRESET: preset.behavior_of or preset.name}
+        owners = {**asking, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
         today = datetime.fromtimestamp(self.clock.now(), UTC).date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
@@ -182,8 +187,8 @@ class Spending:
             if (owner := owners.get(kind)) is not None
         ]
 
-    def cheaper(self, preset: Preset) -> Preset | None:
-        """Return the preset with the configured cheaper model, or None if there is none."""
+    def with_cheaper_model(self, preset: Preset) -> Preset | None:
+        """Return the preset with the configured cheaper model, or None if there is no other."""
         other = self.rules.cheaper
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
@@ -216,16 +221,20 @@ class Spending:
             return prompt
         return replace(prompt, max_output_tokens=self.rules.max_output_tokens)
 
-    def _model(self, provider: str, model: str) -> str:
+    def _resolve_model(self, provider: str, model: str) -> str:
         settings = self.providers.get(provider)
         return settings.model or model if settings and model == "default" else model
 
-    def _price(self, provider: str, model: str) -> ModelPrice | None:
+    def _find_price(self, provider: str, model: str) -> ModelPrice | None:
         settings = self.providers.get(provider)
-        return None if settings is None else settings.find_price(self._model(provider, model))
+        return (
+            None if settings is None else settings.find_price(self._resolve_model(provider, model))
+        )
 
-    async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Charge the first person within budget; return the budgets used. Raises `BudgetUsedUp`."""
+    async def _reserve_for_any_person(
+        self, caps: Sequence[BudgetCap], amount: int
+    ) -> list[BudgetCap]:
+        """Reserve an amount in the common budgets and any one person's, or raise `BudgetUsedUp`."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
@@ -289,17 +298,19 @@ class BudgetedSummaries:
     """With QUESTION, the request also counts against the quota of the chat."""
 
     @contextlib.asynccontextmanager
-    async def paid(
+    async def pay_for_summary(
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
-        """Reserve a summary's cost during the block, then record the actual cost."""
-        async with self.spending.reserved(preset, message, prompt, prompt_tokens) as reservation:
+        """Reserve a summary's cost and a slot during the block, then charge the actual cost."""
+        async with self.spending.reserve_cost(
+            preset, message, prompt, prompt_tokens
+        ) as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
             chat = message.address.lane if urgency is Urgency.QUESTION else ""
             stop: asyncio.CancelledError | None = None
             async with self.slots.hold(
-                preset.provider, StopFlag(), _ignore, chat=chat, urgency=urgency
+                preset.provider, StopFlag(), _ignore_position, chat=chat, urgency=urgency
             ):
                 try:
                     yield request
@@ -313,5 +324,5 @@ class BudgetedSummaries:
             raise stop
 
 
-def _ignore(_position: object) -> None:
+def _ignore_position(_position: object) -> None:
     """Show no queue position for a summary."""

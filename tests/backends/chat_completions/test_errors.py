@@ -200,9 +200,9 @@ def test_local_servers_get_time_to_load_their_model(
     provider: str, address: str | None, seconds: tuple[float, float]
 ) -> None:
     given = OpenAISettings(base_url=address, api_key=SecretStr("sk-x"))
-    found = given.completed(provider)
+    found = given.with_defaults(provider)
     assert (found.first_token_seconds, found.total_seconds) == seconds
-    own = given.model_copy(update={"first_token_seconds": 7}).completed(provider)
+    own = given.model_copy(update={"first_token_seconds": 7}).with_defaults(provider)
     assert own.first_token_seconds == 7
 
 

@@ -15,7 +15,7 @@ def test_endless_reasoning_ends_before_the_total_timeout() -> None:
     def think() -> None:
         nonlocal now
         while now < 600:
-            with timeouts.wait() as until:
+            with timeouts.limit_wait() as until:
                 if now + 1 > until:
                     raise TimeoutError
                 now += 1

@@ -39,12 +39,12 @@ async def test_texts_are_counted_in_the_encoding_of_the_prompt(model: str, encod
 async def test_estimate_rises_at_once_and_falls_slowly() -> None:
     counts = PromptTokenEstimator()
     await counts.count(LONG, "m")
-    counts.learn(LONG, "m", RAW * 2)
+    counts.learn_from_count(LONG, "m", RAW * 2)
     assert await counts.count(LONG, "m") >= RAW * 2
-    counts.learn(LONG, "m", RAW)
+    counts.learn_from_count(LONG, "m", RAW)
     assert await counts.count(LONG, "m") > RAW * 1.9
     for _ in range(60):
-        counts.learn(LONG, "m", RAW)
+        counts.learn_from_count(LONG, "m", RAW)
     assert RAW <= await counts.count(LONG, "m") < RAW * 1.1
 
 
@@ -52,7 +52,7 @@ async def test_estimate_rises_at_once_and_falls_slowly() -> None:
 async def test_implausible_usage_changes_the_estimate_little(told: int) -> None:
     counts = PromptTokenEstimator()
     await counts.count(LONG, "m")
-    counts.learn(LONG, "m", told)
+    counts.learn_from_count(LONG, "m", told)
     assert RAW * 0.5 <= await counts.count(LONG, "m") <= RAW * 4
 
 
@@ -72,14 +72,14 @@ TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
 async def test_uninformative_prompts_are_not_learned_from(changed: dict[str, Any]) -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "m")
-    counts.learn(replace(LONG, **changed), "m", RAW * 100)
+    counts.learn_from_count(replace(LONG, **changed), "m", RAW * 100)
     assert await counts.count(LONG, "m") == before
 
 
 async def test_estimates_are_kept_per_model() -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "a")
-    counts.learn(LONG, "b", RAW * 3)
+    counts.learn_from_count(LONG, "b", RAW * 3)
     assert await counts.count(LONG, "a") == before
 
 

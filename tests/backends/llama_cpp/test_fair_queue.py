@@ -35,7 +35,7 @@ class QueueHarness:
 
     def enqueue(self, name: str, chat: str, person: str | None) -> Ticket:
         stack = ExitStack()
-        ticket = stack.enter_context(self.queue.ticket(chat, person))
+        ticket = stack.enter_context(self.queue.hold_ticket(chat, person))
         self._entries.append((name, ticket, stack))
         return ticket
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.hardware import count_gpu_layers, missing_cpu_flags
+from bot.backends.llama_cpp.hardware import choose_gpu_layer_count, missing_cpu_flags
 from bot.backends.llama_cpp.settings import local_settings
 from bot.errors import SettingsError
 from bot.settings import read_settings
@@ -25,7 +25,7 @@ def test_missing_cpu_flags_are_found(cpuinfo: str, missing: list[str]) -> None:
     ("gpu_count", "setting", "layers"), [(0, "auto", 0), (2, "auto", 999), (0, "7", 7), (1, "0", 0)]
 )
 def test_auto_puts_all_layers_on_a_gpu(gpu_count: int, setting: str, layers: int) -> None:
-    assert count_gpu_layers(gpu_count, setting) == layers
+    assert choose_gpu_layer_count(gpu_count, setting) == layers
 
 
 @pytest.mark.parametrize(("word", "value"), [("auto", "auto"), ("0", 0), ("12", 12)])

@@ -82,7 +82,9 @@ def test_lost_or_repeated_placeholder_is_refused() -> None:
     check_placeholders(f"a{IMAGE_PLACEHOLDER}b", ["AA=="], "m")
 
     for text in ("ab", IMAGE_PLACEHOLDER * 2):
-        with pytest.raises(BackendUnavailable, match="of 1 images; choose another `template`"):
+        with pytest.raises(
+            BackendUnavailable, match="of 1 images into the prompt; choose another `template`"
+        ):
             check_placeholders(text, ["AA=="], "m")
 
 

@@ -36,7 +36,7 @@ class PoolHarness:
         saved = SlotStore(
             self.folder, model, SystemClock(), limit_bytes=limit_bytes, limit_seconds=DAY
         )
-        saved.open()
+        saved.load_saved_slots()
         return SlotPool(self.engine, saved)
 
     def restart(self, model: str = "model") -> None:

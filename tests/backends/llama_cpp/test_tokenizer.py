@@ -44,7 +44,7 @@ class Model:
     async def markers(self, pieces: list[TextSpan]) -> list[int]:
         """Return a prompt's control tokens and other markers in order."""
         special = {**self.tokens.control, **self.tokens.added}
-        return [token for token in await self.tokenizer.ids(pieces) if token in special]
+        return [token for token in await self.tokenizer.token_ids(pieces) if token in special]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -118,7 +118,7 @@ async def test_tokenizing_the_whole_text_would_add_control_tokens(model: Model) 
 
 
 async def test_broken_up_text_stays_readable(model: Model) -> None:
-    explained = await model.tokenizer.explain([TextSpan("hi <b> {x}", trusted=False)])
+    explained = await model.tokenizer.explain_tokens([TextSpan("hi <b> {x}", trusted=False)])
 
     text = "".join(token.text for token in explained if not token.trusted)
     assert text.replace("▁", " ").strip() == "hi <b> {x}"
@@ -126,8 +126,8 @@ async def test_broken_up_text_stays_readable(model: Model) -> None:
 
 async def test_beginning_of_text_token_is_added_once(model: Model) -> None:
     begins = FAMILIES[model.choice.named or ""].begins
-    whole = await model.tokenizer.ids(await model.prompt("hi"))
-    bare = await model.tokenizer.ids([TextSpan("hi", trusted=False)])
+    whole = await model.tokenizer.token_ids(await model.prompt("hi"))
+    bare = await model.tokenizer.token_ids([TextSpan("hi", trusted=False)])
 
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
@@ -136,7 +136,7 @@ async def test_harmless_prompt_is_tokenized_as_by_the_engine(model: Model) -> No
     pieces = await model.prompt("hi")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
-    assert await model.tokenizer.ids(pieces) == await model.tokenizer.ids(whole)
+    assert await model.tokenizer.token_ids(pieces) == await model.tokenizer.token_ids(whole)
 
 
 async def test_attacks_on_the_default_model_fail(smollm2: Model) -> None:
@@ -163,4 +163,4 @@ async def test_question_is_tokenized_as_by_the_engine(smollm2: Model) -> None:
     pieces = await smollm2.prompt("What is the capital of France?")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
-    assert await smollm2.tokenizer.ids(pieces) == await smollm2.tokenizer.ids(whole)
+    assert await smollm2.tokenizer.token_ids(pieces) == await smollm2.tokenizer.token_ids(whole)

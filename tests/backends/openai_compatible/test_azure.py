@@ -28,7 +28,7 @@ async def test_pasted_address_reaches_the_deployment(
             "model": None if "my-gpt" in pasted else "my-gpt",
             "api_version": version,
         }
-        settings = OpenAISettings.model_validate(given).completed("azure_openai")
+        settings = OpenAISettings.model_validate(given).with_defaults("azure_openai")
         backend = OpenAICompatibleBackend(settings, "azure_openai")
         service.plays(Script(service.well))
         answer = await ask(backend, prompt(model="default", max_output_tokens=5))
@@ -47,7 +47,7 @@ async def test_pasted_address_reaches_the_deployment(
 @pytest.mark.parametrize(("provider", "address", "base_url"), ADDRESSES["hosts"])
 def test_azure_hosts_are_recognized(provider: str, address: str | None, base_url: str) -> None:
     given = OpenAISettings.model_validate({"base_url": address, "api_key": "k"})
-    completed = given.completed(provider)
+    completed = given.with_defaults(provider)
     assert completed.base_url == base_url
     assert completed.is_azure is (provider != "groq")
 
@@ -64,7 +64,7 @@ async def test_content_filter_chunks_are_not_part_of_the_answer() -> None:
     of_answer = event({"id": "", "choices": [{**FILTERED, "content_filter_offsets": {}}]})
     async with FakeOpenAI() as service:
         given = {"base_url": service.base_url.removesuffix("/v1"), "api_key": "az-1"}
-        settings = OpenAISettings.model_validate(given).completed("azure_openai")
+        settings = OpenAISettings.model_validate(given).with_defaults("azure_openai")
         backend = OpenAICompatibleBackend(settings, "azure_openai")
         service.plays([of_prompt + said("Hel") + of_answer + said("lo") + STOP + of_answer + DONE])
         service.plays([of_prompt + said("Hel") + chunk(finish="content_filter") + DONE])

@@ -31,7 +31,7 @@ CONTINUING = {case.split()[0] for case, sent in REQUESTS.items() if "continued" 
 
 def make_backend(provider: str, base_url: str | None = None) -> OpenAICompatibleBackend:
     given = {"api_key": "sk-x", "base_url": base_url}
-    settings = OpenAISettings.model_validate(given).completed(provider)
+    settings = OpenAISettings.model_validate(given).with_defaults(provider)
     return OpenAICompatibleBackend(settings, provider)
 
 

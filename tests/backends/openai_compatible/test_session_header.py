@@ -39,7 +39,7 @@ _TOKEN_W = 2 + ord("w")  # behind two control tokens
 def test_header_is_sent_by_default_except_to_public_services(
     provider: str, settings: dict[str, str], header: str | None
 ) -> None:
-    assert OpenAISettings.model_validate(settings).completed(provider).session_header == header
+    assert OpenAISettings.model_validate(settings).with_defaults(provider).session_header == header
 
 
 def test_header_with_a_line_break_is_refused() -> None:
@@ -86,7 +86,7 @@ async def two_replicas(folder: Path) -> AsyncIterator[HashingProxy]:
 
 def create_backend(proxy: HashingProxy) -> OpenAICompatibleBackend:
     settings = OpenAISettings(base_url=f"{proxy.base}/v1", model="m", first_token_seconds=60)
-    backend = OpenAICompatibleBackend(settings.completed("mine"), "mine")
+    backend = OpenAICompatibleBackend(settings.with_defaults("mine"), "mine")
     backend.use_session_key(b"of the installation")
     return backend
 

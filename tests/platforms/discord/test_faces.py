@@ -93,20 +93,24 @@ async def test_webhook_calls_in_a_channel_and_its_threads_share_a_limit(stage: F
     assert isinstance(surface, BucketSurface)
     opened = replace(stage.message("x"), thread=MessageThread("1", "Title"))
     edits = [
-        await surface.edit_bucket(address, message, MessageContent("x", NORA), interaction=None)
+        await surface.select_edit_bucket(
+            address, message, MessageContent("x", NORA), interaction=None
+        )
         for address, message in ((at, "5"), (stage.address, "5"), (stage.address, f"{thread}/5"))
     ]
-    sends = [await surface.send_bucket(one) for one in (stage.message("x", NORA, at), opened)]
+    sends = [
+        await surface.select_send_bucket(one) for one in (stage.message("x", NORA, at), opened)
+    ]
     [spoken] = {*edits, *sends}
     assert spoken.startswith("discord:webhook=")
     answered = replace(stage.message("x"), interaction="1:token")
     own = [stage.message("x", None, at), stage.message("x", None), answered]
     lanes = [at.lane, stage.address.lane, stage.address.lane]
-    assert [await surface.send_bucket(one) for one in own] == lanes
+    assert [await surface.select_send_bucket(one) for one in own] == lanes
     stage.set_permissions(manage_webhooks=False, manage_messages=False)
     restarted = platform_for(stage.wire)
     assert isinstance(restarted.surface, BucketSurface)
-    assert await restarted.surface.send_bucket(stage.message("x")) == stage.address.lane
+    assert await restarted.surface.select_send_bucket(stage.message("x")) == stage.address.lane
     await restarted.close()
 
 

@@ -1,6 +1,7 @@
 """A reply for one person alone never appears in a channel, whatever Discord refuses or loses."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import discord
@@ -94,12 +95,19 @@ class Server:
         await wait_until(lambda: self._woken)
         for _ in range(2 + len(self.wire.faults)):
             for key in [*self._woken]:
-                await self.setup.work(key)
+                await self._pass_time_until_done(self.setup.work(key))
             await self.setup.clock.advance(30)
             private = [self.wire.b.get_dm_channel(one.id).id for one in self.people.values()]
             lanes = [f"discord:{one}" for one in (self.channel.id, *private)]
             self.setup._deliver_lanes(lanes)
-            await self.setup.finish_sending()
+            await self._pass_time_until_done(self.setup.finish_sending())
+
+    async def _pass_time_until_done(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work`, and let time pass while it waits to try a failed request again."""
+        task = asyncio.create_task(work)
+        while not (await asyncio.wait([task], timeout=0.05))[0]:
+            await self.setup.clock.advance(1)
+        await task
 
     def shown(self) -> list[str]:
         """Return what the bot has shown to everybody in the channel, edited or deleted since."""

@@ -36,24 +36,24 @@ _FAILURES = {
 def test_refusals_are_distinguished_by_their_description(meaning: str) -> None:
     for words in _REFUSALS[meaning]:
         error = exceptions.TelegramAPIError(GetMe(), words)
-        assert type(api.translate(error)).__name__ == meaning
+        assert type(api.translate_error(error)).__name__ == meaning
 
 
 @pytest.mark.parametrize("error", _FAILURES, ids=lambda error: type(error).__name__)
 def test_failures_become_our_errors(error: Exception) -> None:
-    assert type(api.translate(error)) is _FAILURES[error]
+    assert type(api.translate_error(error)) is _FAILURES[error]
 
 
 def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
-    over = api.translate(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
+    over = api.translate_error(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
     assert isinstance(over, errors.OutcomeUnknown)
     assert over.has_ended
     unknown = [exceptions.TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")]
-    assert not any(getattr(api.translate(error), "has_ended", True) for error in unknown)
+    assert not any(getattr(api.translate_error(error), "has_ended", True) for error in unknown)
 
 
 def test_flood_control_error_contains_retry_after() -> None:
-    limited = api.translate(exceptions.TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
+    limited = api.translate_error(exceptions.TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
     assert isinstance(limited, errors.RateLimited)
     assert limited.retry_after_seconds == 7
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage, OutgoingPart
-from bot.chat.rate import CallScope
+from bot.chat.rate import RateLimitScope
 from bot.chat.session import TurnResult
 from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import Sender
@@ -50,7 +50,7 @@ class InterruptedRates(InProcessRateLimits):
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
 
     @override
-    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+    async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
         wait = await super().take_call(scopes)
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None

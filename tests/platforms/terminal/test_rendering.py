@@ -15,7 +15,7 @@ COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 
 def whole(text: str, columns: int = 60) -> str:
-    return COLORS.sub("", TextRenderer(lambda: columns).answer(text))
+    return COLORS.sub("", TextRenderer(lambda: columns).render_answer(text))
 
 
 def test_markdown_is_rendered_for_a_terminal() -> None:

@@ -12,7 +12,7 @@ from bot.chat.incoming import Person
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.platforms.web import SPEC
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.run import Service, running
+from bot.service.run import Service, open_service
 from bot.settings import Settings, read_settings
 from bot.storage.web_channels import SqlWebChannels
 from tests.waiting import PATIENCE_SECONDS
@@ -92,7 +92,7 @@ def write_settings(
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Service]:
     """Run the service during the block."""
-    async with running(settings, lambda _line: None, [SPEC]) as service:
+    async with open_service(settings, lambda _line: None, [SPEC]) as service:
         task = asyncio.create_task(service.serve())
         try:
             yield service

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Deleted, Edited, IncomingMessage, WakeReason
+from bot.chat.incoming import IncomingMessage, MessageEdited, MessagesDeleted, WakeReason
 from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import MessageNotFound
@@ -17,7 +17,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.web import SPEC, to_incoming
 from bot.ports import Platform
-from bot.service.run import Service, running
+from bot.service.run import Service, open_service
 from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message
 from tests.platforms.web.channel import Channel, open_channel, serving, write_settings
 
@@ -68,11 +68,11 @@ def test_change_becomes_a_new_message_edit_or_deletion() -> None:
     one = replace(message("m1", "new text"), position=3, revision=8, edited_at=AT)
     unread, read = to_incoming(CHANNEL, one, None, 2), to_incoming(CHANNEL, one, None, 3)
     assert isinstance(unread, IncomingMessage)
-    assert isinstance(read, Edited)
+    assert isinstance(read, MessageEdited)
     assert read.said == unread
     deleted = replace(one.to_tombstone(), position=3, revision=9)
     assert to_incoming(CHANNEL, deleted, None, 2) is None
-    assert isinstance(to_incoming(CHANNEL, deleted, None, 3), Deleted)
+    assert isinstance(to_incoming(CHANNEL, deleted, None, 3), MessagesDeleted)
 
 
 async def test_message_is_answered_and_a_restart_loses_nothing(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_forgotten_messages_are_removed_from_the_channel(channel: Channel)
         lambda all_: len(all_) == 2 and "Deleted for good" in all_[-1].text
     )
     assert shown[0].text == "/forget channel"
-    changes = await channel.store.changed("c1", 0, 100)
+    changes = await channel.store.list_changed_messages("c1", 0, 100)
     assert "secret" not in "".join(one.text for one in changes)
 
 
@@ -183,7 +183,7 @@ async def test_service_ends_when_only_companion_platforms_are_left(tmp_path: Pat
     os.close(end)
     spec = PlatformSpec(kind="terminal", factory=f"{__name__}:make_lines", uses_terminal=True)
     LINES.update(source=source, screen=screen)
-    async with running(settings, lambda _line: None, [spec, SPEC]) as service:
+    async with open_service(settings, lambda _line: None, [spec, SPEC]) as service:
         await service.serve()
     assert "hello" in screen.getvalue()
 

@@ -15,8 +15,8 @@ from bot.prompting.character import Character
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
     builtin_role_name,
+    decode_base64_text,
     decode_floats,
-    decode_text,
     encode_floats,
     strip_dialogue_brackets,
 )
@@ -265,7 +265,7 @@ SMALL: dict[str, Callable[[Case], object]] = {
     "naive_db_search": searched,
     "base64_to_float_array": lambda given: list(decode_floats(given["data"])),
     "float_array_to_base64": lambda given: encode_floats(given["floats"]),
-    "base64_to_string": lambda given: decode_text(given["data"]),
+    "base64_to_string": lambda given: decode_base64_text(given["data"]),
     "normalize2uaua": merged,
     "message2query4GLM": as_chatglm_reads,
     "check_sugar": known,
@@ -285,7 +285,7 @@ def test_functions_match_chatharuhi(operation: str) -> None:
 
 def test_encoded_texts_match_chatharuhi() -> None:
     for case in cases("string_to_base64"):
-        assert decode_text(case["expected"]) == case["input"]["text"]
+        assert decode_base64_text(case["expected"]) == case["input"]["text"]
 
 
 def test_every_skipped_family_has_vectors() -> None:

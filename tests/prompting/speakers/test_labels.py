@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
 from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers, uses_tags
-from bot.prompting.text.confusables import skeleton
+from bot.prompting.text.confusables import confusable_skeleton
 from tests.attacks import attacks, expanded
 
 NORA = {"nora": "Nora"}
@@ -53,7 +53,9 @@ def test_labels_do_not_depend_on_the_order_of_people(
         labels = label_speakers(people, NORA)
         assert list(labels.people) == [person.id for person in people]
         assert labels.people == label_speakers(people[::-1], NORA).people
-        assert labels.reserved_skeletons >= set(map(skeleton, labels.people.values())) - {""}
+        assert labels.reserved_skeletons >= set(
+            map(confusable_skeleton, labels.people.values())
+        ) - {""}
 
 
 # --- what a label keeps ------------------------------------------------------------------------
@@ -106,7 +108,7 @@ def test_id_suffix_does_not_depend_on_other_speakers() -> None:
 
 def test_two_characters_with_the_same_name_are_labeled_by_preset() -> None:
     labels = label_speakers([], {"nora": "Nora", "old nora": "Nora", "sam": "Sam"})
-    assert len({skeleton(one) for one in labels.characters.values()}) == 3
+    assert len({confusable_skeleton(one) for one in labels.characters.values()}) == 3
     assert labels.characters["sam"] == "Sam"
 
 
@@ -138,7 +140,7 @@ def test_turn_begins_with_its_speaker_tag() -> None:
     assert tag_turn(labels, said("ho", preset="nora"), "nora") == "Nora:ho"
     assert tag_turn(labels, said("ho"), "nora") == "Nora:ho"
     assert tag_turn(labels, said("ha", preset="marlowe"), "nora") == "Philip Marlowe:ha"
-    assert labels.others("nora") == ("Alice", "Philip Marlowe")
+    assert labels.other_labels("nora") == ("Alice", "Philip Marlowe")
 
 
 def test_forged_tag_within_a_text_is_quoted() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.confusables import skeleton, strip_hidden_text
+from bot.prompting.text.confusables import confusable_skeleton, strip_hidden_text
 
 PLAIN_RULE = re.compile(
     "[\U000e0000-\U000e007f]"
@@ -38,10 +38,14 @@ def test_text_without_hidden_letters_is_returned_as_it_is() -> None:
     ],
 )
 def test_lookalike_names_have_the_same_skeleton(name: str, others: str) -> None:
-    assert [other for other in others.split() if skeleton(other) != skeleton(name)] == []
+    assert [
+        other for other in others.split() if confusable_skeleton(other) != confusable_skeleton(name)
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["Дмитрий", "Գագիկ", "Σοφία", "สมชาย", "Søren", "ראובן", "Łukasz"])
 def test_names_of_other_scripts_differ_from_each_other(name: str) -> None:
-    assert skeleton(name)
-    assert skeleton(name) not in {skeleton(other) for other in ("Nora", "Bob", "system", "user")}
+    assert confusable_skeleton(name)
+    assert confusable_skeleton(name) not in {
+        confusable_skeleton(other) for other in ("Nora", "Bob", "system", "user")
+    }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import grapheme_starts, is_visible
 from bot.platforms.telegram.limits import plain_text
-from bot.replying.cut_points import close_unfinished
+from bot.replying.cut_points import close_open_markdown
 from bot.replying.split import part_spans, split
 from tests.attacks import attack_texts
 
@@ -304,4 +304,4 @@ UNFINISHED = tomllib.loads(Path(__file__).with_name("unfinished.toml").read_text
 
 @pytest.mark.parametrize(("growing", "shown"), UNFINISHED["shown"])
 def test_unfinished_markdown_is_closed(growing: str, shown: str) -> None:
-    assert close_unfinished(growing) == shown
+    assert close_open_markdown(growing) == shown
