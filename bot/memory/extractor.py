@@ -14,29 +14,12 @@ from functools import partial
 import structlog
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.memory import (
-    APPROVAL_KEY,
-    CheckedNote,
-    Memory,
-    MemoryPlace,
-    MemoryState,
-    SubjectKind,
-)
+from bot.chat.memory import APPROVAL_KEY, CheckedNote, Memory, MemoryPlace, MemoryState, SubjectKind
 from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
-from bot.memory.extraction import (
-    INSTRUCTION,
-    check_notes,
-    read_notes,
-    write_transcript,
-)
+from bot.memory.extraction import INSTRUCTION, check_notes, read_notes, write_transcript
 from bot.memory.recall import MemoryRecaller
-from bot.memory.summaries import (
-    ConversationQueue,
-    Summarizer,
-    background_prompt,
-    fit_turns,
-)
+from bot.memory.summaries import ConversationQueue, Summarizer, background_prompt, fit_turns
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model

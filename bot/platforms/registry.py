@@ -56,8 +56,7 @@ def imitable_platforms() -> Sequence[str]:
 def channel_limits(kind: str) -> Limits | None:
     """Return the limits of a platform's channels, or None if they are unknown."""
     spec = _SPECS.get(kind)
-    limits: Limits | None = resolve_name(spec.limits) if spec is not None and spec.limits else None
-    return limits
+    return resolve_name(spec.limits) if spec is not None and spec.limits else None
 
 
 def create_platform(
