@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests; a failed test shows the log of its service."""
 
+import itertools
 import os
 import random
 from collections.abc import AsyncIterator, Generator
@@ -15,6 +16,8 @@ from tests.support.model_server import Model
 from tests.support.service_process import Service
 from tests.support.shapes import Installer
 from tests.waiting import PATIENCE_SECONDS
+
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -63,13 +66,14 @@ async def service(
     request: pytest.FixtureRequest, platforms: Platforms, module_installer: Installer
 ) -> AsyncIterator[Service]:
     """Return an installed service that is not started; see the mark `ALONE_AND_IN_PAIRS`."""
+    platforms.forget_sessions()
+    platforms.telegram.updates.clear()  # an earlier installation may not have confirmed the last
     if getattr(request, "param", "alone") == "pair":
-        platforms.forget_sessions()
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
         async with module_installer.pair(url) as both:
             yield both
     else:
-        installed = module_installer.install("service")
+        installed = module_installer.install(f"service-{next(_numbers)}")
         yield installed
         await installed.kill()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
-from tests.support.features import ALONE_AND_IN_PAIRS, GROUPS, ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, GROUPS, ON_THE_WIRES, PRIVATE, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service, preset_json
 from tests.support.shapes import Installer
@@ -15,6 +15,11 @@ pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
 INSTEAD = "I would rather not say that here. Let’s talk about something else."
 REFUSED = "You may not use me where you wrote to me."
+
+
+def id_of_person(where: Chat) -> str:
+    who = where.people[0]
+    return f"telegram:{who}" if isinstance(where, TelegramChat) else f"discord:{who.id}"
 
 
 async def choose(where: Chat, line: str, reply: str = "Saved: ") -> None:
@@ -56,6 +61,7 @@ async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -
     platforms.discord.b.add_member_role(platforms.guild.id, bob.id, role.id)
     reply = await where.slash(platforms.admin, "access block", target=f"<@&{role.id}>")
     assert reply.content == f"Saved: block role discord:{role.id}."
+    await running.restart()
     await ask_in_vain(where, 1)
     said = where.texts()
     for command in ("context", "new"):  # the second one is answered in public
@@ -119,15 +125,19 @@ async def test_role_on_discord_runs_a_command_for_admins(
     given = {"name": "preset use", "target": f"<@&{role.id}>"}
     reply = await where.slash(platforms.admin, "access command", **given)
     assert reply.content == f"Saved: command preset use role discord:{role.id}."
+    await running.restart()
+    await where.ask_and_wait()  # a command would not wait for the next process that receives
     assert (await use(alice)).startswith("nova answers here")
     assert (await use(bob)).startswith("⚠ Only an admin can")
 
 
 @ALONE_AND_IN_PAIRS
 @pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:77")
-async def test_private_chats_are_opened_by_a_code(running: Service, platforms: Platforms) -> None:
-    operator = TelegramChat(platforms, "telegram_dm", 77, [77, 77])
-    private = platforms.telegram_dm()
+@at(*PRIVATE)
+async def test_private_chats_are_opened_by_a_code(
+    where: Chat, running: Service, platforms: Platforms
+) -> None:
+    operator, private = TelegramChat(platforms, "telegram_dm", 77, [77, 77]), where
     operator.say("/access dm pairing")
     await operator.shows_new("Anybody who writes to me in private gets a code")
     private.say("hello")
@@ -135,7 +145,7 @@ async def test_private_chats_are_opened_by_a_code(running: Service, platforms: P
     await running.restart()
     private.say("hello?")
     operator.say(f"/access approve {told.rpartition(': ')[2]}")
-    await operator.shows_new(f"telegram:{private.chat} may write to me in private.")
+    await operator.shows_new(f"{id_of_person(private)} may write to me in private.")
     await private.shows_new("I am tester.")
     await private.ask_and_wait()
     assert [text for text in private.texts() if "code" in text] == [told]
@@ -145,9 +155,12 @@ async def test_private_chats_are_opened_by_a_code(running: Service, platforms: P
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_privacy_commands_work_in_a_channel_that_is_off(where: Chat) -> None:
+async def test_privacy_commands_work_in_a_channel_that_is_off(
+    where: Chat, running: Service
+) -> None:
     await where.ask_and_wait()
     await choose(where, "/access off", "I am switched off here")
+    await running.restart()
     said = where.texts()
     where.ask()
     where.tell("/forget me")
@@ -155,6 +168,19 @@ async def test_privacy_commands_work_in_a_channel_that_is_off(where: Chat) -> No
     await choose(where, "/access on", "I am switched on here.")
     assert len(where.texts()) == len(said) + 2
     await where.ask_and_wait()
+
+
+@pytest.mark.runs_with(preset_json("tester", system="You are a tester.", tools=["time"]))
+@ALONE_AND_IN_PAIRS
+@at(*GROUPS)
+async def test_only_people_with_the_permission_have_tools(
+    where: Chat, running: Service, model: Model
+) -> None:
+    await choose(where, f"/access tools person {id_of_person(where).partition(':')[2]}")
+    await running.restart()
+    for who in (1, 0):
+        await where.ask_and_wait(who=who)
+        assert ("tools" in model.requests[-1]) == (who == 0)
 
 
 async def test_server_that_is_off_is_off_in_every_process(

@@ -1,6 +1,7 @@
 """Test /forget me and /export over both platforms' APIs, with the service as a process."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ LOCAL = {
 async def local_model(service: Service) -> None:
     await lend_model(service.data)
     (service.presets / "keeper.json").write_text(json.dumps(LOCAL))
+
+
+expected = Counter[tuple[int, str]]()
+"""How often people were told something in private, by person and beginning, in all tests."""
 
 
 async def say(where: Chat, text: str, who: int = 0) -> None:
@@ -109,7 +114,7 @@ async def test_person_opts_out_and_in_again(where: Chat, running: Service, model
     where.say(f"{mine} to all")
     async with running.killed_at("after_commit"):
         elsewhere.tell(f"{mine} Te05:3")
-    await is_told(elsewhere, OFF, times=2)
+    await is_told(elsewhere, OFF)
     where.say(f"{where.mention}quoted Te06:3", 1, reply_to=where.id_of(withheld))
     await where.shows_new(expected_answer("Te06:3"))
     sent = str(model.requests[requests:])
@@ -140,19 +145,26 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
     await is_told(where, "Your choice was deleted")
 
 
-async def is_told(where: Chat, beginning: str, times: int = 1) -> None:
-    """Wait until a person got a text a number of times, unseen by others in the group."""
+async def is_told(where: Chat, beginning: str) -> None:
+    """Wait until a person got such a text once more, unseen by others in the group."""
+    person = where.people[0]
+    expected[getattr(person, "id", person), beginning] += 1
+    times = expected[getattr(person, "id", person), beginning]
     await where.wait_until(lambda: sum(one.startswith(beginning) for one in where.alone()) == times)
     assert not [one for one in where.texts() if one.startswith(beginning)]
 
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_privacy_notice_is_shown_to_the_asker_only(where: Chat) -> None:
+async def test_privacy_notice_is_shown_to_the_asker_only(where: Chat, running: Service) -> None:
     if isinstance(where, TelegramChat):
-        where.platforms.telegram.chat(where.people[0])
+        where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
+    where.tell_as_admin(f"/privacy edit Ask {where.name}.")
+    await where.shows_new("/privacy now also says: ")
+    await running.restart()
     where.tell("/privacy")
     await is_told(where, "What I do with what you write here:")
+    assert any(one.endswith(f"Ask {where.name}.") for one in where.alone())
 
 
 async def test_forget_me_clears_summaries_and_slots(running: Service, platforms: Platforms) -> None:

@@ -115,6 +115,7 @@ async def test_topic_of_a_private_chat_has_its_own_preset_and_history(
     other = TelegramChat(where.platforms, where.kind, where.chat, where.people, topic=12)
     where.say("/preset use nova")
     await where.shows_new("nova answers here")
+    await running.restart()
     for chat in (where, other):
         question = chat.ask(text=f"in topic {chat.topic}")
         await chat.wait_until(lambda: question.answer in chat.texts())  # noqa: B023
