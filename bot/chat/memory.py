@@ -109,15 +109,10 @@ class MemoryPlace:
 
     def audience_with_reach(self, reach: Reach) -> Audience:
         """Return the audience of memories made here; in a private chat, `SERVER` means the chat."""
-        match reach:
-            case Reach.PRIVATE | Reach.CHANNEL:
-                return self.narrowest_audience
-            case Reach.SERVER:
-                # Nothing that is said in private has a server.
-                wider = Audience(Reach.SERVER, self.server)
-                return self.narrowest_audience if self.is_private else wider
-            case Reach.EVERYWHERE:
-                return Audience(Reach.EVERYWHERE)
+        if reach is Reach.EVERYWHERE:
+            return Audience(Reach.EVERYWHERE)
+        is_wider = reach is Reach.SERVER and not self.is_private
+        return Audience(Reach.SERVER, self.server) if is_wider else self.narrowest_audience
 
     def widest_allowed_audience(self, *consents: Consent) -> Audience:
         """Return the widest audience that all of these consents allow."""

@@ -116,7 +116,7 @@ def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
         value = JsonFields(None)  # `read_chat` reports the problem
     match value.values:
         case {"format": str(name), "memories": list(rows)} if name == _FORMAT:
-            return _read_rows([(one, one) for one in rows], owner)
+            return _read_rows([(JsonFields(one).text("text"), one) for one in rows], owner)
         case {"spec": _, "data": dict(fields)}:
             return _read_card(value.values, fields, owner)
         case {"entries": list() | dict() as entries}:
@@ -145,21 +145,17 @@ def _read_card(
     )
 
 
-def _read_entries(rows: Sequence[object]) -> list[tuple[object, object]]:
+def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
     """Return each entry's text and stored fields; without such fields, it is about the channel."""
-    texts = [{"text": JsonFields(one).values.get("content")} for one in rows]
-    others = {"about": _PLACE}
-    return [
-        (text, _find_troupe_fields(JsonFields(one).values) or others)
-        for text, one in zip(texts, rows, strict=True)
-    ]
+    entries, others = map(JsonFields, rows), {"about": _PLACE}
+    return [(one.text("content"), _find_troupe_fields(one.values) or others) for one in entries]
 
 
 def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
     return JsonFields(entry.get("extensions")).object_or_none(_OWN)
 
 
-def _read_rows(rows: Sequence[tuple[object, object]], owner: Memory) -> MemoryFile:
+def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
     if len(rows) > MAX_MEMORIES:
         raise UserError(
             translatable(
@@ -170,7 +166,7 @@ def _read_rows(rows: Sequence[tuple[object, object]], owner: Memory) -> MemoryFi
         )
     memories, others, unreadable = [], dict[str, None](), 0
     for text, fields in rows:
-        match _read_memory(JsonFields(text).text("text"), JsonFields(fields), owner):
+        match _read_memory(text, JsonFields(fields), owner):
             case Memory() as memory:
                 memories.append(memory)
             case str(name):
@@ -216,12 +212,9 @@ def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
     elif subject.kind is SubjectKind.CHARACTER:
         about = {"character": subject.name}
     fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
-    fields |= {"since": _to_time(memory.since)} if memory.since else {}
+    if memory.since:
+        fields["since"] = datetime.fromtimestamp(memory.since, UTC).isoformat()
     return fields | ({"pinned": True} if memory.is_pinned else {})
-
-
-def _to_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _read_time(text: str) -> float | None:
