@@ -17,17 +17,17 @@ from bot.chat.command import FORM_ACTIONS, parse_button, parse_command
 from bot.chat.incoming import (
     PERSON_HISTORY_PREFIX,
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     ForgetRequested,
     Incoming,
     IncomingMessage,
     MediaItem,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
     Quote,
-    ReactionChanged,
+    ReactionChange,
     SayRequested,
     ThreadTitle,
     parse_address,
@@ -45,8 +45,8 @@ _MAX_MESSAGES = 10_000
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
-T = TypeVar("T", IncomingMessage, ButtonPressed, MessagesDeleted)
-InThread = TypeVar("InThread", bound=IncomingMessage | ButtonPressed | ReactionChanged)
+T = TypeVar("T", IncomingMessage, ButtonPress, MessageDeletion)
+InThread = TypeVar("InThread", bound=IncomingMessage | ButtonPress | ReactionChange)
 
 
 class HistoryRouter:
@@ -72,7 +72,7 @@ class HistoryRouter:
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Yield events once per history; the block must store them before later ones are routed."""
-        if any(isinstance(event, ReactionChanged) for event in events):
+        if any(isinstance(event, ReactionChange) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
         scopes = [
@@ -92,7 +92,7 @@ class HistoryRouter:
                 )
             yield routed
 
-    async def route_press(self, pressed: ButtonPressed) -> ButtonPressed:
+    async def route_press(self, pressed: ButtonPress) -> ButtonPress:
         """Return a button press, assigned to the history of the message with the button."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
@@ -141,7 +141,7 @@ class HistoryRouter:
 
     async def _locate_reaction(self, event: Incoming) -> Incoming | None:
         """Return a reaction with its message's history, or None if the message is unknown."""
-        if not isinstance(event, ReactionChanged):
+        if not isinstance(event, ReactionChange):
             return event
         places = await self._index.find_places(event.address, [event.message_id])
         if not places:
@@ -159,13 +159,13 @@ class HistoryRouter:
                 if event.message_id is not None:
                     self._received[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
-            case MessageEdited(said=message):
+            case MessageEdit(said=message):
                 return await self._route_edit(event, message, scope)
-            case MessagesDeleted():
+            case MessageDeletion():
                 return await self._route_deletion(event)
-            case ButtonPressed():
+            case ButtonPress():
                 return [await self._route_press(event)]
-            case ReactionChanged() | ChatJoined() | ForgetRequested() | SayRequested():
+            case ReactionChange() | ChatJoin() | ForgetRequested() | SayRequested():
                 return [event]
 
     async def _find_history(
@@ -227,8 +227,8 @@ class HistoryRouter:
         return own
 
     async def _route_edit(
-        self, edited: MessageEdited, message: IncomingMessage, scope: HistoryScope
-    ) -> Sequence[MessageEdited]:
+        self, edited: MessageEdit, message: IncomingMessage, scope: HistoryScope
+    ) -> Sequence[MessageEdit]:
         """Return an edit once per history; all but the first are `is_late` and cause no answer."""
         histories: Sequence[str] = ()
         if message.message_id is not None:
@@ -252,7 +252,7 @@ class HistoryRouter:
             ),
         ]
 
-    async def _route_deletion(self, deleted: MessagesDeleted) -> Sequence[MessagesDeleted]:
+    async def _route_deletion(self, deleted: MessageDeletion) -> Sequence[MessageDeletion]:
         ids, channel = deleted.message_ids, deleted.address.channel
         places = await self._index.find_places(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
@@ -265,7 +265,7 @@ class HistoryRouter:
             ),
         ]
 
-    async def _route_press(self, pressed: ButtonPressed) -> ButtonPressed:
+    async def _route_press(self, pressed: ButtonPress) -> ButtonPress:
         address, data = pressed.address, parse_button(pressed)
         if data is not None:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
@@ -394,23 +394,23 @@ def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None
     """Remove the words of people who opted out from an event; return None if nothing is left."""
     if not opted_out:
         return event
-    if isinstance(event, ButtonPressed | ReactionChanged):
+    if isinstance(event, ButtonPress | ReactionChange):
         event = _remove_title_by(event, opted_out)
     match event:
         case IncomingMessage():
             return redact_message(event, opted_out)
-        case MessageEdited(said=message) if message.author.id in opted_out:
+        case MessageEdit(said=message) if message.author.id in opted_out:
             return None
-        case MessageEdited(said=message):
+        case MessageEdit(said=message):
             return replace(event, said=_remove_words_by(message, opted_out))
-        case ButtonPressed(author=Person(id=person)) if person in opted_out:
+        case ButtonPress(author=Person(id=person)) if person in opted_out:
             button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
             values = () if is_form else event.values
             return replace(event, author=replace(event.author, name=""), values=values)
-        case ChatJoined(author=Person(id=person)) if person in opted_out:
+        case ChatJoin(author=Person(id=person)) if person in opted_out:
             return replace(event, author=None)
-        case ReactionChanged(author=Person(id=person)) if person in opted_out:
+        case ReactionChange(author=Person(id=person)) if person in opted_out:
             return None
         case _:
             return event
@@ -488,9 +488,9 @@ def to_storable_event(incoming: Incoming) -> Incoming:
     match incoming:
         case IncomingMessage():
             return to_storable_message(incoming)
-        case MessageEdited():
+        case MessageEdit():
             return replace(incoming, said=to_storable_message(incoming.said))
-        case ButtonPressed():
+        case ButtonPress():
             values = tuple(to_storable_text(value) for value in incoming.values)
             masked = tuple(map(mask_pasted_tokens, values))
             return replace(
@@ -502,14 +502,14 @@ def to_storable_event(incoming: Incoming) -> Incoming:
                 has_masked_token=incoming.has_masked_token or masked != values,
                 thread_title=_to_storable_title(incoming.thread_title),
             )
-        case ReactionChanged():
+        case ReactionChange():
             author, title = incoming.author, _to_storable_title(incoming.thread_title)
             return replace(incoming, author=_to_storable_person(author), thread_title=title)
-        case ChatJoined(author=Person() as author):
+        case ChatJoin(author=Person() as author):
             return replace(incoming, author=_to_storable_person(author))
         case SayRequested(text=text):
             return replace(incoming, text=mask_pasted_tokens(to_storable_text(text)))
-        case ChatJoined() | MessagesDeleted() | ForgetRequested():
+        case ChatJoin() | MessageDeletion() | ForgetRequested():
             return incoming
 
 

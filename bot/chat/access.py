@@ -8,7 +8,7 @@ COMMAND_LINE = "command line"
 """The author of changes made with the command `troupe`."""
 
 
-class TokenScope(StrEnum):
+class ApiScope(StrEnum):
     """What an API token allows. A logged-in person may do all of it."""
 
     READ = "read"
@@ -26,7 +26,7 @@ class ApiToken:
     """An API token's description, without the token itself."""
 
     name: str
-    scopes: tuple[TokenScope, ...]
+    scopes: tuple[ApiScope, ...]
     """Sorted."""
     created_at: float
     """In Unix seconds."""

@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 
-from bot.chat.incoming import ButtonPressed, to_storable_text
+from bot.chat.incoming import ButtonPress, to_storable_text
 from bot.value_class import value_class
 
 
@@ -142,7 +142,7 @@ def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
-def parse_button(pressed: ButtonPressed) -> ButtonData | None:
+def parse_button(pressed: ButtonPress) -> ButtonData | None:
     """Parse the data of a pressed button. Return None if the button is not under an answer."""
     found = _DATA.fullmatch(to_storable_text(pressed.data))
     if found is None:

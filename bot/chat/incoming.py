@@ -243,7 +243,7 @@ class IncomingMessage:
 
 
 @value_class
-class MessageEdited:
+class MessageEdit:
     """An author edited a message."""
 
     external_key: str
@@ -271,7 +271,7 @@ class MessageEdited:
 
 
 @value_class
-class MessagesDeleted:
+class MessageDeletion:
     """Somebody deleted messages of one channel on the platform."""
 
     address: Address
@@ -285,7 +285,7 @@ class MessagesDeleted:
 
 
 @value_class
-class ButtonPressed:
+class ButtonPress:
     """A person pressed a button or chose from a menu under one of the bot's messages."""
 
     address: Address
@@ -342,7 +342,7 @@ def parse_reaction(emoji: str) -> Reaction | None:
 
 
 @value_class
-class ReactionChanged:
+class ReactionChange:
     """A person added a reaction to a message, or removed theirs."""
 
     address: Address
@@ -365,7 +365,7 @@ class ReactionChanged:
 
 
 @value_class
-class ChatJoined:
+class ChatJoin:
     """The bot was added to a group or server, or somebody opened a chat with it."""
 
     address: Address
@@ -432,11 +432,11 @@ def create_forget_requests(
 
 Incoming: TypeAlias = (
     IncomingMessage
-    | MessageEdited
-    | MessagesDeleted
-    | ButtonPressed
-    | ReactionChanged
-    | ChatJoined
+    | MessageEdit
+    | MessageDeletion
+    | ButtonPress
+    | ReactionChange
+    | ChatJoin
     | ForgetRequested
     | SayRequested
 )
@@ -445,7 +445,7 @@ Incoming: TypeAlias = (
 def person_ids_in(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event contains, the author first."""
     match event:
-        case MessageEdited(said=message) | (IncomingMessage() as message):
+        case MessageEdit(said=message) | (IncomingMessage() as message):
             found = [message.author.id, message.forwarded_from]
             if message.quote is not None:
                 quoted = message.quote.author
@@ -453,17 +453,17 @@ def person_ids_in(event: Incoming) -> tuple[str, ...]:
             found += [message.thread_title.person] if message.thread_title else []
             return tuple(one for one in found if one)
         case (
-            ButtonPressed(author=author, thread_title=title)
-            | ReactionChanged(author=author, thread_title=title)
+            ButtonPress(author=author, thread_title=title)
+            | ReactionChange(author=author, thread_title=title)
         ):
             return (author.id,) if title is None else (author.id, title.person)
-        case ChatJoined(author=Person(id=person)):
+        case ChatJoin(author=Person(id=person)):
             return (person,)
         case _:
             return ()
 
 
-Request: TypeAlias = IncomingMessage | ButtonPressed
+Request: TypeAlias = IncomingMessage | ButtonPress
 """A message or button press; its author may lack the permission for what it requests."""
 
 

@@ -84,7 +84,7 @@ MAX_CRASHES = 24
 """How many process deaths during a message, whatever the cause, make it a dead letter."""
 
 
-class ProcessingState(IntEnum):
+class AttemptState(IntEnum):
     """How a message is being processed, stored to find which message may have caused a crash."""
 
     NONE = 0
@@ -520,11 +520,11 @@ def to_repeated_question(
         quote=None,
         wake=WakeReason.DM,
         repeated_files=question.files,
-        earlier_files=files_of_unanswered_questions(before),
+        earlier_files=unanswered_files(before),
     )
 
 
-def files_of_unanswered_questions(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
+def unanswered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
     """Return the files of the questions at the end of `before`, which have no answer yet."""
     gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
     return tuple(file for one in reversed(gathered) for file in one.files)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from bot.chat.access import ApiToken, TokenScope
+from bot.chat.access import ApiScope, ApiToken
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
@@ -109,12 +109,12 @@ def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")])
     print_line(f"revoked {name}")
 
 
-def _parse_scope(name: str) -> TokenScope:
+def _parse_scope(name: str) -> ApiScope:
     try:
-        return TokenScope(name.strip().lower())
+        return ApiScope(name.strip().lower())
     except ValueError:
-        near = difflib.get_close_matches(name, list(TokenScope), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TokenScope)}"
+        near = difflib.get_close_matches(name, list(ApiScope), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ApiScope)}"
         raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
 
 

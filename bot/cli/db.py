@@ -11,12 +11,7 @@ import typer
 from sqlalchemy.exc import ArgumentError
 
 from bot.chat.incoming import parse_address
-from bot.cli.installation import (
-    print_converted_rows,
-    record_change,
-    require_database,
-    use_installation,
-)
+from bot.cli.installation import log_change, print_converted, require_database, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
@@ -160,9 +155,7 @@ def restore_database(
         now = SystemClock().now()
         until = min(last_write_time(database) or now, now)
         part = copy_backup(file, database)
-        report = run_async(
-            _prepare_restored_database(settings, f"sqlite:///{part}", tombstones, until)
-        )
+        report = run_async(_prepare_restored(settings, f"sqlite:///{part}", tombstones, until))
         old = replace_database(part, database, until)
         _delete_slots(settings)
     _print_restore_report(*report, len(tombstones))
@@ -189,9 +182,7 @@ def finish_restore(
     until = _parse_moment(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        report = run_async(
-            _prepare_restored_database(settings, settings.sqlalchemy_url, tombstones, until)
-        )
+        report = run_async(_prepare_restored(settings, settings.sqlalchemy_url, tombstones, until))
         _delete_slots(settings)
     _print_restore_report(*report, len(tombstones))
 
@@ -220,15 +211,15 @@ async def _copy(source_url: str, target_url: str) -> int:
         open_without_decrypting(source_url) as source,
         open_without_decrypting(target_url) as target,
     ):
-        return await copy_rows(source, target, print_converted_rows)
+        return await copy_rows(source, target, print_converted)
 
 
 def _rewrite_texts(action: str) -> int:
     """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
     async def convert(database: Database) -> int:
-        await record_change(database, action, "all")  # first: the rest may be interrupted
-        return await rewrite_texts(database, print_converted_rows)
+        await log_change(database, action, "all")  # first: the rest may be interrupted
+        return await rewrite_texts(database, print_converted)
 
     return use_installation(convert)
 
@@ -240,14 +231,14 @@ async def _upgrade(settings: Settings) -> str | None:
     return await read_revision(settings.sqlalchemy_url)
 
 
-async def _prepare_restored_database(
+async def _prepare_restored(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], until: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
         report = await prepare_restored(database, tombstones, until, SystemClock().now())
         await _forget_in_web_channels(database, tombstones)
         answered = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-        await record_change(database, "restore database", f"answered until {answered}")
+        await log_change(database, "restore database", f"answered until {answered}")
     return report
 
 

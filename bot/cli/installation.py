@@ -103,7 +103,7 @@ def change_installation(
     async def change_and_record(database: Database) -> T:
         result = await change(database)
         if result:
-            await record_change(database, action, subject, after=after)
+            await log_change(database, action, subject, after=after)
             if topic is not None:
                 await signal_all(topic, [subject])
         return result
@@ -111,7 +111,7 @@ def change_installation(
     return use_installation(change_and_record, must_exist=must_exist)
 
 
-async def record_change(
+async def log_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
     entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before, after)
@@ -126,7 +126,7 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
         await signals.publish_signal(url.get_secret_value(), topic, keys)
 
 
-def print_converted_rows(table: str, rows: int) -> None:
+def print_converted(table: str, rows: int) -> None:
     print_progress(f"{table}: {rows} rows")
 
 
@@ -236,7 +236,7 @@ def retry_dead_letter(name: _Name) -> None:
         key = await DeadLetters(database, SystemClock()).retry(name)
         if key is None:
             raise _no_dead_letter(name)
-        await record_change(database, "retry dead letter", name, key)
+        await log_change(database, "retry dead letter", name, key)
         await signal_all(CONVERSATIONS, [key])
         return key
 
@@ -251,7 +251,7 @@ def drop_dead_letter(name: _Name) -> None:
         if not await DeadLetters(database, SystemClock()).drop(name):
             raise _no_dead_letter(name)
         await database.truncate_log()
-        await record_change(database, "drop dead letter", name)
+        await log_change(database, "drop dead letter", name)
 
     use_installation(drop)
     print_line(f"dropped {name}")
@@ -394,7 +394,7 @@ def export(
         at = datetime.fromtimestamp(clock.now(), UTC)
         exported = await export_messages(PersonalData(database, clock), person, at)
         if any(exported[1:]):
-            await record_change(database, "export person", person)
+            await log_change(database, "export person", person)
         return exported
 
     file, messages, others = use_installation(read)
@@ -453,7 +453,7 @@ def forget(
             if not place.partition(":")[2].isdecimal():
                 changed = await data.forget_characters(place)
         await request_deletion(database, clock, keys, user, changed)
-        await record_change(database, "forget", subject)
+        await log_change(database, "forget", subject)
         await signal_all(CHAT_SETTINGS, changed)
         await signal_all(CONVERSATIONS, keys)
         return keys
@@ -489,7 +489,7 @@ def add_key(
 
     async def add(database: Database) -> None:
         await ProviderKeys(database, SystemClock()).add(provider, token)
-        await record_change(database, "add provider key", provider)
+        await log_change(database, "add provider key", provider)
 
     use_installation(add, must_exist=False)
     print_line(
@@ -522,8 +522,8 @@ def rotate() -> None:
 
     async def rotate_all(database: Database) -> tuple[int, int]:
         count = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
-        await record_change(database, "rotate encryption key", "all")
-        return count, await rewrite_texts(database, print_converted_rows)
+        await log_change(database, "rotate encryption key", "all")
+        return count, await rewrite_texts(database, print_converted)
 
     keys, rows = use_installation(rotate_all, must_exist=False)
     print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")

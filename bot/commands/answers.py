@@ -12,7 +12,7 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import ButtonPressed, ChatJoined, IncomingMessage, MessageEdited
+from bot.chat.incoming import ButtonPress, ChatJoin, IncomingMessage, MessageEdit
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, to_repeated_question
 from bot.commands.authority import (
     AdminCheck,
@@ -196,13 +196,13 @@ class AnswerButtons:
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
-    route: Callable[[ButtonPressed], Awaitable[ButtonPressed]]
+    route: Callable[[ButtonPress], Awaitable[ButtonPress]]
     """Returns a press with the address of the history that the press belongs to."""
     access: AccessRules
-    limit: Callable[[ButtonPressed], Awaitable[Text | None]] | None = None
+    limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
-    async def find_refusal_reason(self, pressed: ButtonPressed) -> str | None:
+    async def find_refusal_reason(self, pressed: ButtonPress) -> str | None:
         """Return why a press is refused, or None. This is checked before the press is stored."""
         data = parse_button(pressed)
         try:
@@ -221,7 +221,7 @@ class AnswerButtons:
             return None
         return None
 
-    async def find(self, pressed: ButtonPressed, data: ButtonData) -> Exchange:
+    async def find(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
         if (
             data.action not in _ALWAYS_ALLOWED
@@ -251,7 +251,7 @@ class AnswerButtons:
             raise UserError(MOVED_ON)
         return exchange
 
-    async def find_to_change(self, pressed: ButtonPressed, data: ButtonData) -> Exchange:
+    async def find_to_change(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
         """Return a button's exchange; an admin's change to another person's answer is audited."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
@@ -323,20 +323,20 @@ class AnswerButtons:
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS, audited_as="read context")
 
-    async def _check_stop(self, pressed: ButtonPressed, data: ButtonData) -> None:
+    async def _check_stop(self, pressed: ButtonPress, data: ButtonData) -> None:
         address = pressed.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
         asked = await self.inbox.find_in_progress(address, key)
         if not asked:
             raise UserError(translatable("No answer is being written here."))
         authors = (
-            one.said.author if isinstance(one, MessageEdited) else one.author
+            one.said.author if isinstance(one, MessageEdit) else one.author
             for one in asked
-            if isinstance(one, IncomingMessage | ButtonPressed | ChatJoined | MessageEdited)
+            if isinstance(one, IncomingMessage | ButtonPress | ChatJoin | MessageEdit)
         )
         await self._check_author(pressed, {one.id for one in authors if one is not None})
 
-    async def _check_author(self, pressed: ButtonPressed, author_ids: Collection[str]) -> None:
+    async def _check_author(self, pressed: ButtonPress, author_ids: Collection[str]) -> None:
         if pressed.author.id in author_ids:
             return
         is_admin = await self.admins.is_known_admin(pressed)

@@ -8,7 +8,7 @@ import structlog
 
 from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
-from bot.chat.incoming import Address, ButtonPressed, IncomingMessage, Person, Request
+from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Person, Request
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, PrivateError, UserError
 from bot.ports import ChatSettings, Clock
@@ -76,7 +76,7 @@ class AdminCheck:
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
         # Who pressed a button waits, and so does what was received together with the press.
-        seconds = self.press_seconds if isinstance(incoming, ButtonPressed) else None
+        seconds = self.press_seconds if isinstance(incoming, ButtonPress) else None
         try:
             async with asyncio.timeout(seconds):
                 return await self._ask_platform(incoming)

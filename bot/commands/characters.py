@@ -112,10 +112,7 @@ class CharacterHandlers:
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        fields, card = (
-            _split_form_fields(request.argument),
-            await self.download_attached_file(incoming),
-        )
+        fields, card = (_form_fields(request.argument), await self.download_attached_file(incoming))
         if card is None:
             if len(fields) < 2:  # a name and a persona
                 raise UserError(_HOW_TO_ADD)
@@ -125,9 +122,7 @@ class CharacterHandlers:
         preset = await self._convert_card(card, incoming)
         if fields:  # it is called as its author says
             preset = with_changed_texts(preset, {"name": fields[0]})
-        return _ready_reply(
-            await self._store_under_unused_name(request, preset, character_owner(incoming))
-        )
+        return _ready_reply(await self._store_as_new(request, preset, character_owner(incoming)))
 
     @command(
         "character use",
@@ -160,7 +155,7 @@ class CharacterHandlers:
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        wanted, *fields = _split_form_fields(request.argument) or [""]
+        wanted, *fields = _form_fields(request.argument) or [""]
         name = await self.find_full_name(wanted, character_owner(incoming), "/character edit")
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = with_changed_texts(
@@ -190,7 +185,7 @@ class CharacterHandlers:
             raise UserError(_IN_SERVER)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
         return _ready_reply(
-            await self._store_under_unused_name(
+            await self._store_as_new(
                 request, await self.load_newest_version(name), character_owner(incoming)
             )
         )
@@ -312,9 +307,7 @@ class CharacterHandlers:
             character_owner(message),
             self.resolver.find_behavior_preset(request.active),
         )
-        given = await self._store_under_unused_name(
-            request, await self._convert_card(card, message), owner
-        )
+        given = await self._store_as_new(request, await self._convert_card(card, message), owner)
         found = await self.resolver.characters.find(
             f"{owner}{OWNER_SEPARATOR}{given.name}", behavior
         )
@@ -322,9 +315,7 @@ class CharacterHandlers:
             raise _missing_character_error(given.name)
         return found[0]
 
-    async def _store_under_unused_name(
-        self, request: CommandRequest, preset: Preset, owner: str
-    ) -> Preset:
+    async def _store_as_new(self, request: CommandRequest, preset: Preset, owner: str) -> Preset:
         """Store a new character under an unused name, only once even if repeated after a crash."""
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server
@@ -375,7 +366,7 @@ def _ready_reply(preset: Preset) -> CommandResult:
     return CommandResult(text, changes_channel=True)
 
 
-def _split_form_fields(text: str) -> list[str]:
+def _form_fields(text: str) -> list[str]:
     """Split typed text at `|`, or a submitted form into all its fields, even empty ones."""
     if FIELD_END in text:
         fields = [one.strip() for one in text.split(FIELD_END)]

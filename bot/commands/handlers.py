@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.incoming import ChatJoined, Incoming
+from bot.chat.incoming import ChatJoin, Incoming
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
@@ -112,7 +112,7 @@ class CommandHandlers:
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
 
-    async def greet(self, arrival: ChatJoined, active: ActiveCharacters) -> CommandResult:
+    async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         greeting = await self._greeting(arrival, active)
         if (
@@ -123,7 +123,7 @@ class CommandHandlers:
         texts = [greeting.text, notice] if greeting.text else [notice]
         return replace(greeting, text=join_texts(texts, "\n\n"))
 
-    async def _greeting(self, arrival: ChatJoined, active: ActiveCharacters) -> CommandResult:
+    async def _greeting(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         text = "" if greeting else _introduction(preset, is_private=arrival.opens_chat)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
-from bot.chat.incoming import ButtonPressed, Person, Request
+from bot.chat.incoming import ButtonPress, Person, Request
 from bot.chat.memory import (
     APPROVAL_KEY,
     Audience,
@@ -173,9 +173,7 @@ class MemoryHandlers:
         if text:
             subject, text = self._split_subject(request, text)
             new = replace(
-                _empty_memory_about(message, message.author),
-                subject=subject,
-                text=_check_text(text),
+                _empty_memory(message, message.author), subject=subject, text=_check_text(text)
             )
         elif message.quote is None:
             raise UserError(_NOTHING_SAID)
@@ -187,7 +185,7 @@ class MemoryHandlers:
         stored = await self._store(message, new)
         return await self._show_detail(request, stored, translatable("I will remember:"))
 
-    async def remember_reaction(self, reacted: ButtonPressed, turn: Turn) -> None:
+    async def remember_reaction(self, reacted: ButtonPress, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
         await self._store(reacted, await self._create_quotation(reacted, turn))
 
@@ -213,10 +211,7 @@ class MemoryHandlers:
     )
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
-        old, reader = (
-            await self._find_by_number(request),
-            await self._reader_with_admin_rights(request),
-        )
+        old, reader = (await self._find_by_number(request), await self._admin_reader(request))
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._show_detail(request, changed)
 
@@ -232,10 +227,7 @@ class MemoryHandlers:
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        if (
-            await self.memories.forget(old.id, await self._reader_with_admin_rights(request))
-            is None
-        ):
+        if await self.memories.forget(old.id, await self._admin_reader(request)) is None:
             raise UserError(_NOT_YOURS)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
@@ -283,10 +275,7 @@ class MemoryHandlers:
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
-            old, reader = (
-                await self._find_by_number(request),
-                await self._reader_with_admin_rights(request),
-            )
+            old, reader = (await self._find_by_number(request), await self._admin_reader(request))
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._show_detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
@@ -380,7 +369,7 @@ class MemoryHandlers:
         if (data := await self.characters.download_attached_file(message)) is None:
             raise UserError(_NO_FILE)
         file = await asyncio.to_thread(
-            read_memory_file, data, _empty_memory_about(message, message.author)
+            read_memory_file, data, _empty_memory(message, message.author)
         )
         if file.chat is not None and not message.is_private:
             raise UserError(_ONLY_PRIVATE)
@@ -519,12 +508,12 @@ class MemoryHandlers:
         for one in request.active.presets if colon else ():
             if wanted in {preset_id(one.shown_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), rest
-        return _empty_memory_about(message, message.author).subject, text
+        return _empty_memory(message, message.author).subject, text
 
     async def _create_quotation(self, by: Request, turn: Turn) -> Memory:
         """Return a memory that quotes a turn; raises `UserError` if its speaker disallows it."""
         text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
-        new = replace(_empty_memory_about(by, speaker or by.author), text=text)
+        new = replace(_empty_memory(by, speaker or by.author), text=text)
         if speaker is None:
             name = turn.preset or ""
             shown = self.characters.resolver.character_names({name})[name]
@@ -553,7 +542,7 @@ class MemoryHandlers:
             )
         return stored
 
-    async def _reader_with_admin_rights(self, request: CommandRequest) -> MemoryReader:
+    async def _admin_reader(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
         return replace(_reader_of_message(request.incoming), is_admin=is_admin)
 
@@ -673,7 +662,7 @@ def _reader_of_message(message: Request) -> MemoryReader:
     return MemoryReader(message.author.id, _place_of_message(message))
 
 
-def _empty_memory_about(message: Request, person: Person) -> Memory:
+def _empty_memory(message: Request, person: Person) -> Memory:
     """Return a memory about a person whose text is still empty, added by hand in this chat."""
     return Memory(
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import ButtonAction, ButtonData, CommandOption, encode_button
-from bot.chat.incoming import ButtonPressed
+from bot.chat.incoming import ButtonPress
 from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.chat.session import ChatSetting, HistoryScope, shown_name
 from bot.commands.authority import AdminCheck
@@ -154,7 +154,7 @@ class SettingMenus:
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
 
     async def command_line(
-        self, data: ButtonData, pressed: ButtonPressed, active: Collection[str]
+        self, data: ButtonData, pressed: ButtonPress, active: Collection[str]
     ) -> str | None:
         """Return the chosen command, if any; raises `UserError` if its preset no longer exists."""
         entered = " ".join("".join(pressed.values).split())
@@ -187,7 +187,7 @@ class SettingMenus:
             case _:
                 return await self.settings(request)
 
-    async def _chosen_preset(self, pressed: ButtonPressed) -> str:
+    async def _chosen_preset(self, pressed: ButtonPress) -> str:
         for name in await self.resolver.list_descriptions(pressed):
             if _hash_for_button(name) in pressed.values:
                 return name

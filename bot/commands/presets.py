@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
-from bot.chat.incoming import ChatJoined, IncomingMessage, WakeReason
+from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import SettingMenus, describe_origin
@@ -192,7 +192,7 @@ async def begin_session(
 
 async def with_greeting(
     resolver: PresetResolver,
-    where: IncomingMessage | ChatJoined,
+    where: IncomingMessage | ChatJoin,
     result: CommandResult,
     preset: Preset,
     greeting: str | None,

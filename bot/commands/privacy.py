@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import (
-    ChatJoined,
+    ChatJoin,
     Incoming,
     IncomingMessage,
-    MessagesDeleted,
+    MessageDeletion,
     Request,
     create_forget_requests,
 )
@@ -110,7 +110,7 @@ class DeletionRequests:
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
         """Queue the deletion of the copies that a message has in other histories."""
         if message.address.history:
-            deleted = MessagesDeleted(
+            deleted = MessageDeletion(
                 address=message.address,
                 external_key=f"{message.external_key}:copies",
                 message_ids=(message_id,),
@@ -316,7 +316,7 @@ class PrivacyNotice:
         ]
         return join_texts(lines)
 
-    async def notice_on_joining(self, arrival: ChatJoined) -> Text | None:
+    async def notice_on_joining(self, arrival: ChatJoin) -> Text | None:
         """Return the short notice for a server that the bot joins; None if shown within a day."""
         scopes, server = arrival.scopes, arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)

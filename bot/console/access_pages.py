@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import ApiToken, AuditEntry, TokenScope
+from bot.chat.access import ApiScope, ApiToken, AuditEntry
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
 from bot.console.pages import static_files
 from bot.console.routes import (
@@ -51,7 +51,7 @@ class SessionPages(RouteGroup):
     is_https: bool
     home: str
 
-    @route("GET /", TokenScope.READ)
+    @route("GET /", ApiScope.READ)
     async def redirect_home(self) -> web.Response:
         return redirect(self.home)
 
@@ -84,7 +84,7 @@ class SessionPages(RouteGroup):
         self._set_session_cookie(response, session, int(SESSION_SECONDS))
         return response
 
-    @route("POST /logout", TokenScope.READ)
+    @route("POST /logout", ApiScope.READ)
     async def log_out(self, request: ConsoleRequest) -> web.Response:
         await self.logins.log_out(request.http.cookies.get(self.cookie, ""))
         response = redirect("/login")
@@ -128,8 +128,8 @@ _KIND = "token"
 class PolicyPage(RouteGroup):
     describe: Callable[[], Sequence[PolicySection]]
 
-    @route("GET /policy", TokenScope.READ, template="policy.html")
-    @route("GET /api/v1/policy", TokenScope.READ)
+    @route("GET /policy", ApiScope.READ, template="policy.html")
+    @route("GET /api/v1/policy", ApiScope.READ)
     async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
         """Get what is stored about people, by kind of data."""
         return {"kinds": self.describe()}
@@ -144,27 +144,27 @@ class AccessPage(RouteGroup):
     clock: Clock
     events: EventLog
 
-    @route("GET /api/v1/events", TokenScope.READ)
+    @route("GET /api/v1/events", ApiScope.READ)
     async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
         """List the newest webhook events, and whether each was sent."""
         return {"events": await self.events.list_recent()}
 
-    @route("GET /access", TokenScope.READ)
+    @route("GET /access", ApiScope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
         """Show the audit log and, if the caller may list them, the API tokens."""
-        may_list = TokenScope.OPERATE in request.caller.scopes
+        may_list = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._newest_entries(request.caller, _PAGE_ENTRIES)
         events = await self.events.list_recent()
         return Page("access.html", {"tokens": tokens, "entries": entries, "events": events})
 
-    @route("GET /api/v1/tokens", TokenScope.OPERATE)
+    @route("GET /api/v1/tokens", ApiScope.OPERATE)
     async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:
         """List the API tokens."""
         return {"tokens": await self.tokens.api_tokens()}
 
-    @route("DELETE /api/v1/tokens/{name}", TokenScope.OPERATE)
-    @route("POST /access/revoke", TokenScope.OPERATE, then="/access")
+    @route("DELETE /api/v1/tokens/{name}", ApiScope.OPERATE)
+    @route("POST /access/revoke", ApiScope.OPERATE, then="/access")
     async def revoke(
         self,
         request: ConsoleRequest,
@@ -177,7 +177,7 @@ class AccessPage(RouteGroup):
         await self.audit.record(AuditEntry(now, request.caller.name, "revoke token", name))
         return {"name": name}
 
-    @route("GET /api/v1/audit", TokenScope.READ)
+    @route("GET /api/v1/audit", ApiScope.READ)
     async def list_changes(
         self, request: ConsoleRequest, limit: Annotated[int, Field(ge=1, le=1000)] = 100
     ) -> Mapping[str, Sequence[AuditEntry]]:
@@ -187,7 +187,7 @@ class AccessPage(RouteGroup):
     async def _newest_entries(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
         """Return the newest audit entries, with token names only if the reader may list tokens."""
         entries = await self.audit.newest(limit)
-        if TokenScope.OPERATE in reader.scopes:
+        if ApiScope.OPERATE in reader.scopes:
             return entries
         return [_without_token_names(one, reader) for one in entries]
 

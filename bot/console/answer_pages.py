@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
@@ -41,7 +41,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
-    download_response,
+    as_download,
     redirect,
     route,
 )
@@ -248,7 +248,7 @@ class AnswerPages(RouteGroup):
     clock: Clock
     _counted: tuple[float, Mapping[str, Mapping[str, int]]] = (-math.inf, {})
 
-    @route("GET /api/v1/answers", TokenScope.READ)
+    @route("GET /api/v1/answers", ApiScope.READ)
     async def list_answers(
         self, query: AnswerQuery
     ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
@@ -257,7 +257,7 @@ class AnswerPages(RouteGroup):
         rows = [answer_row(one, self.prompts.mask) for one in found.answers]
         return {"answers": rows, "next_before": found.next_before}
 
-    @route("GET /answers", TokenScope.READ)
+    @route("GET /answers", ApiScope.READ)
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
@@ -288,12 +288,12 @@ class AnswerPages(RouteGroup):
             self._counted = (self.clock.monotonic(), counts)
         return counts
 
-    @route("GET /answers.jsonl", TokenScope.READ)
+    @route("GET /answers.jsonl", ApiScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object in each line."""
         found = await self.answers.search(query.to_search(), _MAX_EXPORTED)
         lines = [self._export_line(one) for one in found.answers]
-        return download_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
+        return as_download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
     def _export_line(self, answer: StoredAnswer) -> str:
         masked = masked_answer(answer, self.prompts.mask)
@@ -309,7 +309,7 @@ class AnswerPages(RouteGroup):
     async def _find(self, number: int) -> StoredAnswer:
         return masked_answer(await find_answer(self.answers, number), self.prompts.mask)
 
-    @route("GET /api/v1/answers/{number}", TokenScope.READ)
+    @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
         """Get an answer with its text and the details of its prompt."""
         answer = await self._find(number)
@@ -324,7 +324,7 @@ class AnswerPages(RouteGroup):
             "feedback": await self.answers.find_feedback(number),
         }
 
-    @route("GET /api/v1/answers/{number}/prompt", TokenScope.READ)
+    @route("GET /api/v1/answers/{number}/prompt", ApiScope.READ)
     async def show_prompt(
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
@@ -350,7 +350,7 @@ class AnswerPages(RouteGroup):
         except BackendUnavailable as error:
             raise RequestRefused(409, str(error)) from None
 
-    @route("GET /answers/{number}", TokenScope.READ)
+    @route("GET /answers/{number}", ApiScope.READ)
     async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
         answer = await self._find(number)
         receipt = answer.receipt
@@ -408,11 +408,11 @@ class AnswerPages(RouteGroup):
                 values["details"] = description.details
         return values
 
-    @route("GET /answers/{number}/compare", TokenScope.READ)
+    @route("GET /answers/{number}/compare", ApiScope.READ)
     async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
         return redirect(f"/answers/{max(number, other)}/compare/{min(number, other)}")
 
-    @route("GET /answers/{number}/compare/{other}", TokenScope.READ)
+    @route("GET /answers/{number}/compare/{other}", ApiScope.READ)
     async def comparison_page(self, number: int, other: int) -> Page:
         newer, older = await self._find(number), await self._find(other)
         prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
@@ -428,7 +428,7 @@ class AnswerPages(RouteGroup):
             },
         )
 
-    @route("POST /api/v1/answers/{number}/replay", TokenScope.OPERATE)
+    @route("POST /api/v1/answers/{number}/replay", ApiScope.OPERATE)
     async def ask_again(
         self,
         number: int,
@@ -450,7 +450,7 @@ class AnswerPages(RouteGroup):
 
     @route(
         "POST /answers/{number}/replay",
-        TokenScope.OPERATE,
+        ApiScope.OPERATE,
         then="/answers/{replayed}/compare/{number}",
     )
     async def ask_again_by_form(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import AuditEntry, TokenScope
+from bot.chat.access import ApiScope, AuditEntry
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
@@ -20,14 +20,7 @@ from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    download_response,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, as_download, route
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.preset import Preset
@@ -59,8 +52,8 @@ class ChannelsPage(RouteGroup):
     state: ServiceState
     default_preset: str
 
-    @route("GET /api/v1/channels", TokenScope.READ)
-    @route("GET /channels", TokenScope.READ, template="channels.html")
+    @route("GET /api/v1/channels", ApiScope.READ)
+    @route("GET /channels", ApiScope.READ, template="channels.html")
     async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | StoredChatSetting]]:
         """List channels, and the settings made in chats."""
         settings = await self.state.chat_settings()
@@ -116,7 +109,7 @@ class ChannelPage(RouteGroup):
     rate_limits: RateLimits
     clock: Clock
 
-    @route(f"GET /api/v1{_ONE}", TokenScope.READ)
+    @route(f"GET /api/v1{_ONE}", ApiScope.READ)
     async def detail(self, channel: str) -> ChannelDetail:
         """Get a channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._scopes(channel)
@@ -154,7 +147,7 @@ class ChannelPage(RouteGroup):
             budgets=await self._budget_rows(scopes, active),
         )
 
-    @route(f"GET {_ONE}", TokenScope.READ)
+    @route(f"GET {_ONE}", ApiScope.READ)
     async def show(self, channel: str) -> Page:
         found = await self.detail(channel)
         return Page(
@@ -169,8 +162,8 @@ class ChannelPage(RouteGroup):
             },
         )
 
-    @route(f"POST /api/v1{_ONE}/presets", TokenScope.OPERATE)
-    @route(f"POST {_ONE}/presets", TokenScope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_ONE}/presets", ApiScope.OPERATE)
+    @route(f"POST {_ONE}/presets", ApiScope.OPERATE, then=_ONE)
     async def choose(
         self,
         request: ConsoleRequest,
@@ -201,8 +194,8 @@ class ChannelPage(RouteGroup):
         await self._record_change(request, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
-    @route(f"POST /api/v1{_ONE}/access", TokenScope.OPERATE)
-    @route(f"POST {_ONE}/access", TokenScope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_ONE}/access", ApiScope.OPERATE)
+    @route(f"POST {_ONE}/access", ApiScope.OPERATE, then=_ONE)
     async def set_access(
         self,
         request: ConsoleRequest,
@@ -220,8 +213,8 @@ class ChannelPage(RouteGroup):
         await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, audited=True)
         return await self.detail(channel)
 
-    @route(f"DELETE /api/v1{_ONE}", TokenScope.OPERATE)
-    @route(f"POST {_ONE}/forget", TokenScope.OPERATE, then="/channels")
+    @route(f"DELETE /api/v1{_ONE}", ApiScope.OPERATE)
+    @route(f"POST {_ONE}/forget", ApiScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all of its messages."""
         scopes = await self._scopes(channel)
@@ -236,7 +229,7 @@ class ChannelPage(RouteGroup):
         await self._record_change(request, "forget channel", channel)
         return {"channel": channel}
 
-    @route("POST /api/v1/say", TokenScope.SAY)
+    @route("POST /api/v1/say", ApiScope.SAY)
     async def say(
         self,
         request: ConsoleRequest,
@@ -268,7 +261,7 @@ class ChannelPage(RouteGroup):
         await self._record_change(request, "say", channel)
         return {"channel": channel, "key": key}
 
-    @route(f"GET {_ONE}/export", TokenScope.READ)
+    @route(f"GET {_ONE}/export", ApiScope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._scopes(channel)
@@ -281,7 +274,7 @@ class ChannelPage(RouteGroup):
             "messages": [_export_turn(session, turn) for session, turn in turns],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
-        return download_response(text, "application/json", 'filename="channel.json"')
+        return as_download(text, "application/json", 'filename="channel.json"')
 
     async def _record_change(
         self, request: ConsoleRequest, action: str, subject: str, before: str = "", after: str = ""

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, TypeAlias
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.usage import MICROS, UsageTotal, format_usage_table
 from bot.console.operation import OperationPage
-from bot.console.routes import NavigationItem, Page, RouteGroup, download_response, route
+from bot.console.routes import NavigationItem, Page, RouteGroup, as_download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.telemetry.logs import ERROR_NOTES
@@ -92,7 +92,7 @@ class HomePage(RouteGroup):
     """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
 
-    @route("GET /home", TokenScope.READ)
+    @route("GET /home", ApiScope.READ)
     async def show(self, span: Span = "24h", by: Group = "provider") -> Page:
         activity = await self.figures(span, by)
         most = max((one.tokens for one in activity.sums), default=0)
@@ -112,7 +112,7 @@ class HomePage(RouteGroup):
             },
         )
 
-    @route("GET /api/v1/figures", TokenScope.READ)
+    @route("GET /api/v1/figures", ApiScope.READ)
     async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
         step, count = _STEPS[span]
@@ -155,7 +155,7 @@ class HomePage(RouteGroup):
         first = min(since or last - timedelta(days=_DAYS - 1), last)
         return max(first, last - timedelta(days=_MAX_DAYS)), last
 
-    @route("GET /api/v1/usage", TokenScope.READ)
+    @route("GET /api/v1/usage", ApiScope.READ)
     async def list_sums(
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
@@ -170,14 +170,14 @@ class HomePage(RouteGroup):
             sums.sort(key=lambda one: one.name, reverse=True)
         return {"since": first, "until": last, "sums": sums}
 
-    @route("GET /usage.csv", TokenScope.READ)
+    @route("GET /usage.csv", ApiScope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
         first, last = self._day_range(since, until)
         rows = await self.totals.by_day(
             _start_of_day(first), _start_of_day(last + timedelta(days=1))
         )
-        return download_response(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
+        return as_download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 
 def _percentiles(counts: Counter[float]) -> tuple[float, float] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.rate import Rate
 from bot.console.routes import Caller
 from bot.errors import RequestRefused
@@ -105,7 +105,7 @@ class ConsoleLogins:
         """Return a session cookie's caller; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
-        return Caller("session", frozenset(TokenScope), csrf_token_of(session))
+        return Caller("session", frozenset(ApiScope), csrf_token_of(session))
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
         """Return the caller for an `Authorization: Bearer` header; None if the token is unknown."""
@@ -115,7 +115,7 @@ class ConsoleLogins:
         digest = token_digest(token.strip()[:_MAX_TOKEN_CHARS])
         self._reload_token_file()
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
-            return Caller("token of the settings", frozenset(TokenScope))
+            return Caller("token of the settings", frozenset(ApiScope))
         found = await self._tokens.find_api_token(digest)
         if found is None:
             return None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bot.chat.access import AuditEntry, TokenScope
+from bot.chat.access import ApiScope, AuditEntry
 from bot.chat.memory import Memory, MemoryReader, MemoryState
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.errors import RequestRefused
@@ -28,8 +28,8 @@ class MemoryPage(RouteGroup):
     audit: AuditLog
     clock: Clock
 
-    @route("GET /api/v1/memories", TokenScope.READ)
-    @route("GET /memories", TokenScope.READ, template="memories.html")
+    @route("GET /api/v1/memories", ApiScope.READ)
+    @route("GET /memories", ApiScope.READ, template="memories.html")
     async def find(
         self, text: _Text = "", state: _State = "", preset: _Text = ""
     ) -> Mapping[str, Sequence[_Row] | int]:
@@ -47,16 +47,16 @@ class MemoryPage(RouteGroup):
         ]
         return {"memories": rows, "waiting": waiting}
 
-    @route("POST /api/v1/memories/{number}/approve", TokenScope.OPERATE)
-    @route("POST /memories/{number}/approve", TokenScope.OPERATE, then="/memories?state=proposed")
+    @route("POST /api/v1/memories/{number}/approve", ApiScope.OPERATE)
+    @route("POST /memories/{number}/approve", ApiScope.OPERATE, then="/memories?state=proposed")
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
         one = await self._find(number)
         await self.memories.change(number, _admin_reader(one), state=MemoryState.KEPT)
         return await self._record_change(request, number, "approve memory")
 
-    @route("DELETE /api/v1/memories/{number}", TokenScope.OPERATE)
-    @route("POST /memories/{number}/forget", TokenScope.OPERATE, then="/memories")
+    @route("DELETE /api/v1/memories/{number}", ApiScope.OPERATE)
+    @route("POST /memories/{number}/forget", ApiScope.OPERATE, then="/memories")
     async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Delete a memory, and the prompts that contain it."""
         one = await self._find(number)

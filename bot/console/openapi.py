@@ -11,7 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from bot import __version__
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.console.routes import Route, RouteGroup, add_security_headers, is_integer_type, route
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -43,7 +43,7 @@ class ApiDescription(RouteGroup):
     def __init__(self, groups: Sequence[RouteGroup]) -> None:
         self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 
-    @route("GET /api/v1/openapi.json", TokenScope.READ)
+    @route("GET /api/v1/openapi.json", ApiScope.READ)
     async def send(self) -> web.Response:
         """Get this document."""
         document = await asyncio.to_thread(lambda: self._document)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.operation import (
     AnswerPause,
     FailedMessage,
@@ -114,8 +114,8 @@ class OperationPage(RouteGroup):
     _made_at: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @route("GET /api/v1/operation", TokenScope.READ)
-    @route("GET /operation", TokenScope.READ, template="operation.html")
+    @route("GET /api/v1/operation", ApiScope.READ)
+    @route("GET /operation", ApiScope.READ, template="operation.html")
     async def state(self) -> OperationState:
         """Get the current state: components, queues, and roles."""
         async with self._lock:
@@ -125,8 +125,8 @@ class OperationPage(RouteGroup):
                 self._made_at = now
             return self._newest
 
-    @route("GET /api/v1/operation/errors/{error}", TokenScope.READ)
-    @route("GET /operation/errors/{error}", TokenScope.READ, template="operation_error.html")
+    @route("GET /api/v1/operation/errors/{error}", ApiScope.READ)
+    @route("GET /operation/errors/{error}", ApiScope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
         """Get a message's processing steps, by the error id shown to its author."""
         failed = await self._find_failed(error)
@@ -137,10 +137,10 @@ class OperationPage(RouteGroup):
             failed, steps=(*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
         )
 
-    @route("POST /api/v1/operation/providers/{provider}/try", TokenScope.OPERATE)
+    @route("POST /api/v1/operation/providers/{provider}/try", ApiScope.OPERATE)
     @route(
         "POST /operation/providers/{provider}/try",
-        TokenScope.OPERATE,
+        ApiScope.OPERATE,
         template="operation_trial.html",
     )
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import IncomingMessage, Person
@@ -97,16 +97,16 @@ class PlaygroundPages(RouteGroup):
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
-    @route(f"GET {_PATH}", TokenScope.READ)
+    @route(f"GET {_PATH}", ApiScope.READ)
     async def open_newest_channel(self, request: ConsoleRequest) -> web.Response:
         """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
             return _redirect_to(channels[-1])
-        check_scope(request.caller, TokenScope.OPERATE)
+        check_scope(request.caller, ApiScope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
-    @route(f"GET {_CHANNEL}", TokenScope.READ)
+    @route(f"GET {_CHANNEL}", ApiScope.READ)
     async def show(
         self,
         request: ConsoleRequest,
@@ -167,7 +167,7 @@ class PlaygroundPages(RouteGroup):
             ],
         }
 
-    @route(f"POST {_PATH}", TokenScope.OPERATE)
+    @route(f"POST {_PATH}", ApiScope.OPERATE)
     async def create(
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
@@ -177,7 +177,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.create(channel)
         return _redirect_to(channel)
 
-    @route(f"POST {_PATH}/copies", TokenScope.OPERATE)
+    @route(f"POST {_PATH}/copies", ApiScope.OPERATE)
     async def copy(
         self,
         request: ConsoleRequest,
@@ -202,17 +202,17 @@ class PlaygroundPages(RouteGroup):
             await self.resolver.set_active(channel.address.lane, used, _OPERATOR)
         return _redirect_to(channel)
 
-    @route(f"POST {_CHANNEL}/delete", TokenScope.OPERATE, then=_PATH)
+    @route(f"POST {_CHANNEL}/delete", ApiScope.OPERATE, then=_PATH)
     async def delete_channel(self, channel: str) -> None:
         await self.channels.delete((await self._find(channel)).id)
 
-    @route(f"POST {_CHANNEL}/look", TokenScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_CHANNEL}/look", ApiScope.OPERATE, then=_CHANNEL)
     async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
         look, found = self._require_known_look(channel_look), await self._find(channel)
         await self.channels.change(found.id, lambda one: replace(one, look=look))
 
-    @route(f"POST {_CHANNEL}/people", TokenScope.OPERATE)
+    @route(f"POST {_CHANNEL}/people", ApiScope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
         """Add a person to a channel, so that the operator can write as them."""
         found = await self._find(channel)
@@ -226,7 +226,7 @@ class PlaygroundPages(RouteGroup):
             )
         return _redirect_to(found, person)
 
-    @route(f"GET {_CHANNEL}/events", TokenScope.READ)
+    @route(f"GET {_CHANNEL}/events", ApiScope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
         """Send the channel's changes, as server-sent events."""
         found = await self._find(channel)
@@ -265,7 +265,7 @@ class PlaygroundPages(RouteGroup):
         events = channel_events(self.channels, found.id, int(given), render)
         return await stream_events(request, events, self.clock)
 
-    @route(f"POST {_CHANNEL}/messages", TokenScope.OPERATE)
+    @route(f"POST {_CHANNEL}/messages", ApiScope.OPERATE)
     async def say(
         self,
         channel: str,
@@ -281,19 +281,19 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [_with_text(message, text)])
         return _redirect_to(found, person)
 
-    @route(f"POST {_MESSAGE}/edit", TokenScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE}/edit", ApiScope.OPERATE, then=_CHANNEL)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
         found = await self._find_own_message(channel, message)
         if text != found.text:
             edited = replace(found, edited_at=self._now())
             await self.channels.replace(channel, _with_text(edited, text))
 
-    @route(f"POST {_MESSAGE}/delete", TokenScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE}/delete", ApiScope.OPERATE, then=_CHANNEL)
     async def delete(self, channel: str, message: str) -> None:
         found = await self._find_own_message(channel, message)
         await self.channels.replace(channel, found.to_tombstone())
 
-    @route(f"POST {_MESSAGE}/press", TokenScope.OPERATE)
+    @route(f"POST {_MESSAGE}/press", ApiScope.OPERATE)
     async def press(
         self,
         channel: str,
@@ -318,7 +318,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
 
-    @route(f"POST {_CHANNEL}/next", TokenScope.OPERATE)
+    @route(f"POST {_CHANNEL}/next", ApiScope.OPERATE)
     async def show_next(
         self,
         channel: str,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import BaseModel, create_model
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.errors import RequestRefused
 from bot.texts.text import LANGUAGES, Text, supported_language, translatable
 from bot.value_class import value_class
@@ -28,7 +28,7 @@ _WITH_BODY = {"POST", "PUT", "PATCH"}
 class Caller:
     name: str
     """The name in the audit log: "session", or "token" and the token's name."""
-    scopes: frozenset[TokenScope]
+    scopes: frozenset[ApiScope]
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
     channels: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ class Caller:
 
     @property
     def may_spend(self) -> bool:
-        return TokenScope.OPERATE in self.scopes
+        return ApiScope.OPERATE in self.scopes
 
 
 NOBODY = Caller("nobody", frozenset())
 
 
-def check_scope(caller: Caller, scope: TokenScope) -> None:
+def check_scope(caller: Caller, scope: ApiScope) -> None:
     if scope not in caller.scopes:
         raise RequestRefused(
             403, translatable("This token lacks the scope {scope}.", scope=scope.value)
@@ -111,7 +111,7 @@ def add_security_headers(response: R, nonce: str = "") -> R:
     return response
 
 
-def download_response(content: str | bytes, content_type: str, disposition: str) -> web.Response:
+def as_download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
     """Return a response to save as a file; `disposition` is as in `Content-Disposition`."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
@@ -129,7 +129,7 @@ class Route:
     method: str
     path: str
     """The path in aiohttp's syntax, such as "/answers/{number}"; the API's start with /api/v1/."""
-    scope: TokenScope | None
+    scope: ApiScope | None
     """The scope that a token needs; None if the route is public."""
     handler: Callable[..., Awaitable[object]]
     parameters: Mapping[str, Any]
@@ -143,7 +143,7 @@ class Route:
     """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
     template: str = ""
     """The template of the page that shows the handler's answer, which is named `found` there."""
-    also: TokenScope | None = None
+    also: ApiScope | None = None
     """Another scope that grants access."""
 
     @property
@@ -200,11 +200,11 @@ def is_integer_type(kind: Any) -> bool:
 
 def route(
     method_and_path: str,
-    scope: TokenScope | None,
+    scope: ApiScope | None,
     *,
     then: str = "",
     template: str = "",
-    also: TokenScope | None = None,
+    also: ApiScope | None = None,
 ) -> Callable[[Handler], Handler]:
     """Register a method as a route's handler; its signature defines what is validated and sent."""
     method, _, path = method_and_path.partition(" ")

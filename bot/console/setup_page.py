@@ -6,7 +6,7 @@ from typing import Annotated
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import AuditEntry, TokenScope
+from bot.chat.access import ApiScope, AuditEntry
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import PlatformError, RequestRefused, SettingsError, TroupeError
 from bot.ports import Clock
@@ -28,7 +28,7 @@ class SetupPage(RouteGroup):
     mask: Callable[[str], str]
     clock: Clock
 
-    @route(f"GET {SETUP_PATH}", TokenScope.OPERATE)
+    @route(f"GET {SETUP_PATH}", ApiScope.OPERATE)
     async def show(self) -> Page:
         return await self._show_steps()
 
@@ -51,13 +51,13 @@ class SetupPage(RouteGroup):
             },
         )
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/token", TokenScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/{{platform}}/token", ApiScope.OPERATE)
     async def check_token(
         self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
     ) -> web.Response | Page:
         return await self._try_step(platform, self.steps.check_token(platform, token.strip()))
 
-    @route(f"POST {SETUP_PATH}/model", TokenScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE)
     async def check_model(
         self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
     ) -> Page:
@@ -70,7 +70,7 @@ class SetupPage(RouteGroup):
             return await self._show_steps(problem=text, problem_of="model")
         return await self._show_steps(answer=self.mask(answer))
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/admin", TokenScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/{{platform}}/admin", ApiScope.OPERATE)
     async def ask_for_admin(self, platform: str) -> web.Response | Page:
         return await self._try_step(platform, self.steps.ask_for_admin(platform))
 
@@ -83,11 +83,11 @@ class SetupPage(RouteGroup):
             return await self._show_steps(problem=masked, problem_of=platform)
         return redirect(SETUP_PATH)
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/forget", TokenScope.OPERATE, then=SETUP_PATH)
+    @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, then=SETUP_PATH)
     async def forget(self, platform: str) -> None:
         await self.steps.forget(platform)
 
-    @route(f"POST {SETUP_PATH}/write", TokenScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE)
     async def write(self, request: ConsoleRequest) -> Page:
         names = _names_to_set(self.steps.variables())
         try:

@@ -14,12 +14,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import (
-    MAX_TEXT_TOKENS,
-    EmbeddingsResponse,
-    model_fingerprint,
-    split_into_batches,
-)
+from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, in_batches, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.extras import install_command
 from bot.ports import Embedder
@@ -62,7 +57,7 @@ class GgufEmbedder(Embedder):
         server = await self._start_once()
         inputs = [await self._tokenize(server, text) for text in texts]
         vectors: list[PackedVector] = []
-        for batch in split_into_batches(inputs):
+        for batch in in_batches(inputs):
             body = {"input": batch, "encoding_format": "float"}
             found = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
             vectors += pack_vectors(found.ordered_vectors, len(batch))

@@ -33,7 +33,7 @@ class EmbeddingsResponse(msgspec.Struct):
         return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
 
 
-def split_into_batches(inputs: list[T]) -> Iterator[list[T]]:
+def in_batches(inputs: list[T]) -> Iterator[list[T]]:
     return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
 
 

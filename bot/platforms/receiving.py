@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Incoming, IncomingMessage, MessageEdited
+from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 
 Cursor = TypeVar("Cursor")
 _log = structlog.get_logger(__name__)
@@ -38,11 +38,8 @@ def find_number(stored: Mapping[str, str], name: str) -> int | None:
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
     """Mark a message or edit from before `oldest` (in Unix seconds) as too late to answer."""
-    if (
-        not isinstance(incoming, IncomingMessage | MessageEdited)
-        or incoming.at.timestamp() >= oldest
-    ):
+    if not isinstance(incoming, IncomingMessage | MessageEdit) or incoming.at.timestamp() >= oldest:
         return incoming
-    if isinstance(incoming, MessageEdited):
+    if isinstance(incoming, MessageEdit):
         return replace(incoming, said=replace(incoming.said, is_late=True))
     return replace(incoming, is_late=True)

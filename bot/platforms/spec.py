@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import ButtonPressed, IncomingMessage
+from bot.chat.incoming import ButtonPress, IncomingMessage
 from bot.chat.outgoing import Limits
 from bot.chat.web_channel import WebChannel, WebMessage
 from bot.ports import Clock, Intake
@@ -126,7 +126,7 @@ class PlatformContext:
     """Commands for a message's menu, on platforms that have such menus."""
     edit_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
     """Returns a form with the text of the message that a command was called on."""
-    press_form: Callable[[ButtonPressed], Awaitable[EditableText | None]] = _do_nothing
+    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _do_nothing
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
     command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
@@ -137,7 +137,7 @@ class PlatformContext:
     """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Waits until every received message is answered and every answer is sent."""
-    press_refusal: Callable[[ButtonPressed], Awaitable[str | None]] = _do_nothing
+    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _do_nothing
     """Returns a private notice if a person may not press a button, or None if they may."""
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
     """Returns whether a command's author may not use the bot in the channel. If so, the response

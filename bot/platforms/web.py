@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
     Quote,
     WakeReason,
@@ -59,7 +59,7 @@ def to_incoming(
     if author is None or message.is_note:
         return None
     if message.press is not None:
-        return ButtonPressed(
+        return ButtonPress(
             address,
             key,
             message.reply_to,
@@ -76,13 +76,13 @@ def to_incoming(
     if is_new and (message.is_copied or message.is_deleted):
         return None
     if message.is_deleted:
-        return MessagesDeleted(
+        return MessageDeletion(
             address, f"{key}:deleted", (message.id,), message.at, (address.lane,)
         )
     incoming = to_incoming_message(channel, message, author, replied_to)
     if is_new:
         return incoming
-    return MessageEdited(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
+    return MessageEdit(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
 
 
 def to_incoming_message(
@@ -271,7 +271,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             if message.reply_to is not None and message.press is None:
                 replied_to = await self._channels.find(channel.id, message.reply_to)
             event = to_incoming(channel, message, replied_to, known)
-            is_refused = isinstance(event, ButtonPressed) and await self._refuse_press_if_forbidden(
+            is_refused = isinstance(event, ButtonPress) and await self._refuse_press_if_forbidden(
                 channel, message, event
             )
             if event is not None and not is_refused:
@@ -284,7 +284,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             self._is_changed.set()
 
     async def _refuse_press_if_forbidden(
-        self, channel: WebChannel, message: WebMessage, press: ButtonPressed
+        self, channel: WebChannel, message: WebMessage, press: ButtonPress
     ) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:

@@ -233,7 +233,7 @@ class AccessRules:
         if person in self.operators:
             return Access()
         channels = (f"channel {one}" for one in event.scopes)
-        own, roles = {f"person {person}", *channels}, await self._load_author_roles(event, levels)
+        own, roles = {f"person {person}", *channels}, await self._author_roles(event, levels)
         found = [decide_access(own | (roles or set()), levels)]
         if roles is None:  # apply the strictest decision that any role could lead to
             named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
@@ -251,10 +251,7 @@ class AccessRules:
         """Return whether a rule lets the author run an admin command, such as "preset use"."""
         what = [f"command {name}", f"command {name.partition(' ')[0]}"]
         levels = await self.load(() if message.is_private else message.scopes)
-        own = {
-            f"person {message.author.id}",
-            *(await self._load_author_roles(message, levels) or ()),
-        }
+        own = {f"person {message.author.id}", *(await self._author_roles(message, levels) or ())}
         return any(
             own & _permission_holders(rules, one) for rules in levels.values() for one in what
         )
@@ -272,11 +269,11 @@ class AccessRules:
         holders = next(
             (one for rules in levels.values() if (one := _permission_holders(rules, what))), None
         )
-        if holders is None or holders & (await self._load_author_roles(message, levels) or set()):
+        if holders is None or holders & (await self._author_roles(message, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
 
-    async def _load_author_roles(
+    async def _author_roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
         """Return the author's roles or None if unknown; ask the platform only if rules need it."""

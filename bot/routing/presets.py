@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import ChatJoined, Incoming, IncomingMessage, Request, person_ids_in
+from bot.chat.incoming import ChatJoin, Incoming, IncomingMessage, Request, person_ids_in
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CHARACTER_KEY,
@@ -421,7 +421,7 @@ class PresetResolver:
         """Remove a scope's own choice of presets; the scope then inherits its presets."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
-    async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoined) -> None:
+    async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoin) -> None:
         """Raise `UserError` (in DMs `AgeUnconfirmed`) if an adults-only preset must not answer."""
         if not preset.adults_only or where.is_age_restricted:
             return

@@ -31,12 +31,12 @@ from bot.backends.llama_cpp.slots import SlotOwner, SlotStore
 from bot.backends.registry import EchoSettings
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
     Person,
     Reaction,
-    ReactionChanged,
+    ReactionChange,
     WakeReason,
 )
 from bot.chat.memory import Memory, MemoryPlace, MemorySubject, SubjectKind
@@ -244,14 +244,14 @@ class _Drill:
             await self._receive(self._create_message(line))
         liked = (
             _PRIVATE,
-            self._next_event_key(),
+            self._next_key(),
             self._newest_message_and_button[0],
             _PERSON,
             Reaction.GOOD,
             _now(),
             private,
         )
-        await self._receive(ReactionChanged(*liked, is_private=True))
+        await self._receive(ReactionChange(*liked, is_private=True))
         for line, wake in (
             (_REFUSED, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
@@ -284,26 +284,18 @@ class _Drill:
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
         message, button = self._newest_message_and_button
-        pressed = (
-            _PRIVATE,
-            self._next_event_key(),
-            message,
-            _PERSON,
-            button,
-            _now(),
-            (_PRIVATE.lane,),
-        )
-        await self._receive(ButtonPressed(*pressed, is_private=True))
+        pressed = (_PRIVATE, self._next_key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
+        await self._receive(ButtonPress(*pressed, is_private=True))
 
     def _create_message(
         self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
-        key, is_private = self._next_event_key(), address is not _GROUP
+        key, is_private = self._next_key(), address is not _GROUP
         scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
         message = (address, key, key, _PERSON, text, _now(), wake, scopes)
         return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
 
-    def _next_event_key(self) -> str:
+    def _next_key(self) -> str:
         self.events += 1
         return f"{MARK}:{self.events}"
 

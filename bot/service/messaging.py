@@ -13,7 +13,7 @@ from bot.chat.command import (
     parse_button,
     parse_command,
 )
-from bot.chat.incoming import Address, ButtonPressed, Incoming, IncomingMessage, MediaItem, Request
+from bot.chat.incoming import Address, ButtonPress, Incoming, IncomingMessage, MediaItem, Request
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
@@ -157,7 +157,7 @@ class MessagingContainer(StorageContainer, ABC):
             return EditableText(refusal=translate(problem, language))
         return _make_form(_EDIT_TEXTS, text, language)
 
-    async def press_form(self, pressed: ButtonPressed) -> EditableText | None:
+    async def press_form(self, pressed: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
         data = parse_button(pressed)
         if data is None or data.action not in FORM_ACTIONS:
@@ -408,7 +408,7 @@ def _is_urgent(event: Incoming) -> bool:
     match event:
         case IncomingMessage(text=text):
             return parse_command(text) is not None
-        case ButtonPressed():
+        case ButtonPress():
             button = parse_button(event)
             return button is not None and button.action not in ANSWERING_ACTIONS
         case _:

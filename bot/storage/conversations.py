@@ -9,12 +9,12 @@ import structlog
 from bot.chat.incoming import parse_address
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
+    AttemptState,
     Claim,
     ClaimedMessage,
     FinishedTurn,
     InboxMessage,
     OpenedPart,
-    ProcessingState,
     Session,
     Turn,
     TurnResult,
@@ -72,7 +72,7 @@ class Conversations(StoredTurns):
         """Claim those conversations in `keys` that are ready; return each with its next message.
 
         A claim invalidates all earlier claims of the conversation. If an earlier attempt at the
-        message was not finished, its process has crashed, and the recorded `ProcessingState` tells
+        message was not finished, its process has crashed, and the recorded `AttemptState` tells
         whether the message may be the cause.
         """
         found = await self._claim_rows(keys, owner, lease_seconds)
@@ -156,7 +156,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def record_attempt(
-        self, claim: Claim, message: InboxMessage, attempt: ProcessingState
+        self, claim: Claim, message: InboxMessage, attempt: AttemptState
     ) -> Unit[None]:
         """Record how a message is being processed, to trace crashes; NONE deletes the record."""
         yield from finishing.lock_claim(claim)
@@ -179,7 +179,7 @@ class Conversations(StoredTurns):
         messages: list[InboxMessage] = []
         for *columns, attempt in (yield SQL["following_messages"].query(asked)):
             stored = NextMessage(*columns)
-            if stored.kind != "said" or stored.crashes or attempt != ProcessingState.NONE:
+            if stored.kind != "said" or stored.crashes or attempt != AttemptState.NONE:
                 break
             try:
                 messages.append(_to_message(stored))

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import (
-    ButtonPressed,
-    ForgetRequested,
-    Incoming,
-    IncomingMessage,
-    SayRequested,
-)
+from bot.chat.incoming import ButtonPress, ForgetRequested, Incoming, IncomingMessage, SayRequested
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, reading, transaction
@@ -126,7 +120,7 @@ def _event_text(event: Incoming) -> str:
     match event:
         case IncomingMessage(text=text) | SayRequested(text=text):
             return text
-        case ButtonPressed(data=data):
+        case ButtonPress(data=data):
             return data
         case ForgetRequested():
             return "a request to delete everything in this conversation"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bot.chat.incoming import ButtonPressed, IncomingMessage, to_storable_text
+from bot.chat.incoming import ButtonPress, IncomingMessage, to_storable_text
 from bot.chat.outgoing import (
     FILE_PARTS,
     REACTION_PART,
@@ -286,7 +286,7 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Return the outbox rows that make the turn's messages match the result."""
-    is_press = isinstance(message.incoming, ButtonPressed)
+    is_press = isinstance(message.incoming, ButtonPress)
     outgoing: Sequence[OutgoingPart] = result.outgoing
     if not (result.in_place_of or any(one.is_response for one in outgoing)):
         outgoing = [_mark_first_as_response(message, one) for one in outgoing]
@@ -311,7 +311,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
 
 def _private_delivery(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
     asked = message.replied_to.incoming
-    if not (one.is_private and isinstance(asked, IncomingMessage | ButtonPressed)):
+    if not (one.is_private and isinstance(asked, IncomingMessage | ButtonPress)):
         return None
     reply_to = asked.message_id if isinstance(asked, IncomingMessage) else None
     reader = one.reader or asked.author.id
@@ -342,7 +342,7 @@ def _row_change(
 def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
     """Return the part, marked as a response if it is the first reply to a native command."""
     incoming = message.incoming
-    is_command = incoming.interaction is not None and not isinstance(incoming, ButtonPressed)
+    is_command = incoming.interaction is not None and not isinstance(incoming, ButtonPress)
     is_response = part.part == 0 and is_command
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 

@@ -19,11 +19,11 @@ import msgspec
 
 from bot.chat.incoming import (
     HISTORY_SEPARATOR,
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    ReactionChanged,
+    MessageEdit,
+    ReactionChange,
     create_forget_requests,
     parse_address,
 )
@@ -237,9 +237,9 @@ def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> 
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
         return person_id in str(payload)
-    written = event.said if isinstance(event, MessageEdited) else event
+    written = event.said if isinstance(event, MessageEdit) else event
     return (
-        isinstance(written, IncomingMessage | ButtonPressed | ReactionChanged)
+        isinstance(written, IncomingMessage | ButtonPress | ReactionChange)
         and written.author.id == person_id
     )
 

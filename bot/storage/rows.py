@@ -16,16 +16,16 @@ import structlog
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     ForgetRequested,
     Incoming,
     IncomingMessage,
     MediaItem,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
-    ReactionChanged,
+    ReactionChange,
     SayRequested,
     to_storable_text,
 )
@@ -73,11 +73,11 @@ def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value
 
 _KINDS: Mapping[type, str] = {
     IncomingMessage: "said",
-    MessageEdited: "edited",
-    MessagesDeleted: "deleted",
-    ButtonPressed: "pressed",
-    ReactionChanged: "reacted",
-    ChatJoined: "joined",
+    MessageEdit: "edited",
+    MessageDeletion: "deleted",
+    ButtonPress: "pressed",
+    ReactionChange: "reacted",
+    ChatJoin: "joined",
     ForgetRequested: "forget",
     SayRequested: "say",
 }

@@ -88,7 +88,7 @@ WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by
 RETURNING session, ready_since
 
 -- name: begin_next_message
--- The numbers are those of `ProcessingState` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
+-- The numbers are those of `AttemptState` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
 -- 3 deferred. An attempt that is still recorded did not end: its process died. A second death in a
 -- row alone explains the first one as well. A suspect is not in flight before the worker starts
 -- with it. `+ 0` makes SQLite search the few open rows of the conversation, not all newer rows.

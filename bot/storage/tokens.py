@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.chat.access import ApiToken, TokenScope
+from bot.chat.access import ApiScope, ApiToken
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.statements import SQL, Unit
 
@@ -75,6 +75,4 @@ class ConsoleTokens(ClockStore):
 
 
 def _to_api_token(name: str, scopes: str, created_at: float, channels: str) -> ApiToken:
-    return ApiToken(
-        name, tuple(map(TokenScope, scopes.split())), created_at, tuple(channels.split())
-    )
+    return ApiToken(name, tuple(map(ApiScope, scopes.split())), created_at, tuple(channels.split()))

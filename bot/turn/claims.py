@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Claim, InboxMessage, ProcessingState
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, AttemptState, Claim, InboxMessage
 from bot.errors import Fenced, StoreError
 from bot.ports import Clock
 from bot.storage.conversations import Conversations
@@ -79,7 +79,7 @@ class LeaseKeeper:
                 worker.cancel()
 
 
-RecordAttempt = Callable[[ProcessingState], Awaitable[None]]
+RecordAttempt = Callable[[AttemptState], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
 """After this many crashes while it was processed, a message is a suspect, to be isolated."""
@@ -105,7 +105,7 @@ class _TrackedAttempt:
     random_rank: float
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
-    recorded: ProcessingState | None = None
+    recorded: AttemptState | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -211,9 +211,7 @@ class IsolationGate:
         self._deferred.append(attempt)
         try:
             async with self._recording:
-                first = (
-                    ProcessingState.NONE if self._suspects_in_flight else ProcessingState.DEFERRED
-                )
+                first = AttemptState.NONE if self._suspects_in_flight else AttemptState.DEFERRED
                 await _record_attempt(attempt, first)
             await self._clock.sleep(_DEFERRED_SECONDS)
         finally:
@@ -257,29 +255,29 @@ class IsolationGate:
         async with self._recording:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred in self._deferred:
-                    await _record_for_other(deferred, ProcessingState.NONE)
+                    await _record_for_other(deferred, AttemptState.NONE)
             other = self._alone
             if other is not None and (attempt.is_suspect or not other.is_suspect):
                 self._alone = None
-                await _record_for_other(other, ProcessingState.BESIDE_OTHERS)
+                await _record_for_other(other, AttemptState.BESIDE_OTHERS)
             if attempt.is_suspect:
                 alone = self._suspects_in_flight == 1
             else:
                 alone = self._in_flight == 1 and attempt.message.crashes > 0
             if alone:
                 self._alone = attempt
-                await _record_attempt(attempt, ProcessingState.ALONE)
+                await _record_attempt(attempt, AttemptState.ALONE)
             elif attempt.is_suspect:
-                await _record_attempt(attempt, ProcessingState.BESIDE_OTHERS)
+                await _record_attempt(attempt, AttemptState.BESIDE_OTHERS)
 
 
-async def _record_attempt(attempt: _TrackedAttempt, value: ProcessingState) -> None:
+async def _record_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None:
     if attempt.recorded is not value:
         await attempt.record(value)
         attempt.recorded = value
 
 
-async def _record_for_other(attempt: _TrackedAttempt, value: ProcessingState) -> None:
+async def _record_for_other(attempt: _TrackedAttempt, value: AttemptState) -> None:
     """Record another message's attempt, ignoring a lost claim, which its own task notices."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, value)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, ChatJoined, IncomingMessage, MessageEdited, WakeReason
+from bot.chat.incoming import Address, ChatJoin, IncomingMessage, MessageEdit, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -118,7 +118,7 @@ class CommandRunner:
         if stages.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED)
         result = CommandResult(_RECAP_STOPPED)
-        async with stages.stops.interruptible_answer(group.claim, group.message, message) as stop:
+        async with stages.stops.stoppable_answer(group.claim, group.message, message) as stop:
             with stop.stoppable_block():
                 result = await stages.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
@@ -174,7 +174,7 @@ class CommandRunner:
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def check_greeting(
-        self, asked: IncomingMessage | ChatJoined, result: CommandResult
+        self, asked: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
         """Check the greeting of a character created in chats by the rules for answers."""
         if not result.greeting:
@@ -251,7 +251,7 @@ class CommandRunner:
             interaction=None,
         )
         result = await self.edits.handle(
-            group, MessageEdited(message.external_key, changed, message.at)
+            group, MessageEdit(message.external_key, changed, message.at)
         )
         return result if isinstance(result, TurnResult) else TurnResult()
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from bot.chat.command import parse_command
-from bot.chat.incoming import IncomingMessage, MessageEdited
+from bot.chat.incoming import IncomingMessage, MessageEdit
 from bot.chat.session import (
     Exchange,
     HistoryChange,
     InboxMessage,
     TurnRange,
     TurnResult,
-    files_of_unanswered_questions,
     files_to_keep,
     text_with_attachments,
+    unanswered_files,
 )
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
@@ -45,7 +45,7 @@ class EditHandler:
     stages: TurnStages
 
     async def handle(
-        self, group: MessageGroup, edited: MessageEdited
+        self, group: MessageGroup, edited: MessageEdit
     ) -> TurnResult | IncomingMessage:
         """Return the effect of an edit, or the edited message if it is now a new question.
 
@@ -62,9 +62,7 @@ class EditHandler:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
-        incoming = replace(
-            incoming, earlier_files=files_of_unanswered_questions(exchange.before.turns)
-        )
+        incoming = replace(incoming, earlier_files=unanswered_files(exchange.before.turns))
         result = await self._edit_known_message(group, incoming, edited.at, exchange)
         return _with_changed_files(incoming, exchange, result)
 
@@ -136,9 +134,7 @@ class EditHandler:
         removed = None if texts else TurnRange(0, 0)  # makes the new answer different
         asked = AskedQuestion(incoming, speakers, exchange.parts)
         try:
-            async with stages.stops.interruptible_answer(
-                group.claim, message, incoming, at
-            ) as stop:
+            async with stages.stops.stoppable_answer(group.claim, message, incoming, at) as stop:
                 result = await stages.pipeline.answer(
                     group, asked, active, stop, removed, before=exchange.before
                 )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import Address, ButtonPressed, IncomingMessage, parse_address
+from bot.chat.incoming import Address, ButtonPress, IncomingMessage, parse_address
 from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
@@ -117,7 +117,7 @@ class TurnFinisher:
         for one in (message, *message.gathered):
             incoming = one.incoming
             if (
-                isinstance(incoming, IncomingMessage | ButtonPressed)
+                isinstance(incoming, IncomingMessage | ButtonPress)
                 and incoming.has_masked_token
                 and result.outgoing
             ):
@@ -142,7 +142,7 @@ class TurnFinisher:
         if result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
             is_response = (
-                isinstance(asked, IncomingMessage | ButtonPressed) and asked.interaction is not None
+                isinstance(asked, IncomingMessage | ButtonPress) and asked.interaction is not None
             )
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
@@ -154,19 +154,19 @@ class TurnFinisher:
         incoming = group.message.incoming
         shown = translate(text, supported_language(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
-        if is_private and isinstance(incoming, IncomingMessage | ButtonPressed):
+        if is_private and isinstance(incoming, IncomingMessage | ButtonPress):
             outgoing = self.make_private_to_author(incoming, outgoing)
             outgoing = tuple(replace(one, is_quiet=is_quiet) for one in outgoing)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     def make_private_to_author(
-        self, asked: IncomingMessage | ButtonPressed, parts: Sequence[OutgoingPart]
+        self, asked: IncomingMessage | ButtonPress, parts: Sequence[OutgoingPart]
     ) -> tuple[OutgoingPart, ...]:
         """Return parts that only the author will see, even in a group chat."""
         replies = self.stages.replies
         if asked.is_private or not replies.limits(asked.address).has_private_chats:
             return tuple(parts)
-        if isinstance(asked, ButtonPressed):
+        if isinstance(asked, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
             is_response = replies.limits(asked.address).opens_responses
             return tuple(replace(one, is_private=True, is_response=is_response) for one in parts)
@@ -238,7 +238,7 @@ class TurnFinisher:
         return result
 
     def _with_notice(
-        self, message: IncomingMessage | ButtonPressed, result: TurnResult, notice: Text, part: int
+        self, message: IncomingMessage | ButtonPress, result: TurnResult, notice: Text, part: int
     ) -> TurnResult:
         parts = self.stages.replies.notice_parts(message.address, notice, message.locale, part)
         return replace(result, outgoing=[*result.outgoing, *parts])
@@ -334,9 +334,7 @@ class QuestionAnswerer:
         # Part 0 is the response to a native command; the answer for everybody starts at part 1.
         first_part = 1 if is_native_command(group.message) else 0
         async with (
-            stops.interruptible_answer(
-                group.claim, group.message, gathering.asked.incoming
-            ) as stop,
+            stops.stoppable_answer(group.claim, group.message, gathering.asked.incoming) as stop,
             limit.refuse_excess_messages(group, gathering.rules.at_most)
             if limit is not None
             else nullcontext(),

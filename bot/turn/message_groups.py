@@ -14,9 +14,9 @@ from bot.chat.command import Command
 from bot.chat.incoming import IncomingMessage, WakeReason
 from bot.chat.outgoing import Limits
 from bot.chat.session import (
+    AttemptState,
     Claim,
     InboxMessage,
-    ProcessingState,
     Turn,
     files_to_keep,
     text_with_attachments,
@@ -145,9 +145,7 @@ async def join_parts(
     ):  # so that the author is warned
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
-        await conversations.record_attempt(
-            group.claim, group.message, ProcessingState.BESIDE_OTHERS
-        )
+        await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
     return incoming
 
 
@@ -315,7 +313,7 @@ class MessageGathering:
         self.group.message = replace(message, gathered=tuple(gathered))
         # Recorded first, so that after a crash each message is processed alone.
         await self.conversations.record_attempt(
-            self.group.claim, self.group.message, ProcessingState.BESIDE_OTHERS
+            self.group.claim, self.group.message, AttemptState.BESIDE_OTHERS
         )
         asked, speakers = self.asked, list(self.asked.speakers)
         turns = [

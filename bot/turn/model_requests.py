@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from bot.chat.incoming import ChatJoined, IncomingMessage, Request
+from bot.chat.incoming import ChatJoin, IncomingMessage, Request
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR, WORDS_KEY
@@ -220,14 +220,14 @@ class ModelRequests:
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_greeting(
-        self, asked: Request | ChatJoined, preset: str, greeting: str, provider: str = ""
+        self, asked: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
     ) -> str:
         """Return a greeting, checked by `check_text` if its character was created in a chat."""
         if OWNER_SEPARATOR not in preset:  # it is the operator's
             return greeting
         return await self.check_text(asked, provider, greeting)
 
-    async def check_text(self, asked: Request | ChatJoined, provider: str, text: str) -> str:
+    async def check_text(self, asked: Request | ChatJoin, provider: str, text: str) -> str:
         """Return a text as changed by plug-ins, or a standard refusal if it breaks a rule."""
         check = await self.create_check(asked.scopes, provider)
         if check is None:

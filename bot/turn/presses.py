@@ -16,10 +16,10 @@ from bot.chat.command import (
 )
 from bot.chat.incoming import (
     REMEMBERING,
-    ButtonPressed,
+    ButtonPress,
     IncomingMessage,
     Reaction,
-    ReactionChanged,
+    ReactionChange,
     WakeReason,
 )
 from bot.chat.outgoing import OutgoingPart
@@ -83,7 +83,7 @@ class PressHandler:
     edits: EditHandler
 
     async def handle(
-        self, group: MessageGroup, pressed: ButtonPressed
+        self, group: MessageGroup, pressed: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a press's result, or the question or command it asks for; raises `UserError`."""
         data = parse_button(pressed)
@@ -115,14 +115,14 @@ class PressHandler:
                 return await self._run_choice(pressed, data, exchange, active)
 
     async def react(
-        self, group: MessageGroup, reacted: ReactionChanged
+        self, group: MessageGroup, reacted: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a reaction's effect: feedback on the answer, or that of the matching button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _REACTIONS.get(reacted.reaction)
         data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
-        pressed = ButtonPressed(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
+        pressed = ButtonPress(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
         try:
             if action is not None:
                 return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
@@ -138,7 +138,7 @@ class PressHandler:
         return TurnResult()
 
     async def _find_feedback(
-        self, group: MessageGroup, reacted: ReactionChanged, answer: Turn
+        self, group: MessageGroup, reacted: ReactionChange, answer: Turn
     ) -> Feedback | None:
         receipts = self.stages.commands.context.receipts
         found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
@@ -148,7 +148,7 @@ class PressHandler:
             return None
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
-    async def _find_exchange(self, pressed: ButtonPressed, data: ButtonData) -> Exchange | None:
+    async def _find_exchange(self, pressed: ButtonPress, data: ButtonData) -> Exchange | None:
         """Return a button's question and answers; None if it would delete what is already gone."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
@@ -162,7 +162,7 @@ class PressHandler:
             raise UserError(text) from None
 
     async def _confirm(
-        self, pressed: ButtonPressed, action: ButtonAction, exchange: Exchange
+        self, pressed: ButtonPress, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
         """Apply what a button confirms; return a notice, or None to answer the question now."""
         match action:
@@ -177,7 +177,7 @@ class PressHandler:
                 return _KEPT
 
     async def _run_choice(
-        self, pressed: ButtonPressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
+        self, pressed: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
@@ -206,7 +206,7 @@ class PressHandler:
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
 
     async def _choose_memory(
-        self, pressed: ButtonPressed, exchange: Exchange, asked: CommandRequest
+        self, pressed: ButtonPress, exchange: Exchange, asked: CommandRequest
     ) -> CommandResult:
         line = command_of_choice(pressed.values, exchange.question.turn.text)
         try:
@@ -217,14 +217,14 @@ class PressHandler:
             result = CommandResult(problem, buttons=(back_button(asked),))
         return replace(result, in_place_of=exchange.parts)
 
-    def _is_read_by_others(self, pressed: ButtonPressed) -> bool:
+    def _is_read_by_others(self, pressed: ButtonPress) -> bool:
         has_private = self.stages.replies.limits(pressed.address).has_private_chats
         return has_private and not (pressed.is_private or pressed.is_ephemeral)
 
     async def _retry(
         self,
         group: MessageGroup,
-        pressed: ButtonPressed,
+        pressed: ButtonPress,
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
@@ -238,7 +238,7 @@ class PressHandler:
         )
 
     def _replace_with_notice(
-        self, pressed: ButtonPressed, exchange: Exchange, text: Text
+        self, pressed: ButtonPress, exchange: Exchange, text: Text
     ) -> TurnResult:
         first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
         outgoing = (replace(first, is_response=True), *others)
@@ -247,7 +247,7 @@ class PressHandler:
     def _show_version(
         self,
         group: MessageGroup,
-        pressed: ButtonPressed,
+        pressed: ButtonPress,
         data: ButtonData,
         exchange: Exchange,
         active: ActiveCharacters,
@@ -295,13 +295,13 @@ def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _as_typed(pressed: ButtonPressed, text: str) -> IncomingMessage:
+def _as_typed(pressed: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
     return IncomingMessage(
         **_origin_fields(pressed), message_id=None, text=text, wake=WakeReason.DM
     )
 
 
-def _origin_fields(event: ButtonPressed | ReactionChanged) -> dict[str, Any]:
+def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN}

@@ -18,11 +18,11 @@ import structlog
 
 from bot.chat.command import ButtonAction, parse_button, parse_command
 from bot.chat.incoming import (
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Request,
 )
 from bot.chat.session import Claim, InboxMessage, text_with_attachments
@@ -95,9 +95,9 @@ class StopRequests:
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._subscribe(_STOPS, IncomingMessage, self._handle_request)
-        self._subscribe(_PRESSES, ButtonPressed, self._handle_press)
+        self._subscribe(_PRESSES, ButtonPress, self._handle_press)
         self._subscribe(_EDITS, _EditSignal, self._handle_edit_signal)
-        self._subscribe(_DELETIONS, MessagesDeleted, self._handle_deletion)
+        self._subscribe(_DELETIONS, MessageDeletion, self._handle_deletion)
 
     def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
@@ -124,7 +124,7 @@ class StopRequests:
                 self._handlers[topic](signal)
 
     @contextlib.asynccontextmanager
-    async def interruptible_answer(
+    async def stoppable_answer(
         self,
         claim: Claim,
         message: InboxMessage,
@@ -184,7 +184,7 @@ class StopRequests:
                 except StoreError as error:  # the answer is stopped all the same
                     _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
-    def _handle_press(self, pressed: ButtonPressed) -> None:
+    def _handle_press(self, pressed: ButtonPress) -> None:
         answer = self._answers.get(pressed.address.conversation)
         if answer is not None and _find_turn_to_stop(pressed) == answer.turn:
             self._handle_request(pressed)
@@ -224,7 +224,7 @@ class StopRequests:
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
-    def _handle_deletion(self, deleted: MessagesDeleted) -> None:
+    def _handle_deletion(self, deleted: MessageDeletion) -> None:
         for message_id in deleted.message_ids:
             self._deleted[deleted.address.lane, message_id] = None  # ids are unique per chat
         answer = self._answers.get(deleted.address.conversation)
@@ -248,12 +248,12 @@ def _to_signal(event: Incoming) -> tuple[str, object]:
     match event:
         case IncomingMessage() if _is_stop(event):
             return _STOPS, event
-        case ButtonPressed() if _find_turn_to_stop(event):
+        case ButtonPress() if _find_turn_to_stop(event):
             return _PRESSES, event
-        case MessageEdited(said=message, message_id=str() as message_id):
+        case MessageEdit(said=message, message_id=str() as message_id):
             digest = _hash_edit(message)
             return _EDITS, _EditSignal(message.address.conversation, message_id, event.at, digest)
-        case MessagesDeleted():
+        case MessageDeletion():
             return _DELETIONS, event
         case _:
             return "", None
@@ -278,7 +278,7 @@ def _is_stop(incoming: IncomingMessage) -> bool:
     return command.name == "stop" or turns_off
 
 
-def _find_turn_to_stop(pressed: ButtonPressed) -> str | None:
+def _find_turn_to_stop(pressed: ButtonPress) -> str | None:
     """Return the turn whose answer a press stops, or None if it is not a stop button."""
     data = parse_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:

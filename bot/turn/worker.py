@@ -15,22 +15,22 @@ import structlog
 
 from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, parse_button
 from bot.chat.incoming import (
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
-    ReactionChanged,
+    MessageDeletion,
+    MessageEdit,
+    ReactionChange,
     SayRequested,
 )
 from bot.chat.session import (
+    AttemptState,
     Claim,
     ClaimedMessage,
     HistoryChange,
     InboxMessage,
-    ProcessingState,
     StoredTurn,
     Turn,
     TurnResult,
@@ -149,7 +149,7 @@ class ConversationWorker:
             return await self._process_admitted(group)
         except (asyncio.CancelledError, StoreError):  # not the message's fault
             with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.record_attempt(claim, group.message, ProcessingState.NONE)
+                await self._conversations.record_attempt(claim, group.message, AttemptState.NONE)
             raise
 
     async def _process_admitted(self, group: MessageGroup) -> InboxMessage | None:
@@ -213,15 +213,15 @@ class ConversationWorker:
                 if not message.is_late and self._stages.is_context_only(group.message):
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
-            case MessageEdited() as edited:
+            case MessageEdit() as edited:
                 return await self._handle_edited(group, edited)
-            case MessagesDeleted(message_ids=ids):
+            case MessageDeletion(message_ids=ids):
                 return "deleted", await self._delete_messages(group, ids)
-            case ButtonPressed() | ReactionChanged() as pressed:
+            case ButtonPress() | ReactionChange() as pressed:
                 return await self._handle_pressed(group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
-            case ChatJoined() as arrival:
+            case ChatJoin() as arrival:
                 return "greeted", await self._greet(group, arrival)
             case SayRequested() as asked:
                 return await self._say_requested(group, asked)
@@ -243,7 +243,7 @@ class ConversationWorker:
         gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
         return await self._finisher.finish_forgetting(group, gone)
 
-    async def _greet(self, group: MessageGroup, arrival: ChatJoined) -> InboxMessage | None:
+    async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
         """Greet in a new group, or say in a reopened chat that its conversation continues."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
@@ -264,9 +264,9 @@ class ConversationWorker:
         return await self._commands.greet(group, arrival.scopes, greeting)
 
     async def _handle_pressed(
-        self, group: MessageGroup, pressed: ButtonPressed | ReactionChanged
+        self, group: MessageGroup, pressed: ButtonPress | ReactionChange
     ) -> Outcome:
-        if isinstance(pressed, ReactionChanged):
+        if isinstance(pressed, ReactionChange):
             is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
             reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
             return await self._finish_press(group, pressed, reacted)
@@ -280,7 +280,7 @@ class ConversationWorker:
     async def _finish_press(
         self,
         group: MessageGroup,
-        pressed: ButtonPressed | ReactionChanged,
+        pressed: ButtonPress | ReactionChange,
         result: TurnResult | AskedQuestion | ChosenCommand,
     ) -> Outcome:
         if isinstance(result, tuple):
@@ -293,7 +293,7 @@ class ConversationWorker:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edited(self, group: MessageGroup, edited: MessageEdited) -> Outcome:
+    async def _handle_edited(self, group: MessageGroup, edited: MessageEdit) -> Outcome:
         is_refused = await self._stages.access.find_refusal(edited.said) is not None
         is_withheld = is_refused or bool(
             await self._stages.resolver.opted_out([edited.said.author.id])
@@ -308,14 +308,12 @@ class ConversationWorker:
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
 
-    async def _later_edits(
-        self, group: MessageGroup, message_id: str | None
-    ) -> list[MessageEdited]:
+    async def _later_edits(self, group: MessageGroup, message_id: str | None) -> list[MessageEdit]:
         later = await self._find_later(group.claim, group.message)
-        edits = [one for one in later if isinstance(one, MessageEdited)]
+        edits = [one for one in later if isinstance(one, MessageEdit)]
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
-    async def _is_superseded(self, group: MessageGroup, edited: MessageEdited) -> bool:
+    async def _is_superseded(self, group: MessageGroup, edited: MessageEdit) -> bool:
         """Return whether a newer edit of the message has arrived or arrives within a moment."""
         if await self._later_edits(group, edited.message_id):
             return True
@@ -426,7 +424,7 @@ class ConversationWorker:
         )
 
     async def _explain_opt_out(
-        self, group: MessageGroup, asked: IncomingMessage | ButtonPressed
+        self, group: MessageGroup, asked: IncomingMessage | ButtonPress
     ) -> InboxMessage | None:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
         name = f"off:{asked.address.channel}:{asked.author.id}"

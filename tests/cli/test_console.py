@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.console.login import token_digest
 from bot.console.server import publish_address
 from bot.errors import UserError
@@ -51,7 +51,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     )
     assert token.startswith("troupe_")
     assert found is not None
-    assert found.scopes == (TokenScope.OPERATE, TokenScope.READ)
+    assert found.scopes == (ApiScope.OPERATE, ApiScope.READ)
     assert console("token", "list") == "backup: operate, read"
     console("token", "add", "ci", "--scope", "say", "--channel", "telegram:-100")
     assert console("token", "list") == "backup: operate, read\nci: say, telegram:-100"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.session import MessageNote, PresetVersion, short_error_id
@@ -133,7 +133,7 @@ async def test_api_tells_the_same_and_unknown_answers_are_not_found(
     console: ConsoleUnderTest,
 ) -> None:
     await store_answers(console, RECEIPT)
-    headers = await console.bearer(TokenScope.READ)
+    headers = await console.bearer(ApiScope.READ)
     for path in ("/answers/2", "/answers/x", f"/answers/{10**30}", "/api/v1/answers/2"):
         assert (await console.client.get(path, headers=headers)).status == 404, path
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bot.chat.access import ApiToken, TokenScope
+from bot.chat.access import ApiScope, ApiToken
 from bot.console.login import token_digest
 from tests.platforms.web.channel import write_settings
 from tests.support.console import MARLOWE, NORA, Playground, opened, post_say
@@ -144,7 +144,7 @@ async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Play
         return await post_say(playground.address, token, **body)
 
     async def add_token(name: str, *channels: str) -> str:
-        new = ApiToken(name, (TokenScope.SAY,), container.clock.now(), channels)
+        new = ApiToken(name, (ApiScope.SAY,), container.clock.now(), channels)
         await container.console_tokens.add_api_token(token_digest(name), new)
         return name
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.console.routes import Route
 from bot.platforms.web import SPEC
 from bot.service.run import Service, open_service
@@ -158,11 +158,11 @@ async def test_nothing_but_what_is_public_is_answered_without_a_log_in(
 async def test_every_route_refuses_all_scopes_but_its_own(served: ServedConsole) -> None:
     table = served.table
     enough = {
-        one: frozenset({table[one].scope, table[one].also} & set(TokenScope))
+        one: frozenset({table[one].scope, table[one].also} & set(ApiScope))
         for one in served.routes - PUBLIC
     }
-    lacking = {one: await served.bearer(*(set(TokenScope) - one)) for one in set(enough.values())}
-    nothing, only_presets = await served.bearer(), await served.bearer(TokenScope.PRESETS)
+    lacking = {one: await served.bearer(*(set(ApiScope) - one)) for one in set(enough.values())}
+    nothing, only_presets = await served.bearer(), await served.bearer(ApiScope.PRESETS)
     before = served.contents()
 
     found = {}
@@ -199,10 +199,10 @@ async def test_every_route_refuses_other_sites_and_hosts(served: ServedConsole) 
 async def test_token_for_reading_changes_nothing_and_sees_no_secret(
     served: ServedConsole,
 ) -> None:
-    reader = await served.bearer(TokenScope.READ)
-    await served.bearer(TokenScope.OPERATE)
+    reader = await served.bearer(ApiScope.READ)
+    await served.bearer(ApiScope.OPERATE)
     override = {"X-HTTP-Method-Override": "DELETE", "X-HTTP-Method": "POST"}
-    reads = [one for one in served.table if served.table[one].scope is TokenScope.READ]
+    reads = [one for one in served.table if served.table[one].scope is ApiScope.READ]
     assert {one for one in reads if one[0] != "GET"} == READING_POSTS
 
     for has_content in (False, True):
@@ -229,7 +229,7 @@ async def test_other_methods_reach_no_handler(served: ServedConsole, method: str
 
 
 async def test_openapi_names_every_route_of_the_api(served: ServedConsole) -> None:
-    headers = await served.bearer(TokenScope.READ)
+    headers = await served.bearer(ApiScope.READ)
     _, body = await served.ask("GET", "/api/v1/openapi.json", headers)
     document = json.loads(body)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bot.chat.access import AuditEntry, TokenScope
+from bot.chat.access import ApiScope, AuditEntry
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import AuditLog
 from tests.support.console import ConsoleUnderTest
@@ -25,7 +25,7 @@ from tests.support.console import ConsoleUnderTest
 async def test_refusal_names_its_reason(
     console: ConsoleUnderTest, path: str, status: int, told: str
 ) -> None:
-    headers = await console.bearer(TokenScope.READ)
+    headers = await console.bearer(ApiScope.READ)
     refused = await console.client.get(f"/api/v1/{path}", headers=headers)
     assert (refused.status, told in (await refused.json())["error"]) == (status, True)
 
@@ -101,7 +101,7 @@ async def test_body_that_cannot_be_read_is_refused(
 async def test_part_of_a_form_that_cannot_be_read_is_refused(
     console: ConsoleUnderTest, head: bytes
 ) -> None:
-    headers = await console.bearer(TokenScope.READ)
+    headers = await console.bearer(ApiScope.READ)
     given = {**headers, "Content-Type": "multipart/form-data; boundary=a"}
     body = b"--a\r\n" + head + b"\r\n\r\nx\r\n--a--\r\n"
 
@@ -111,9 +111,9 @@ async def test_part_of_a_form_that_cannot_be_read_is_refused(
 
 
 async def test_token_is_revoked_on_the_page_and_over_the_api(console: ConsoleUnderTest) -> None:
-    headers = await console.bearer(TokenScope.READ)
-    await console.bearer(TokenScope.PRESETS)
-    operator = await console.bearer(TokenScope.OPERATE, TokenScope.READ)
+    headers = await console.bearer(ApiScope.READ)
+    await console.bearer(ApiScope.PRESETS)
+    operator = await console.bearer(ApiScope.OPERATE, ApiScope.READ)
     await console.log_in()
 
     shown = await console.send_form("/access/revoke", "/access", name="read")
@@ -141,8 +141,8 @@ async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnder
 
 
 async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
-    reader = await console.bearer(TokenScope.READ)
-    operator = await console.bearer(TokenScope.OPERATE, TokenScope.READ)
+    reader = await console.bearer(ApiScope.READ)
+    operator = await console.bearer(ApiScope.OPERATE, ApiScope.READ)
     audit = AuditLog(console.database)
     for who, action, subject in (
         ("token deploy-bot", "publish", "nora v2"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.settings import ConsoleSettings
 from tests.support.console import ConsoleUnderTest, hidden_fields
 
@@ -100,7 +100,7 @@ async def test_every_answer_has_the_content_security_policy(
     console: ConsoleUnderTest, path: str
 ) -> None:
     seen = set()
-    for headers in ({}, await console.bearer(TokenScope.READ)):
+    for headers in ({}, await console.bearer(ApiScope.READ)):
         answer = await console.client.get(path, headers=headers)
         policy = answer.headers["Content-Security-Policy"]
         assert "nonce-" not in policy or policy not in seen, "each page has a nonce of its own"

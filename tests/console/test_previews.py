@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 from typing_extensions import override
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
 from bot.chat.incoming import ForgetRequested, IncomingMessage, Person, Quote, WakeReason
@@ -209,8 +209,8 @@ async def test_preview_of_a_message_that_is_too_long_says_so(database: Database)
     assert (next_answer.prompt, "too long" in str(next_answer.problem)) == (None, True)
 
 
-READER = Caller("token reader", frozenset({TokenScope.READ, TokenScope.PRESETS}))
-OPERATOR = Caller("session", frozenset(TokenScope))
+READER = Caller("token reader", frozenset({ApiScope.READ, ApiScope.PRESETS}))
+OPERATOR = Caller("session", frozenset(ApiScope))
 
 
 @pytest.mark.parametrize(("caller", "may_spend"), [(READER, False), (OPERATOR, True)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.answers import StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import Timings
@@ -118,9 +118,9 @@ async def test_api_replays_with_its_scope_and_tells_why_it_failed(
     path, body = "/api/v1/answers/1/replay", {"preset": ""}
 
     refused = await console.client.post(
-        path, json=body, headers=await console.bearer(TokenScope.READ)
+        path, json=body, headers=await console.bearer(ApiScope.READ)
     )
-    operator = await console.bearer(TokenScope.OPERATE)
+    operator = await console.bearer(ApiScope.OPERATE)
     made = await console.client.post(path, json=body, headers=operator)
     missing = await console.client.post("/api/v1/answers/9/replay", json=body, headers=operator)
     model.fails = True

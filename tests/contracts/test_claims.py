@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.session import Claim, InboxMessage, ProcessingState, TurnResult
+from bot.chat.session import AttemptState, Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.tables import conversation, inbox
 from tests.samples import make_incoming
@@ -128,7 +128,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
         store.conversations.finish(claim, message, TurnResult([said("x")], [part])),
         store.conversations.release(claim),
         store.conversations.open(claim, message, part),
-        store.conversations.record_attempt(claim, message, ProcessingState.NONE),
+        store.conversations.record_attempt(claim, message, AttemptState.NONE),
         store.conversations.forget(claim),
     ]
 
@@ -163,7 +163,7 @@ async def test_crashes_are_counted_but_not_deliberate_stops(store: Store) -> Non
     await store.conversations.release(claim)
     again = present(await claimed(store))
     assert again.message.crashes == 1
-    await store.conversations.record_attempt(again.claim, again.message, ProcessingState.NONE)
+    await store.conversations.record_attempt(again.claim, again.message, AttemptState.NONE)
     await store.conversations.release(again.claim)
     third = present(await claimed(store))
     assert third.message.crashes == 1
@@ -176,7 +176,7 @@ async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
     return begun.claim, begun.message
 
 
-async def count_deaths(store: Store, *attempts: ProcessingState | None) -> list[tuple[int, int]]:
+async def count_deaths(store: Store, *attempts: AttemptState | None) -> list[tuple[int, int]]:
     """Crash in each of these attempts; return the message's crashes, and its own crashes."""
     await take_message(store)
     counts = []
@@ -194,22 +194,22 @@ async def count_deaths(store: Store, *attempts: ProcessingState | None) -> list[
         (
             (
                 None,
-                ProcessingState.BESIDE_OTHERS,
-                ProcessingState.ALONE,
-                ProcessingState.ALONE,
-                ProcessingState.NONE,
+                AttemptState.BESIDE_OTHERS,
+                AttemptState.ALONE,
+                AttemptState.ALONE,
+                AttemptState.NONE,
                 None,
             ),
             [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (5, 2)],
         ),
-        ((ProcessingState.ALONE, ProcessingState.ALONE, None), [(1, 0), (2, 2), (3, 3)]),
-        ((ProcessingState.ALONE, ProcessingState.DEFERRED, None), [(1, 0), (2, 2), (2, 0)]),
+        ((AttemptState.ALONE, AttemptState.ALONE, None), [(1, 0), (2, 2), (3, 3)]),
+        ((AttemptState.ALONE, AttemptState.DEFERRED, None), [(1, 0), (2, 2), (2, 0)]),
         ((None, None, None, None), [(1, 0), (2, 0), (2, 0), (2, 0)]),
     ],
     ids=["only alone", "a second in a row", "deferred", "a suspect that has not started"],
 )
 async def test_crash_is_blamed_on_a_message_only_without_another_suspect(
-    store: Store, attempts: Sequence[ProcessingState | None], counted: Sequence[tuple[int, int]]
+    store: Store, attempts: Sequence[AttemptState | None], counted: Sequence[tuple[int, int]]
 ) -> None:
     assert await count_deaths(store, *attempts) == counted
 

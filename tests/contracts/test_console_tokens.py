@@ -1,6 +1,6 @@
 """Contract of the console's tokens and its audit log, on SQLite and on PostgreSQL."""
 
-from bot.chat.access import ApiToken, AuditEntry, TokenScope
+from bot.chat.access import ApiScope, ApiToken, AuditEntry
 from bot.runtime.clock import SystemClock
 from bot.storage.operation import AuditLog
 from bot.storage.retention import delete_expired
@@ -23,9 +23,7 @@ async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
 async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) -> None:
     clock = FakeClock()
     tokens = ConsoleTokens(store.database, clock)
-    api_token = ApiToken(
-        "backup", (TokenScope.OPERATE, TokenScope.READ), clock.now(), ("discord:1",)
-    )
+    api_token = ApiToken("backup", (ApiScope.OPERATE, ApiScope.READ), clock.now(), ("discord:1",))
     assert await tokens.add_api_token("t", api_token)
     assert not await tokens.add_api_token("u", api_token)
     for digest in ("a", "b", "c"):

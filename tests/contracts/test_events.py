@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, insert
 from typing_extensions import override
 
-from bot.chat.incoming import Address, ChatJoined
+from bot.chat.incoming import Address, ChatJoin
 from bot.chat.prompt import Usage
 from bot.chat.session import TurnResult
 from bot.errors import SettingsError
@@ -96,7 +96,7 @@ async def happen(store: Store, at: float) -> None:
     await finish(store, f"5:{at}", receipts=[RECEIPT])
     log, usage = UsageLog(store.database, SystemClock()), Usage(prompt_tokens=9, output_tokens=1)
     await log.record("telegram:5", "assistant", "local", RECEIPT.charge, usage)
-    joined = ChatJoined(GROUP, f"join:{at}", ALICE, datetime.now(UTC), (GROUP.lane,))
+    joined = ChatJoin(GROUP, f"join:{at}", ALICE, datetime.now(UTC), (GROUP.lane,))
     await store.inbox.receive([joined], {})
     rows = [
         insert(message_note).values(key="error:84f844", at=at, content="{}"),
@@ -173,7 +173,7 @@ async def test_drill_causes_no_events(store: Store) -> None:
         await store.inbox.receive([asked], {})
         claim, message = await begin(store.conversations, address.conversation)
         await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT]))
-        joined = ChatJoined(address, "join:7", ALICE, datetime.now(UTC), (address.lane,))
+        joined = ChatJoin(address, "join:7", ALICE, datetime.now(UTC), (address.lane,))
         await store.inbox.receive([joined], {})
         person = {"receipt": 1, "person": f"{DRILL_PLATFORM}:1", "reaction": "👍"}
         one = insert(feedback).values(at=SystemClock().now(), **person)

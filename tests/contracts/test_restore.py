@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
-from bot.chat.incoming import ButtonPressed, IncomingMessage, Quote
+from bot.chat.incoming import ButtonPress, IncomingMessage, Quote
 from bot.chat.operation import DatabaseRestore
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
@@ -70,7 +70,7 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
 
 async def test_presses_are_not_handled_again_and_sessions_end(store: Store) -> None:
     said = make_incoming()
-    pressed = ButtonPressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
+    pressed = ButtonPress(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
 
     _, unanswered = await prepare_restored(store.database, [], NOW, NOW)

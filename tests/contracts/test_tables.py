@@ -12,11 +12,11 @@ from sqlalchemy import Connection, inspect, select, update
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     Incoming,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     SayRequested,
 )
 from bot.chat.session import ChatSetting, TurnResult
@@ -113,10 +113,10 @@ async def test_migrations_create_exactly_the_declared_tables(store: Store) -> No
 
 
 EVENTS = [
-    MessageEdited("5:1:e3", make_incoming("new words"), NOON),
-    MessagesDeleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
-    ButtonPressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
-    ChatJoined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
+    MessageEdit("5:1:e3", make_incoming("new words"), NOON),
+    MessageDeletion(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
+    ButtonPress(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
+    ChatJoin(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
     SayRequested(Address("telegram", "5"), "say:1", "It is done.", NOON, ("telegram:5",)),
 ]
 

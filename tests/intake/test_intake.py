@@ -7,7 +7,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import (
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
     MediaItem,
@@ -108,12 +108,12 @@ async def test_characters_that_databases_cannot_store_are_replaced(database: Dat
     assert "a1B2a1B2" not in stored.thread_title.text
     assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))
     scope = (said.address.lane,)
-    pressed = ButtonPressed(
+    pressed = ButtonPress(
         said.address, "p\0", "1", said.author, "x", said.at, scope, thread_title=title
     )
     await InboxIntake(inbox, RecordingWaker().wake).receive([pressed], {})
     [*_, stored_press] = inbox.received
-    assert isinstance(stored_press, ButtonPressed)
+    assert isinstance(stored_press, ButtonPress)
     assert stored_press.external_key == "p\ufffd"
     assert stored_press.thread_title == stored.thread_title
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, bindparam, create_engine, insert, text, update
 from sqlalchemy.exc import IntegrityError
 
-from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, ProcessingState
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, AttemptState
 from bot.errors import SettingsError, StoreError
 from bot.storage import migrations
 from bot.storage.database import (
@@ -55,7 +55,7 @@ def test_numbers_in_statements_equal_the_constants_in_code() -> None:
     limits = f"own_crashes >= {MAX_OWN_CRASHES} OR crashes >= {MAX_CRASHES}"
     assert limits in SQL["end_message"].text
     assert f":now + {SENDING_SECONDS:g} " in SQL["take_lane"].text
-    assert [one.name for one in sorted(ProcessingState)] == [
+    assert [one.name for one in sorted(AttemptState)] == [
         "NONE",
         "BESIDE_OTHERS",
         "ALONE",

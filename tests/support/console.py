@@ -20,7 +20,7 @@ from typing_extensions import override
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import ApiToken, TokenScope
+from bot.chat.access import ApiScope, ApiToken
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages, Replay
@@ -68,7 +68,7 @@ class ConsoleUnderTest:
         return await answer.text()
 
     async def read(self, path: str) -> Any:
-        self._reader = self._reader or await self.bearer(TokenScope.READ, name="reader")
+        self._reader = self._reader or await self.bearer(ApiScope.READ, name="reader")
         return json.loads(await self.page(f"/api/v1{path}", **self._reader))
 
     async def send_form(self, path: str, shown_at: str, **fields: str) -> aiohttp.ClientResponse:
@@ -89,7 +89,7 @@ class ConsoleUnderTest:
             allow_redirects=False,
         )
 
-    async def bearer(self, *scopes: TokenScope, name: str = "") -> dict[str, str]:
+    async def bearer(self, *scopes: ApiScope, name: str = "") -> dict[str, str]:
         token = new_token(API_PREFIX)
         name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())

@@ -28,7 +28,7 @@ import bot.turn.worker
 from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.incoming import Incoming, IncomingMessage, MessageEdited
+from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
@@ -188,7 +188,7 @@ def _answer_edits_anew() -> None:
     """Build a fault: an edited question counts as a new one."""
 
     async def handle(
-        _: EditHandler, _group: MessageGroup, edited: MessageEdited
+        _: EditHandler, _group: MessageGroup, edited: MessageEdit
     ) -> TurnResult | IncomingMessage:
         return edited.said
 

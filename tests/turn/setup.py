@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
+    ButtonPress,
     Incoming,
     IncomingMessage,
     MediaItem,
@@ -373,9 +373,9 @@ FIRST = "telegram:5:1/0"
 
 def pressed(
     action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
-) -> ButtonPressed:
+) -> ButtonPress:
     address = Address("telegram", "5")
-    return ButtonPressed(
+    return ButtonPress(
         address=address,
         external_key=f"cb{key}",
         message_id="900",

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     IncomingMessage,
-    MessageEdited,
+    MessageEdit,
     Person,
     Quote,
     Request,
@@ -157,7 +157,7 @@ async def test_edit_by_a_refused_person_is_not_stored(group: Group) -> None:
     await group.say(first)
     await group.hears("/access block telegram:2", ALICE)
     changed = replace(first, text="slipped in", external_key=f"{first.external_key}:edit")
-    await group.say(MessageEdited(changed.external_key, changed, changed.at))
+    await group.say(MessageEdit(changed.external_key, changed, changed.at))
     assert [text for role, text in await group.history() if role == "user"] == ["hello"]
 
 

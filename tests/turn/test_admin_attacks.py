@@ -9,9 +9,9 @@ import pytest
 from bot.chat.command import MENU_ACTIONS, ButtonAction
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
+    ButtonPress,
     IncomingMessage,
-    MessagesDeleted,
+    MessageDeletion,
     Person,
     Quote,
     WakeReason,
@@ -110,7 +110,7 @@ async def settings(database: Database) -> Sequence[tuple[str, str]]:
     return sorted((row.scope, row.value) for row in rows)
 
 
-async def elsewhere(setup: Setup, *messages: IncomingMessage | ButtonPressed) -> None:
+async def elsewhere(setup: Setup, *messages: IncomingMessage | ButtonPress) -> None:
     for one in messages:
         await setup.receive(one)
         await setup.work(one.address.conversation)
@@ -229,7 +229,7 @@ async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -
     press = pressed(ButtonAction.STOP, by=BOB)
     forged = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
     asked, claim = make_incoming(SECRET), Claim(CHAT, 1, "me")
-    async with setup.stops.interruptible_answer(claim, InboxMessage(0, asked, 0), asked) as stop:
+    async with setup.stops.stoppable_answer(claim, InboxMessage(0, asked, 0), asked) as stop:
         setup.stops.announce([forged, replace(forged, author=ALICE)])
         assert not stop.requested
         setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice
@@ -240,7 +240,7 @@ async def test_deletion_in_a_private_chat_withdraws_nothing_elsewhere(database: 
     setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)
-    gone = MessagesDeleted(own.address, "9:1:copies", ids, own.at, own.scopes)
+    gone = MessageDeletion(own.address, "9:1:copies", ids, own.at, own.scopes)
     setup.stops.announce([gone])
     assert not setup.stops.was_deleted(waiting)
     setup.stops.announce([replace(gone, address=waiting.address, scopes=waiting.scopes)])

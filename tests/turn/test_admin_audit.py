@@ -9,7 +9,7 @@ from sqlalchemy.schema import DropTable
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
+    ButtonPress,
     IncomingMessage,
     Person,
     Quote,
@@ -41,7 +41,7 @@ def command(text: str, *, to: str | None = None) -> IncomingMessage:
     return replace(said, quote=Quote(None, to, "")) if to else said
 
 
-def press(action: ButtonAction, *, key: str = "1", number: int = 0) -> ButtonPressed:
+def press(action: ButtonAction, *, key: str = "1", number: int = 0) -> ButtonPress:
     return pressed(action, PART, by=ADMIN, key=key, number=number)
 
 
@@ -124,7 +124,7 @@ async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> No
     """Process an event of channel 5 of a platform."""
     address = Address(platform, "5")
     moved = replace(event, address=address, scopes=(address.lane,))
-    if isinstance(moved, ButtonPressed):
+    if isinstance(moved, ButtonPress):
         moved = replace(moved, data=moved.data.replace("telegram:", f"{platform}:"))
     await setup.receive(moved)
     await setup.work(address.conversation)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import ChatJoined, IncomingMessage, WakeReason
+from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
 from bot.commands.privacy import export_messages
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -128,7 +128,7 @@ async def test_other_characters_answer_where_one_is_for_adults(database: Databas
 async def test_group_without_a_greeting_is_told_why(database: Database) -> None:
     setup = Setup(database, preset=NEMO)
     said = in_group("")
-    joined = ChatJoined(said.address, "join:5", None, said.at, said.scopes)
+    joined = ChatJoin(said.address, "join:5", None, said.at, said.scopes)
     await setup.say(joined)
     [text] = setup.texts
     assert text.startswith(GROUP.removeprefix("⚠ "))

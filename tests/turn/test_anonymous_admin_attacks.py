@@ -8,7 +8,7 @@ from aiogram.types import Update
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import ButtonPressed, Incoming, Request
+from bot.chat.incoming import ButtonPress, Incoming, Request
 from bot.commands.authority import writes_as_the_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
@@ -60,11 +60,11 @@ def received(event: Mapping[str, Any]) -> Incoming:
     return incoming
 
 
-def pressed(data: str, user: Mapping[str, Any] = ALICE) -> ButtonPressed:
+def pressed(data: str, user: Mapping[str, Any] = ALICE) -> ButtonPress:
     message = {"message_id": 900, "date": NOON, "chat": GROUP, "text": "Delete?"}
     query = {"id": "9", "from": user, "chat_instance": "1", "data": data, "message": message}
     press = received({"callback_query": query})
-    assert isinstance(press, ButtonPressed)
+    assert isinstance(press, ButtonPress)
     return press
 
 

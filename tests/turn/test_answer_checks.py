@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import ChatJoined
+from bot.chat.incoming import ChatJoin
 from bot.chat.prompt import FinishReason, ReasoningDelta
 from bot.chat.receipt import Receipt
 from bot.errors import BackendUnavailable
@@ -25,7 +25,7 @@ from tests.turn.setup import CHAT, Setup, pass_time_until, pressed, working
 from tests.waiting import PATIENCE_SECONDS
 
 INSTEAD = "I would rather not say that here. Let’s talk about something else."
-JOINED = ChatJoined(make_incoming().address, "join:5", None, make_incoming().at, (CHAT,))
+JOINED = ChatJoin(make_incoming().address, "join:5", None, make_incoming().at, (CHAT,))
 CLEAN = "Long ago there was a sailor who knew many words. " * 2
 LONG = " ".join(f"Chapter {number} tells of storm {number**3}." for number in range(90))
 LISTED = "withheld: contains a word banned in this chat"
@@ -124,7 +124,7 @@ GREETINGS = ["/preset use {name}", "/new", "hello", JOINED]
 @pytest.mark.parametrize("said", GREETINGS, ids=["use", "new", "first answer", "joined"])
 @pytest.mark.parametrize("greeter", ["mira", "nora"])
 async def test_greeting_of_a_character_made_in_a_chat_is_checked(
-    database: Database, said: str | ChatJoined, greeter: str
+    database: Database, said: str | ChatJoin, greeter: str
 ) -> None:
     setup = Setup(database, ["Fine."], preset={"greeting": "Ho, scoundrel!"})
     asked, mira = make_incoming(), "/character add mira | She paints. | Ho, scoundrel!"

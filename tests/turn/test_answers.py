@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import Address, ChatJoined, Person, Quote, WakeReason
+from bot.chat.incoming import Address, ChatJoin, Person, Quote, WakeReason
 from bot.chat.outgoing import Face, MessageContent
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -188,7 +188,7 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 GROUP = Address("telegram", "5")
-ARRIVAL = ChatJoined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
+ARRIVAL = ChatJoin(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
 
 
 async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:

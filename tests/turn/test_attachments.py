@@ -14,7 +14,7 @@ from bot.chat.incoming import (
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     Quote,
     WakeReason,
 )
@@ -73,7 +73,7 @@ async def test_unreadable_file_is_reported_once_even_after_an_edit(database: Dat
     setup = Setup(database, ["Hm."], ["Oh."], download=download)
     asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
     await setup.say(asked)
-    edited = MessageEdited("5:1:e1", replace(asked, text="who is it?"), asked.at)
+    edited = MessageEdit("5:1:e1", replace(asked, text="who is it?"), asked.at)
     await setup.inbox.receive([edited], {})
     await setup.work()
     assert setup.texts == [f"Oh.\n\n{BLIND}"]
@@ -137,7 +137,7 @@ def edit(asked: IncomingMessage) -> Incoming:
 
 
 def platform_edit(asked: IncomingMessage) -> Incoming:
-    return MessageEdited("5:70:e1", replace(asked, text="who is it?"), asked.at)
+    return MessageEdit("5:70:e1", replace(asked, text="who is it?"), asked.at)
 
 
 async def stored_files(database: Database) -> list[str | None]:
@@ -234,7 +234,7 @@ async def test_picture_removed_by_an_edit_is_not_sent_again(database: Database) 
     setup = make_setup(database, "one", "two", "three")
     asked = question(LISTED)
     await setup.say(asked)
-    await setup.say(MessageEdited("5:70:e1", replace(asked, attachments=()), asked.at))
+    await setup.say(MessageEdit("5:70:e1", replace(asked, attachments=()), asked.at))
     await setup.say(make_incoming("/retry", key="5:72"))
     contents = [one.messages[-1].content for one in setup.backend.prompts]
     assert ["> milk" in one for one in contents] == [True, False, False]

@@ -9,8 +9,8 @@ import pytest
 
 from bot.chat.incoming import (
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Quote,
     ThreadTitle,
     WakeReason,
@@ -75,7 +75,7 @@ async def test_late_edit_changes_only_the_history(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Ho."])
     await setup.say("hello")
     edited = replace(make_incoming("good morning"), is_late=True)
-    await setup.inbox.receive([MessageEdited("5:1:e1", edited, edited.at)], {})
+    await setup.inbox.receive([MessageEdit("5:1:e1", edited, edited.at)], {})
     await setup.work()
     assert await setup.history() == [("user", "good morning"), ("assistant", "Hi.")]
     assert setup.texts == ["Hi."]
@@ -155,12 +155,12 @@ async def test_thread_starts_with_the_message_it_was_opened_from(database: Datab
     assert second == f"{title}Alice:more"
     assert asked == ["9"]
     changed = replace(line, text="my moss is dying", message_id="5", is_late=True)
-    await setup.inbox.receive([MessageEdited("e1", changed, line.at)], {})
+    await setup.inbox.receive([MessageEdit("e1", changed, line.at)], {})
     await setup.work()
     assert ("user", "my moss is dying") in await setup.history()
     assert len(setup.backend.prompts) == 2
     await setup.inbox.receive(
-        [MessagesDeleted(line.address, "d1", ("5",), line.at, line.scopes)], {}
+        [MessageDeletion(line.address, "d1", ("5",), line.at, line.scopes)], {}
     )
     await setup.work()
     assert "is dying" not in str(await setup.history())
@@ -262,7 +262,7 @@ async def test_messages_before_new_are_not_read_from_the_channel(
     if command == "deleted":
         line = make_incoming("secret", key="5:1", wake=None)
         await setup.say(line)
-        deleted = MessagesDeleted(line.address, "d1", ("1",), line.at, line.scopes)
+        deleted = MessageDeletion(line.address, "d1", ("1",), line.at, line.scopes)
         await setup.inbox.receive([deleted], {})
     else:
         await setup.say(make_incoming(command, key="5:1", admin=True))

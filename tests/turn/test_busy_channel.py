@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Incoming, IncomingMessage, WakeReason
 from bot.chat.prompt import RateLimitWait
-from bot.chat.session import ProcessingState
+from bot.chat.session import AttemptState
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox
@@ -249,9 +249,9 @@ async def test_crash_counts_for_all_gathered_messages(database: Database) -> Non
     attempts = inbox.select().with_only_columns(inbox.c.attempt).order_by(inbox.c.id)
     recorded = list(await database.read(lambda c: c.execute(attempts).scalars().all()))
     assert recorded == [
-        ProcessingState.BESIDE_OTHERS,
-        ProcessingState.BESIDE_OTHERS,
-        ProcessingState.NONE,
+        AttemptState.BESIDE_OTHERS,
+        AttemptState.BESIDE_OTHERS,
+        AttemptState.NONE,
     ]
     worker.cancel()  # a clean end blames nobody
     await asyncio.wait([worker])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import ButtonPressed, IncomingMessage, Person, WakeReason
+from bot.chat.incoming import ButtonPress, IncomingMessage, Person, WakeReason
 from bot.chat.session import MessageNote
 from bot.errors import BackendUnavailable, RateLimited, Refused
 from bot.runtime.tasks import cancel_and_wait
@@ -232,7 +232,7 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
 
 @pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
 async def test_retry_asks_for_a_different_answer(
-    database: Database, again: str | ButtonPressed
+    database: Database, again: str | ButtonPress
 ) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
     setup = Setup(database, preset=preset)

@@ -18,15 +18,15 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
-    ChatJoined,
+    ChatJoin,
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     Person,
     Quote,
     Reaction,
-    ReactionChanged,
+    ReactionChange,
     ThreadTitle,
     WakeReason,
 )
@@ -142,9 +142,9 @@ class Groups:
                 await self._say(message.text, who, address.chat, WakeReason.MENTION, **thread)
             case "react":
                 given = (str(1 + target), who, Reaction.GOOD, at, scopes)
-                await self.setup.receive(ReactionChanged(address, key, *given))
+                await self.setup.receive(ReactionChange(address, key, *given))
             case "add the bot":
-                await self.setup.receive(ChatJoined(address, key, who, at, scopes))
+                await self.setup.receive(ChatJoin(address, key, who, at, scopes))
             case _:
                 pass
 
@@ -155,7 +155,7 @@ class Groups:
             case "edit":
                 word = self._word(PEOPLE.index(author))
                 edited = replace(earlier, text=f"{earlier.text} {word}")
-                await self.setup.receive(MessageEdited(f"e{self.events}", edited, edited.at))
+                await self.setup.receive(MessageEdit(f"e{self.events}", edited, edited.at))
             case "forward" if author.id in self.off_since:  # else it becomes others' words
                 forward = {"is_forward": True, "forwarded_from": author.id}
                 await self._say(earlier.text, who, where, None, **forward)
@@ -287,7 +287,7 @@ async def test_answer_to_several_people_is_removed_with_each_of_them(
 
 
 GROUP = make_incoming().address
-ARRIVAL = ChatJoined(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
+ARRIVAL = ChatJoin(GROUP, "join:1", ALICE, make_incoming().at, (GROUP.lane,))
 
 
 def admin(text: str, key: str) -> IncomingMessage:

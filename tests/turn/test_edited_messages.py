@@ -12,8 +12,8 @@ from sqlalchemy import func, select
 from bot.chat.incoming import (
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
     Quote,
     WakeReason,
@@ -38,14 +38,14 @@ def said(
 
 def edit(
     text: str, key: str, number: int = 1, wake: WakeReason | None = WakeReason.DM
-) -> MessageEdited:
+) -> MessageEdit:
     now = make_incoming(text, key=key, wake=wake)
-    return MessageEdited(f"{key}:e{number}", now, now.at + timedelta(seconds=10 * number))
+    return MessageEdit(f"{key}:e{number}", now, now.at + timedelta(seconds=10 * number))
 
 
-def deletion(*ids: str) -> MessagesDeleted:
+def deletion(*ids: str) -> MessageDeletion:
     at = make_incoming().at + timedelta(minutes=1)
-    return MessagesDeleted(CHAT, f"d{'-'.join(ids)}", ids, at, (CHAT.lane,))
+    return MessageDeletion(CHAT, f"d{'-'.join(ids)}", ids, at, (CHAT.lane,))
 
 
 async def receive(setup: Setup, *events: Incoming) -> None:
@@ -60,7 +60,7 @@ async def handle(setup: Setup, *events: Incoming) -> None:
 
 
 async def change_during_the_answer(
-    setup: Setup, question: IncomingMessage, change: MessageEdited
+    setup: Setup, question: IncomingMessage, change: MessageEdit
 ) -> None:
     """Edit a question after its answer has started, then finish everything."""
     await receive(setup, question)
@@ -239,7 +239,7 @@ async def test_edited_reply_to_a_character_is_answered_again(database: Database)
     asked = replace(said("how are you?", "5:2", None), quote=quote)
     await handle(setup, asked)
     changed = replace(edit("how are you now?", "5:2", wake=None).said, quote=quote)
-    await handle(setup, MessageEdited("5:2:e1", changed, changed.at + timedelta(seconds=10)))
+    await handle(setup, MessageEdit("5:2:e1", changed, changed.at + timedelta(seconds=10)))
     assert setup.texts == ["Hi.", "Good."]
 
 

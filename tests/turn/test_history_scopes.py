@@ -8,8 +8,8 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
     Quote,
     WakeReason,
@@ -78,7 +78,7 @@ async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Da
     await say(setup, asked("/retry", 704))
     assert (prompt(setup), await texts(database, OF_ALICE)) == (["a"], ["a", "again"])
     edit = asked("b2", 703, BOB)
-    await say(setup, MessageEdited("5:703:e1", edit, edit.at))
+    await say(setup, MessageEdit("5:703:e1", edit, edit.at))
     assert (prompt(setup), await texts(database, OF_BOB)) == (["b2"], ["b2", "edited"])
     await say(setup, asked("/new", 705))
     assert await texts(database, OF_ALICE) == []
@@ -160,11 +160,11 @@ async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database
     answer = sent(setup, "one")
     await say(setup, asked("l", 703, to=answer), asked("r", 704, to=answer))
     edit = asked("A", 702)
-    await say(setup, MessageEdited("5:702:e1", edit, edit.at))
+    await say(setup, MessageEdit("5:702:e1", edit, edit.at))
     assert await texts(database, f"{CHAT}#replies=702") == ["A", "one", "l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["A", "one", "r", "right"]
     assert len(setup.backend.prompts) == 3
-    await say(setup, MessagesDeleted(edit.address, "d1", ("702", answer), edit.at, edit.scopes))
+    await say(setup, MessageDeletion(edit.address, "d1", ("702", answer), edit.at, edit.scopes))
     assert await texts(database, f"{CHAT}#replies=702") == ["l", "left"]
     assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
 

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from bot.chat.session import InboxMessage, ProcessingState
+from bot.chat.session import AttemptState, InboxMessage
 from bot.errors import Fenced
 from bot.turn.claims import IsolationGate, has_crashed_too_often
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 
-ALONE, BESIDE_OTHERS = ProcessingState.ALONE, ProcessingState.BESIDE_OTHERS
+ALONE, BESIDE_OTHERS = AttemptState.ALONE, AttemptState.BESIDE_OTHERS
 
 
 class GateSetup:
@@ -24,7 +24,7 @@ class GateSetup:
         self.clock = FakeClock()
         self.gate = IsolationGate(self.clock, dice)
         self.in_work: list[str] = []
-        self.attempts: dict[str, list[ProcessingState]] = {}
+        self.attempts: dict[str, list[AttemptState]] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
@@ -47,7 +47,7 @@ class GateSetup:
         await run_ready_tasks()
 
     async def _process(self, name: str, message: InboxMessage) -> None:
-        async def record(attempt: ProcessingState) -> None:
+        async def record(attempt: AttemptState) -> None:
             self.attempts[name].append(attempt)
 
         async with self.gate.wait_until_admitted(message, record):
@@ -159,18 +159,18 @@ async def test_message_that_alone_caused_a_crash_is_deferred(setup: GateSetup) -
     await setup.start("suspect", crashes=2, own=1)
     await setup.clock.advance(9.9)
     assert setup.in_work == []
-    assert setup.attempts["suspect"] == [ProcessingState.DEFERRED]
+    assert setup.attempts["suspect"] == [AttemptState.DEFERRED]
     await setup.clock.advance(0.2)
     assert setup.in_work == ["suspect"]
-    assert setup.attempts["suspect"] == [ProcessingState.DEFERRED, ALONE]
+    assert setup.attempts["suspect"] == [AttemptState.DEFERRED, ALONE]
 
 
 async def test_crash_of_another_suspect_does_not_clear_a_deferred_message(setup: GateSetup) -> None:
     await setup.start("deferred", crashes=3, own=1)
     await setup.start("other", crashes=2)
-    assert setup.attempts["deferred"] == [ProcessingState.DEFERRED, ProcessingState.NONE]
+    assert setup.attempts["deferred"] == [AttemptState.DEFERRED, AttemptState.NONE]
     await setup.start("late", crashes=3, own=1)
-    assert setup.attempts["late"] == [ProcessingState.NONE]
+    assert setup.attempts["late"] == [AttemptState.NONE]
 
 
 async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
@@ -187,7 +187,7 @@ async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
 
 
 async def test_fenced_suspect_blocks_nobody(setup: GateSetup) -> None:
-    async def refuse(_: ProcessingState) -> None:
+    async def refuse(_: AttemptState) -> None:
         raise Fenced("a newer epoch")
 
     message = InboxMessage(1, make_incoming(), 2)

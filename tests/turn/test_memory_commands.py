@@ -11,7 +11,7 @@ from bot.chat.incoming import (
     MediaKind,
     Person,
     Reaction,
-    ReactionChanged,
+    ReactionChange,
     WakeReason,
 )
 from bot.chat.memory import MemoryPlace, MemoryReader
@@ -38,7 +38,7 @@ async def react(
     said = make_incoming()
     key = f"r{await setup._count_received()}"
     await setup.say(
-        ReactionChanged(said.address, key, message, by, reaction, said.at, said.scopes, removed)
+        ReactionChange(said.address, key, message, by, reaction, said.at, said.scopes, removed)
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import IncomingMessage, MessageEdited, MessagesDeleted, WakeReason
+from bot.chat.incoming import IncomingMessage, MessageDeletion, MessageEdit, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.storage.database import Database
@@ -116,8 +116,8 @@ async def test_all_but_questions_works_during_a_pause(database: Database) -> Non
     assert setup.texts == ["one", NOTICE], "nothing is asked again"
     gone, kept = question("a mistake", "5:3"), question("a typo", "5:4")
     await setup.say(gone, kept)
-    await setup.say(MessagesDeleted(gone.address, "5:3:gone", ("3",), gone.at, gone.scopes))
-    await setup.say(MessageEdited("5:4:e1", replace(kept, text="no typo"), kept.at))
+    await setup.say(MessageDeletion(gone.address, "5:3:gone", ("3",), gone.at, gone.scopes))
+    await setup.say(MessageEdit("5:4:e1", replace(kept, text="no typo"), kept.at))
     assert [text for _, text in await setup.history()] == ["the question", "one", "no typo"]
     await setup.say(question("/forget me", "5:5", WakeReason.COMMAND))
     await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0"))

@@ -18,7 +18,7 @@ from bot.chat.incoming import (
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     Person,
     Quote,
     WakeReason,
@@ -226,7 +226,7 @@ async def test_messages_of_a_person_who_opted_out_are_neither_stored_nor_read(
     assert await setup.history() == [("user", "public before")]
     assert (await read_session(database, "telegram:6")).turns == ()
 
-    edit = MessageEdited("e1", replace(at_bob, text="SECRET edit"), at_bob.at)
+    edit = MessageEdit("e1", replace(at_bob, text="SECRET edit"), at_bob.at)
     file = MediaItem(MediaKind.FILE, "SECRET.txt")
     quote = Quote(BOB, "2", "SECRET question", (file,))
     await setup.say(line("SECRET nora", "5:5"), line("public talk", "5:6", ALICE), edit)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.chat.command import ButtonAction, ButtonData, encode_button, parse_button
-from bot.chat.incoming import Address, ButtonPressed, Person, ThreadTitle
+from bot.chat.incoming import Address, ButtonPress, Person, ThreadTitle
 from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
@@ -31,13 +31,13 @@ def test_data_of_a_button_fits_and_is_read_back(action: ButtonAction) -> None:
     data = encode_button(action, part, number)
     assert len(data.encode()) <= MAX_DATA_BYTES
     address = Address("telegram", "-1001234567890", None, "7012345678")
-    press = ButtonPressed(address, "cb1", "1", ALICE, data, datetime.now(UTC), ())
+    press = ButtonPress(address, "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) == ButtonData(action, part, number)
 
 
 @pytest.mark.parametrize("data", ["", "noop", "retry", "retry:", "retry:5:1", "steal:5:1/0"])
 def test_foreign_button_data_is_ignored(data: str) -> None:
-    press = ButtonPressed(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
+    press = ButtonPress(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) is None
 
 
@@ -178,7 +178,7 @@ async def test_question_that_failed_is_not_answered_twice(database: Database) ->
 
 @pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
 async def test_failed_retry_keeps_the_old_answer(
-    database: Database, again: str | ButtonPressed
+    database: Database, again: str | ButtonPress
 ) -> None:
     setup = Setup(database, ["one"], [AWAY])
     await setup.say("a", again)
@@ -253,11 +253,11 @@ def labels(setup: Setup) -> list[str]:
     return [one.label for one in setup.surface.contents[-1].buttons]
 
 
-def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> ButtonPressed:
+def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> ButtonPress:
     return replace(pressed(ButtonAction.USE, by=by, key=key), data=data, values=values)
 
 
-def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPressed:
+def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPress:
     """Return what choosing an option of the shown menus brings: the first one of that name."""
     shown = next(content for content in reversed(setup.surface.contents) if content.menus)
     data, value = next(
@@ -266,7 +266,7 @@ def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> B
     return menu_press(data, value, by=by, key=key)
 
 
-def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPressed:
+def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPress:
     [data] = [one.data for one in setup.surface.contents[-1].buttons if one.label == label]
     return menu_press(data, by=by, key=key)
 
@@ -410,7 +410,7 @@ async def test_key_in_a_form_is_removed_and_its_author_told(database: Database) 
     await setup.say("/settings menu")
     form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))
     received = to_storable_event(form)
-    assert isinstance(received, ButtonPressed)
+    assert isinstance(received, ButtonPress)
     assert received.values == ("I own ***0001",)
     await setup.say(received)
     assert setup.texts[-1].startswith("⚠ Your message seems to contain a token")

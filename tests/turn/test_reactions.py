@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person, Reaction, ReactionChanged
+from bot.chat.incoming import Person, Reaction, ReactionChange
 from bot.chat.session import Consent
 from bot.commands.privacy import export_messages
 from bot.storage.database import Database
@@ -26,7 +26,7 @@ async def react(
     [*_, message] = setup.surface.messages
     said = make_incoming()
     key = f"r{await setup._count_received()}"
-    reacted = ReactionChanged(
+    reacted = ReactionChange(
         said.address, key, message, by, reaction, said.at, said.scopes, is_removed
     )
     await setup.say(reacted)
@@ -77,7 +77,7 @@ async def test_reactions_of_people_who_opted_out_are_not_stored(database: Databa
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
     await react(setup, GOOD, BOB)
     said = make_incoming()
-    reacted = ReactionChanged(said.address, "r1", message, BOB, GOOD, said.at, said.scopes)
+    reacted = ReactionChange(said.address, "r1", message, BOB, GOOD, said.at, said.scopes)
     async with setup.router.route_events([reacted]) as routed:
         await setup.inbox.receive(routed, {})  # it was received before they were off
     await setup.work()
@@ -89,9 +89,9 @@ async def test_reaction_to_another_message_is_not_stored(database: Database) -> 
     await setup.say(make_incoming("a", key="5:77"))
     said = make_incoming()
     before = await setup._count_received()
-    await setup.say(ReactionChanged(said.address, "r1", "404", ALICE, GOOD, said.at, said.scopes))
+    await setup.say(ReactionChange(said.address, "r1", "404", ALICE, GOOD, said.at, said.scopes))
     assert await setup._count_received() == before
-    await setup.say(ReactionChanged(said.address, "r2", "77", ALICE, GOOD, said.at, said.scopes))
+    await setup.say(ReactionChange(said.address, "r2", "77", ALICE, GOOD, said.at, said.scopes))
     assert await feedback(database) == {}
 
 
@@ -116,7 +116,7 @@ async def test_reaction_in_a_topic_finds_its_conversation(database: Database) ->
     await setup.work("telegram:5:7")
     said = make_incoming()
     [message] = setup.surface.messages
-    reacted = ReactionChanged(said.address, "r1", message, ALICE, GOOD, said.at, said.scopes)
+    reacted = ReactionChange(said.address, "r1", message, ALICE, GOOD, said.at, said.scopes)
     async with setup.router.route_events([reacted]) as routed:
         [placed] = routed
     assert placed.address.thread == "7"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Incoming, MessageEdited, MessagesDeleted, Quote
+from bot.chat.incoming import Incoming, MessageDeletion, MessageEdit, Quote
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
@@ -35,12 +35,12 @@ async def use_whole_chat(database: Database) -> None:
             await _say(setup, retried)
         part = f"telegram:5:{action}/0"
         await _say(setup, pressed(action, part, number=1, key=f"{action}-pressed"))
-    await _say(setup, make_incoming("d", key="5:3"), MessageEdited("e1", edited, edited.at))
+    await _say(setup, make_incoming("d", key="5:3"), MessageEdit("e1", edited, edited.at))
     newest = replace(edited, external_key="5:3", message_id="3")
-    await _say(setup, MessageEdited("e2", newest, newest.at))
+    await _say(setup, MessageEdit("e2", newest, newest.at))
     for line in ("/retry", "/undo", "/why", "/context", "/me a tall person", "/settings", "/new"):
         await _say(setup, make_incoming(line, key=f"5:{line}"))
-    await _say(setup, MessagesDeleted(asked.address, "d1", ("1",), asked.at, asked.scopes))
+    await _say(setup, MessageDeletion(asked.address, "d1", ("1",), asked.at, asked.scopes))
     for scope in ("user", "replies"):
         await _say(setup, make_incoming(f"/settings scope {scope}", key=f"5:{scope}"))
         first, other = (
@@ -50,8 +50,8 @@ async def use_whole_chat(database: Database) -> None:
         answer = [*setup.surface.messages][-1]
         reply = make_incoming("f", key=f"5:{scope}9")
         await _say(setup, replace(reply, quote=Quote(None, answer, "Hi.")))
-        gone = MessagesDeleted(first.address, f"d{scope}", (answer,), asked.at, asked.scopes)
-        await _say(setup, MessageEdited(f"e{scope}", replace(first, text="g"), edited.at), gone)
+        gone = MessageDeletion(first.address, f"d{scope}", (answer,), asked.at, asked.scopes)
+        await _say(setup, MessageEdit(f"e{scope}", replace(first, text="g"), edited.at), gone)
     for line in ("/forget me", "/forget all", "/forget"):
         await _say(setup, make_incoming(line, key=f"5:{line}"))
         await _say(setup, pressed(ButtonAction.FORGET, f"telegram:5:{line}/0", key=line))

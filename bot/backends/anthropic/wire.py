@@ -276,18 +276,14 @@ class AnthropicParser(StreamParser):
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
-                return self._set_finish_reason(reason)
+                return self._set_finish(reason)
             case "message_stop":
                 return self._end_message()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_object_or_empty(one), index)
-                return (
-                    self._set_finish_reason(reason)
-                    if (reason := event.get("stop_reason"))
-                    else False
-                )
+                return self._set_finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # While a model hides its reasoning, it may send only pings for minutes.
                 return self._is_thinking
@@ -352,7 +348,7 @@ class AnthropicParser(StreamParser):
         if text and self.reason is None:
             self._add_text(text)
 
-    def _set_finish_reason(self, stop_reason: object) -> bool:
+    def _set_finish(self, stop_reason: object) -> bool:
         if self.reason is None:
             self.reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
@@ -395,9 +391,7 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
             for one in prompt.tools
         ]
         return {"tools": offered}
-    called = [
-        _valid_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls
-    ]
+    called = [_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
     if not called:
         return {}
     described = [
@@ -414,12 +408,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
         ]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {
-                "type": "tool_use",
-                "id": each,
-                "name": _valid_tool_name(call),
-                "input": _tool_input(call),
-            }
+            {"type": "tool_use", "id": each, "name": _tool_name(call), "input": _tool_input(call)}
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
@@ -437,7 +426,7 @@ def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
-def _valid_tool_name(call: ToolCall) -> str:
+def _tool_name(call: ToolCall) -> str:
     return _NOT_IN_NAMES.sub("_", call.name) or "unknown"
 
 

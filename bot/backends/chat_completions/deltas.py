@@ -90,12 +90,10 @@ class ToolCallParser:
             self._calls.append(call)
         call.id, call.name = call.id or identifier, name or call.name
         call.add_arguments(piece)
-        call.keep_other_fields(
-            {key: value for key, value in delta.items() if key not in _CALL_FIELDS}
-        )
+        call.keep_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if function is not delta:
             more = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
-            call.keep_other_fields({"function": more} if more else {})
+            call.keep_fields({"function": more} if more else {})
 
     def _find_continued_call(
         self, index: int | None, identifier: str, name: str, piece: str, position: int
@@ -159,7 +157,7 @@ class _PartialCall:
             self._pieces.append(piece)
             self._chars += len(piece)
 
-    def keep_other_fields(self, fields: Mapping[str, Any]) -> None:
+    def keep_fields(self, fields: Mapping[str, Any]) -> None:
         self.attached |= {key: value for key, value in fields.items() if value is not None}
 
     @property

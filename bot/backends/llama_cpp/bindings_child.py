@@ -239,12 +239,12 @@ class BindingsServer:
         app.router.add_post("/slots/0", self._post_slot)
         return app
 
-    async def _run_in_worker_thread(self, function: Callable[..., T], *args: object) -> T:
+    async def _run_in_thread(self, function: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
         """Describe the only slot when the model is idle. There is no response while it hangs."""
-        context_tokens = await self._run_in_worker_thread(lambda: self._model.context_tokens)
+        context_tokens = await self._run_in_thread(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -268,17 +268,15 @@ class BindingsServer:
     async def _post_slot(self, request: web.Request) -> web.Response:
         action = request.query["action"]
         if action == "erase":
-            await self._run_in_worker_thread(self._model.erase)
+            await self._run_in_thread(self._model.erase)
             return web.json_response({})
         path = self._slots_folder / (await request.json())["filename"]
         if path.parent != self._slots_folder:
             raise InvalidRequest("the file must be in the folder of saved slots")
         if action == "save":
-            return web.json_response(
-                {"n_saved": await self._run_in_worker_thread(self._model.save, path)}
-            )
+            return web.json_response({"n_saved": await self._run_in_thread(self._model.save, path)})
         return web.json_response(
-            {"n_restored": await self._run_in_worker_thread(self._model.restore, path)}
+            {"n_restored": await self._run_in_thread(self._model.restore, path)}
         )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:

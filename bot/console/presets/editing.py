@@ -223,7 +223,7 @@ class PresetEditing:
             )
         if not await self.drafts.save(draft):
             raise _name_taken_error(draft.name)
-        await self.record_change(who, action, draft.name, "", draft.content)
+        await self.log_change(who, action, draft.name, "", draft.content)
 
     async def check(self, content: str) -> CheckedPreset:
         """Check a preset's text, and that its provider supports its parameters."""
@@ -264,9 +264,7 @@ class PresetEditing:
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _name_taken_error(found)
 
-    async def record_change(
-        self, who: str, action: str, name: str, before: str, after: str
-    ) -> None:
+    async def log_change(self, who: str, action: str, name: str, before: str, after: str) -> None:
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))

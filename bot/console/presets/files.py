@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.presets.editing import EditedPreset, PresetEditing
-from bot.console.routes import download_response
+from bot.console.routes import as_download
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
@@ -118,7 +118,7 @@ class PresetImports:
         imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editing.save_draft(name, text, edited.revision)
-        await self.editing.record_change(who, "import into", name, edited.content, text)
+        await self.editing.log_change(who, "import into", name, edited.content, text)
         return name, imported.notes
 
 
@@ -155,7 +155,7 @@ async def send_preset(
     content = await asyncio.to_thread(_export, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _TYPES.get(form, "application/octet-stream")
-    return download_response(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
+    return as_download(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 
 def _export(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import AfterValidator, BaseModel, Field
 
-from bot.chat.access import TokenScope
+from bot.chat.access import ApiScope
 from bot.chat.drafts import ImportedFile, PresetDraft, Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
@@ -172,12 +172,12 @@ class PresetPages(RouteGroup):
     """Returns the number of channels, threads and servers in which each preset was chosen."""
     memories: MemoryPage
 
-    @route("GET /api/v1/presets", TokenScope.READ, also=TokenScope.PRESETS)
+    @route("GET /api/v1/presets", ApiScope.READ, also=ApiScope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
         return {"presets": await self.editing.list_presets()}
 
-    @route("GET /presets", TokenScope.READ)
+    @route("GET /presets", ApiScope.READ)
     async def list_page(self, query: EditorQuery) -> Page:
         listed = await self.editing.list_presets()
         used = await self.count_uses()
@@ -186,7 +186,7 @@ class PresetPages(RouteGroup):
             {**_filtered_list(listed, query.find), "count": len(listed), "used": used},
         )
 
-    @route("POST /presets/new", TokenScope.PRESETS, then=_PAGE)
+    @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
     async def create(
         self, request: ConsoleRequest, name: NewPresetName, template: OtherName = "character"
     ) -> Mapping[str, str]:
@@ -199,22 +199,22 @@ class PresetPages(RouteGroup):
         content = {**own, **_TEMPLATES.get(kind, {})}
         return await self._begin_draft(request, content, None, "create preset")
 
-    @route("GET /api/v1/preset-schema", TokenScope.READ, also=TokenScope.PRESETS)
+    @route("GET /api/v1/preset-schema", ApiScope.READ, also=ApiScope.PRESETS)
     async def send_schema(self) -> web.Response:
         """Get the JSON schema of presets."""
         return add_security_headers(web.json_response(Preset.model_json_schema()))
 
-    @route("POST /api/v1/preset-check", TokenScope.READ, also=TokenScope.PRESETS)
+    @route("POST /api/v1/preset-check", ApiScope.READ, also=ApiScope.PRESETS)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editing.check(content)).problems}
 
-    @route(f"GET {_API}", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_API}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
         return await self._to_detail(await self.editing.open_preset(name))
 
-    @route(f"GET {_PAGE}", TokenScope.READ)
+    @route(f"GET {_PAGE}", ApiScope.READ)
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
         """Show a preset with its draft."""
         edited = await self.editing.open_preset(name)
@@ -280,7 +280,7 @@ class PresetPages(RouteGroup):
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PAGE}/picture", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_PAGE}/picture", ApiScope.READ, also=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
         file = self.editing.picture_file(name)
@@ -293,18 +293,18 @@ class PresetPages(RouteGroup):
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
 
-    @route(f"GET {_API}/versions", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_API}/versions", ApiScope.READ, also=ApiScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
-    @route(f"GET {_API}/versions/{{number}}", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editing.version_text(name, number)}
 
-    @route(f"GET {_API}/tokens", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_API}/tokens", ApiScope.READ, also=ApiScope.PRESETS)
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
@@ -317,7 +317,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE}/export", TokenScope.READ, also=TokenScope.PRESETS)
+    @route(f"GET {_PAGE}/export", ApiScope.READ, also=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editing, await self.editing.open_preset(name), form)
@@ -329,19 +329,19 @@ class PresetPages(RouteGroup):
             edited.name, edited.version, edited.published, draft, edited.revision, problems
         )
 
-    @route(f"PUT {_API}/draft", TokenScope.PRESETS)
+    @route(f"PUT {_API}/draft", ApiScope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
         return await self._to_detail(await self.editing.save_draft(name, content, revision))
 
-    @route(f"PATCH {_API}/draft", TokenScope.PRESETS)
+    @route(f"PATCH {_API}/draft", ApiScope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
         return await self._to_detail(await self.editing.save_fields(name, fields, revision))
 
-    @route(f"DELETE {_API}/draft", TokenScope.PRESETS)
+    @route(f"DELETE {_API}/draft", ApiScope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
@@ -349,14 +349,14 @@ class PresetPages(RouteGroup):
         await self._record(request, "discard draft", name, draft.content, edited.published)
         return {"content": ""}
 
-    @route(f"POST {_PAGE}/discard", TokenScope.PRESETS)
+    @route(f"POST {_PAGE}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
         is_left = name in self.editing.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
-    @route(f"POST {_API}/publish", TokenScope.PRESETS)
-    @route(f"POST {_PAGE}/publish", TokenScope.PRESETS, then=f"{_PAGE}?tab=versions")
+    @route(f"POST {_API}/publish", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/publish", ApiScope.PRESETS, then=f"{_PAGE}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -411,8 +411,8 @@ class PresetPages(RouteGroup):
             raise UserError(error_text(error)) from None
         return live
 
-    @route(f"POST {_API}/rollback", TokenScope.PRESETS)
-    @route(f"POST {_PAGE}/rollback", TokenScope.PRESETS, then=f"{_PAGE}?tab=changes")
+    @route(f"POST {_API}/rollback", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/rollback", ApiScope.PRESETS, then=f"{_PAGE}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
@@ -426,10 +426,10 @@ class PresetPages(RouteGroup):
     async def _record(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
     ) -> None:
-        await self.editing.record_change(request.caller.name, action, subject, before, after)
+        await self.editing.log_change(request.caller.name, action, subject, before, after)
 
-    @route(f"POST {_API}/copies", TokenScope.PRESETS)
-    @route(f"POST {_PAGE}/copy", TokenScope.PRESETS, then=_PAGE)
+    @route(f"POST {_API}/copies", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/copy", ApiScope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editing.open_preset(name)
@@ -452,8 +452,8 @@ class PresetPages(RouteGroup):
         await self.editing.begin_draft(draft, request.caller.name, action)
         return {"name": name}
 
-    @route(f"DELETE {_API}", TokenScope.PRESETS)
-    @route(f"POST {_PAGE}/delete", TokenScope.PRESETS, then="/presets")
+    @route(f"DELETE {_API}", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/delete", ApiScope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editing = self.editing
@@ -479,7 +479,7 @@ class PresetPages(RouteGroup):
         await self._record(request, "delete preset", name, edited.content, "")
         return {"name": name}
 
-    @route("POST /api/v1/preset-imports", TokenScope.PRESETS)
+    @route("POST /api/v1/preset-imports", ApiScope.PRESETS)
     async def import_file(
         self,
         request: ConsoleRequest,
@@ -497,7 +497,7 @@ class PresetPages(RouteGroup):
         made, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
         return {"name": made, "notes": notes}
 
-    @route("POST /presets/import", TokenScope.PRESETS)
+    @route("POST /presets/import", ApiScope.PRESETS)
     async def import_by_form(
         self, request: ConsoleRequest, name: OtherName = "", into: OtherName = ""
     ) -> web.Response | Page:
@@ -510,10 +510,8 @@ class PresetPages(RouteGroup):
         values = {"name": made, "notes": notes, "address": address}
         return Page("presets/imported.html", values) if notes else redirect(address)
 
-    @route(f"POST {_API}/lorebook/entries", TokenScope.PRESETS)
-    @route(
-        f"POST {_PAGE}/lorebook/add", TokenScope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}"
-    )
+    @route(f"POST {_API}/lorebook/entries", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/lorebook/add", ApiScope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
@@ -525,8 +523,8 @@ class PresetPages(RouteGroup):
         saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 
-    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", TokenScope.PRESETS)
-    @route(f"POST {_PAGE}/lorebook/remove", TokenScope.PRESETS, then=_LOREBOOK_PAGE)
+    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
@@ -539,8 +537,8 @@ class PresetPages(RouteGroup):
         value = await self.editing.parse_json(await self.editing.open_preset(name))
         return await self.editing.with_lorebook(value)
 
-    @route(f"GET {_PAGE}/test", TokenScope.READ, template="presets/test.html")
-    @route(f"POST {_API}/test", TokenScope.READ)
+    @route(f"GET {_PAGE}/test", ApiScope.READ, template="presets/test.html")
+    @route(f"POST {_API}/test", ApiScope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
@@ -564,8 +562,8 @@ class PresetPages(RouteGroup):
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
-    @route(f"POST {_API}/ask", TokenScope.OPERATE)
-    @route(f"POST {_PAGE}/ask", TokenScope.OPERATE, template="presets/answers.html")
+    @route(f"POST {_API}/ask", ApiScope.OPERATE)
+    @route(f"POST {_PAGE}/ask", ApiScope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:

@@ -14,7 +14,7 @@ from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import ButtonPressed, Incoming, IncomingMessage
+from bot.chat.incoming import ButtonPress, Incoming, IncomingMessage
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
@@ -296,7 +296,7 @@ class Gateway(ShardClient):
                 interaction, ResponseType.modal, commands.form_payload(form_id, form)
             )
 
-    async def _handle_press(self, interaction: discord.Interaction, pressed: ButtonPressed) -> None:
+    async def _handle_press(self, interaction: discord.Interaction, pressed: ButtonPress) -> None:
         """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:

@@ -10,16 +10,16 @@ from discord.abc import Snowflake
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
-    MessagesDeleted,
+    MessageDeletion,
+    MessageEdit,
     Person,
     Quote,
-    ReactionChanged,
+    ReactionChange,
     ThreadTitle,
     WakeReason,
     parse_reaction,
@@ -72,7 +72,7 @@ def to_incoming_message(
 
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
-) -> MessageEdited | None:
+) -> MessageEdit | None:
     """Convert an edit, placed in `thread` if given; return None if it only added a link preview."""
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
@@ -80,11 +80,11 @@ def edit_to_incoming(
     at = message.edited_at
     key = f"e{message.id}:{at.timestamp():.6f}"
     if thread is None:
-        return MessageEdited(key, incoming, at)
+        return MessageEdit(key, incoming, at)
     address = replace(incoming.address, chat=str(thread.id))
     scopes = _list_scopes(address, thread, message.guild)
     in_thread = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
-    return MessageEdited(f"{key}@{thread.id}", in_thread, at)
+    return MessageEdit(f"{key}@{thread.id}", in_thread, at)
 
 
 def deletion_to_incoming(
@@ -93,10 +93,10 @@ def deletion_to_incoming(
     channel: object,
     guild: discord.Guild | None,
     bot_id: str = "",
-) -> MessagesDeleted:
+) -> MessageDeletion:
     address = Address("discord", str(channel_id), bot_id=bot_id)
     ordered = sorted(message_ids)
-    return MessagesDeleted(
+    return MessageDeletion(
         address,
         f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
         tuple(map(str, ordered)),
@@ -105,14 +105,14 @@ def deletion_to_incoming(
     )
 
 
-def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> ButtonPressed:
+def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> ButtonPress:
     """Convert a button press, a menu choice, or a submitted form that a button opened."""
     data = commands.interaction_data(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
         values = (commands.read_form_value(interaction),)
-    return ButtonPressed(
+    return ButtonPress(
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
         is_ephemeral=message.flags.ephemeral if message else False,
@@ -129,7 +129,7 @@ def reaction_to_incoming(
     guild: discord.Guild | None,
     key: str,
     bot_id: str = "",
-) -> ReactionChanged | None:
+) -> ReactionChange | None:
     """Convert a reaction, or return None if it is a bot's, or an emoji that we do not use."""
     reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
     is_removed = event.event_type == "REACTION_REMOVE"
@@ -138,7 +138,7 @@ def reaction_to_incoming(
     address = Address("discord", str(event.channel_id), bot_id=bot_id)
     is_private = event.guild_id is None
     name = event.member.display_name if event.member else ""
-    return ReactionChanged(
+    return ReactionChange(
         address=address,
         external_key=key,
         message_id=str(event.message_id),
@@ -178,7 +178,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
     }
 
 
-def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoined | None:
+def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
     """Convert the joining of a server, or return None if the bot may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
@@ -191,7 +191,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoined | None
     arrived = guild.me.joined_at or discord.utils.utcnow()
     key = f"join:{guild.id}:{arrived.timestamp():.0f}"
     scopes = _list_scopes(address, channel, guild)
-    return ChatJoined(
+    return ChatJoin(
         *(address, key, None, arrived, scopes),
         locale=str(guild.preferred_locale),
         is_age_restricted=_is_age_restricted(channel, is_private=False),

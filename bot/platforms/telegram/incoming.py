@@ -13,17 +13,17 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     Incoming,
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     Person,
     Quote,
     Reaction,
-    ReactionChanged,
+    ReactionChange,
     WakeReason,
     parse_reaction,
 )
@@ -247,7 +247,7 @@ def _message_ephemeral_id(message: types.Message) -> str | None:
 
 def _to_edited(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
-) -> MessageEdited | None:
+) -> MessageEdit | None:
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
@@ -256,16 +256,16 @@ def _to_edited(
     # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
-    return MessageEdited(key, incoming, at)
+    return MessageEdit(key, incoming, at)
 
 
-def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPressed | None:
+def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
     message = query.message
     if message is None or query.data is None:
         return None
     address = _to_address(message, bot_id)
     data, values = read_callback_data(query.data)
-    return ButtonPressed(
+    return ButtonPress(
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
@@ -285,14 +285,14 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPressed | None
 
 def _to_reacted(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
-) -> ReactionChanged | None:
+) -> ReactionChange | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
     old, new = _list_reactions(change.old_reaction), _list_reactions(change.new_reaction)
     found = [one for one in new if one not in old] or [one for one in old if one not in new]
     if not found or change.user is None:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
-    return ReactionChanged(
+    return ReactionChange(
         address=address,
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
@@ -311,13 +311,13 @@ def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
-def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoined | None:
+def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
     """Convert the bot's joining of a group, or return None for other membership changes."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
-    return ChatJoined(
+    return ChatJoin(
         address=address,
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
         author=_to_person_of_account(change.from_user),

@@ -16,14 +16,14 @@ from aiogram.types import Update
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     ForgetRequested,
     Incoming,
     IncomingMessage,
-    MessageEdited,
-    MessagesDeleted,
-    ReactionChanged,
+    MessageDeletion,
+    MessageEdit,
+    ReactionChange,
     SayRequested,
     source_name,
 )
@@ -116,23 +116,23 @@ class MovedChats:
         match incoming:
             case IncomingMessage():
                 return _move_to_first_chat(incoming, address)
-            case MessageEdited():
+            case MessageEdit():
                 return replace(incoming, said=_move_to_first_chat(incoming.said, address))
-            case ButtonPressed():
+            case ButtonPress():
                 return replace(
                     incoming,
                     address=address,
                     scopes=list_scopes(address),
                     message_id=_shift_id(incoming.message_id),
                 )
-            case ReactionChanged():
+            case ReactionChange():
                 message_id = _shift_id(incoming.message_id) or incoming.message_id
                 scopes = list_scopes(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
-            case ChatJoined():
+            case ChatJoin():
                 return None  # the bot was in the group before the move
             case (
-                MessagesDeleted() | ForgetRequested() | SayRequested()
+                MessageDeletion() | ForgetRequested() | SayRequested()
             ):  # Telegram never sends these
                 return incoming
 

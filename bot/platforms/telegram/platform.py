@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot import errors
-from bot.chat.incoming import Address, ButtonPressed, Incoming, MediaItem, Request, source_name
+from bot.chat.incoming import Address, ButtonPress, Incoming, MediaItem, Request, source_name
 from bot.platforms.receiving import find_number, mark_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram import api
@@ -201,10 +201,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
-        presses = [one for one in incomings if isinstance(one, ButtonPressed)]
+        presses = [one for one in incomings if isinstance(one, ButtonPress)]
         refusals: dict[str, str | None] = {}
 
-        async def check(pressed: ButtonPressed) -> None:
+        async def check(pressed: ButtonPress) -> None:
             refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
         if presses:

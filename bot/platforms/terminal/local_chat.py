@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, ChatJoined, IncomingMessage, Person, WakeReason
+from bot.chat.incoming import Address, ChatJoin, IncomingMessage, Person, WakeReason
 from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
@@ -68,8 +68,8 @@ class LocalChat:
             locale=self._locale,
         )
 
-    def to_chat_opened(self) -> ChatJoined:
-        return ChatJoined(
+    def to_chat_opened(self) -> ChatJoin:
+        return ChatJoin(
             address=self.address,
             external_key=f"{self.run}:0",
             author=self.person,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bot.chat.incoming import ChatJoined, IncomingMessage
+from bot.chat.incoming import ChatJoin, IncomingMessage
 from bot.chat.session import Turn
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.macros import Macros
@@ -101,7 +101,7 @@ def own_instructions(preset: Preset) -> str:
 
 def choose_greeting(
     preset: Preset,
-    incoming: IncomingMessage | ChatJoined,
+    incoming: IncomingMessage | ChatJoin,
     *,
     rng: random.Random,
     number: int | None = None,
@@ -121,7 +121,7 @@ def choose_greeting(
 
 
 def build_reply_macros(
-    preset: Preset, incoming: IncomingMessage | ChatJoined, rng: random.Random
+    preset: Preset, incoming: IncomingMessage | ChatJoin, rng: random.Random
 ) -> Macros:
     name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(

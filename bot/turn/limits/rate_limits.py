@@ -6,7 +6,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from bot.chat.command import ButtonAction, Command, parse_button
-from bot.chat.incoming import ButtonPressed, IncomingMessage, Request
+from bot.chat.incoming import ButtonPress, IncomingMessage, Request
 from bot.chat.rate import Rate
 from bot.errors import AlreadyNotified, UserError
 from bot.ports import Clock, RateLimits
@@ -228,7 +228,7 @@ class CommandLimits:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return is_told
 
-    async def press_refusal(self, pressed: ButtonPressed) -> Text | None:
+    async def press_refusal(self, pressed: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
         data = parse_button(pressed)
         if data is None or data.action in _NEVER_REFUSED:

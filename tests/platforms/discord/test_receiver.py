@@ -11,7 +11,7 @@ import discord
 import pytest
 from structlog.testing import capture_logs
 
-from bot.chat.incoming import IncomingMessage, MessageEdited, MessagesDeleted, WakeReason
+from bot.chat.incoming import IncomingMessage, MessageDeletion, MessageEdit, WakeReason
 from bot.errors import PlatformError, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import parse_or_skip
@@ -397,12 +397,12 @@ async def test_edits_and_deletions_of_people_are_received_in_order(server: Serve
     edited, deleted, purged = [
         one for one in server.intake.events if not isinstance(one, IncomingMessage)
     ]
-    assert isinstance(edited, MessageEdited)
+    assert isinstance(edited, MessageEdit)
     assert (edited.message_id, edited.said.text) == (str(first.id), "goodbye")
-    assert isinstance(deleted, MessagesDeleted)
+    assert isinstance(deleted, MessageDeletion)
     assert deleted.message_ids == (str(second.id),)
     assert deleted.scopes == edited.scopes
-    assert isinstance(purged, MessagesDeleted)
+    assert isinstance(purged, MessageDeletion)
     assert purged.message_ids[0] == str(first.id)
     assert len(purged.message_ids) == 2
 
@@ -440,14 +440,12 @@ async def test_earlier_messages_of_people_are_read(server: Server) -> None:
         )
         server.wire.edit(server.channel.id, about.id, "my moss is dying")
         await wait_until(
-            lambda: (
-                len([one for one in server.intake.events if isinstance(one, MessageEdited)]) == 2
-            )
+            lambda: len([one for one in server.intake.events if isinstance(one, MessageEdit)]) == 2
         )
         server.wire.delete(server.channel.id, by_bot.id)
         await wait_until(
             lambda: (
-                isinstance(server.intake.events[-1], MessagesDeleted) and server.intake.events[-2:]
+                isinstance(server.intake.events[-1], MessageDeletion) and server.intake.events[-2:]
             )
         )
     assert [one.text for one in found[:2]] == ["line 12", "line 13"]
@@ -455,10 +453,10 @@ async def test_earlier_messages_of_people_are_read(server: Server) -> None:
     assert {one.author for one in found} == {server.intake.received[0].author}
     assert start is not None
     assert (start.text, start.author.name) == ("of a bot", "other")
-    edits = [one.said for one in server.intake.events if isinstance(one, MessageEdited)]
+    edits = [one.said for one in server.intake.events if isinstance(one, MessageEdit)]
     assert {(one.message_id, one.text) for one in edits} == {(str(about.id), "my moss is dying")}
     chats = [(one.address.chat, one.is_late) for one in edits]  # late: nothing is answered for it
     assert chats == [(str(server.channel.id), False), (str(ferns.id), True)]
-    deletions = [one for one in server.intake.events if isinstance(one, MessagesDeleted)]
+    deletions = [one for one in server.intake.events if isinstance(one, MessageDeletion)]
     deleted = [(one.address.chat, one.message_ids) for one in deletions]
     assert deleted == [(str(one), (str(by_bot.id),)) for one in (server.channel.id, thread.id)]

@@ -7,7 +7,7 @@ import pytest
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
-from bot.chat.incoming import ButtonPressed, IncomingMessage, MessageEdited
+from bot.chat.incoming import ButtonPress, IncomingMessage, MessageEdit
 from bot.platforms.discord.shards import GatewaySession, Shard
 from tests.platforms.discord.conftest import platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
@@ -74,7 +74,7 @@ async def test_restart_misses_nothing(wire: SimWire, guilds: Guilds, intake: Fak
         IncomingMessage,
         IncomingMessage,
         IncomingMessage,
-        MessageEdited,
+        MessageEdit,
         IncomingMessage,
     ]
     assert intake.texts == ["before", "missed", "missed in a thread", "live"]
@@ -101,7 +101,7 @@ async def test_session_is_stored_within_seconds(
 
 def _without_roles(intake: FakeIntake) -> list[str]:
     """Return commands and presses; after RESUME, roles are unknown until the guild is loaded."""
-    asked = [one for one in intake.events if isinstance(one, IncomingMessage | ButtonPressed)]
+    asked = [one for one in intake.events if isinstance(one, IncomingMessage | ButtonPress)]
     return sorted(repr(replace(one, author_roles=None)) for one in asked)
 
 

@@ -9,7 +9,7 @@ import discord
 import pytest
 from simcord.backend import serializers
 
-from bot.chat.incoming import ChatJoined, IncomingMessage, WakeReason
+from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
 from bot.chat.outgoing import Attachment, Button, ButtonStyle, MessageContent, OutgoingMessage
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import (
@@ -261,7 +261,7 @@ async def test_server_counts_as_joined_only_if_the_bot_is_new_there(chat: Chat) 
         backend.emit("GUILD_CREATE", serializers.guild_create_payload(backend, guild))
         chat.say("hello")
         await wait_until(partial(lambda number: len(chat.intake.received) == number, count))
-    [joined] = [one for one in chat.intake.events if isinstance(one, ChatJoined)]
+    [joined] = [one for one in chat.intake.events if isinstance(one, ChatJoin)]
     assert (joined.address, joined.at.isoformat()) == (chat.address, joined_at)
 
 

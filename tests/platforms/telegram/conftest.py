@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import ButtonPressed
+from bot.chat.incoming import ButtonPress
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
@@ -55,12 +55,12 @@ class Rig:
         self.answerable_seconds = math.inf
         self.command_names: Set[str] = {"start", *(one.name for one in COMMANDS)}
         self.refusal: str | None = None
-        self.pressed: list[ButtonPressed] = []
+        self.pressed: list[ButtonPress] = []
         """The presses that were asked about."""
         self.asked_at_once = 1
         """How many of them are asked about before the first one is decided."""
 
-    async def press_refusal(self, pressed: ButtonPressed) -> str | None:
+    async def press_refusal(self, pressed: ButtonPress) -> str | None:
         self.pressed.append(pressed)
         await wait_until(lambda: len(self.pressed) >= self.asked_at_once)
         return self.refusal

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     IncomingMessage,
     MediaItem,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     Person,
     Quote,
     WakeReason,
@@ -410,8 +410,8 @@ def update(kind: str, body: object, number: int = 3) -> Update:
 def test_two_edits_in_one_second_are_two_events() -> None:
     edited = {**OLDER, "text": "new words", "edit_date": NOON + 5}
     first, second = (to_incoming(update("edited_message", edited, n), BOT) for n in (3, 4))
-    assert isinstance(first, MessageEdited)
-    assert isinstance(second, MessageEdited)
+    assert isinstance(first, MessageEdit)
+    assert isinstance(second, MessageEdit)
     assert (first.said.text, first.message_id) == ("new words", "41")
     assert first.said.external_key == "-100:41"
     assert first.external_key != second.external_key
@@ -428,7 +428,7 @@ def test_button_press_contains_its_data_and_message() -> None:
     german = {**ALICE, "language_code": "de"}
     query = {"id": "77", "from": german, "chat_instance": "1", "data": "stop", "message": OLDER}
     press = to_incoming(update("callback_query", query), BOT)
-    assert isinstance(press, ButtonPressed)
+    assert isinstance(press, ButtonPress)
     assert (press.data, press.message_id, press.interaction) == ("stop", "41", "77")
     assert (press.author.id, press.locale) == ("telegram:5", "de")
     assert press.address == Address("telegram", "-100")
@@ -446,7 +446,7 @@ def member_change(before: str, after: str, chat: dict[str, Any] = GROUP) -> dict
 
 def test_only_the_addition_to_a_group_is_a_join() -> None:
     joined = to_incoming(update("my_chat_member", member_change("left", "member")), BOT)
-    assert isinstance(joined, ChatJoined)
+    assert isinstance(joined, ChatJoin)
     assert (joined.address.chat, joined.author) == ("-100", Person("telegram:5", "Alice Ng"))
     for change in (member_change("left", "member", PRIVATE), member_change("member", "member")):
         assert to_incoming(update("my_chat_member", change), BOT) is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiogram.types import Update
 
-from bot.chat.incoming import Address, ButtonPressed, Incoming, IncomingMessage, MessageEdited
+from bot.chat.incoming import Address, ButtonPress, Incoming, IncomingMessage, MessageEdit
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
@@ -55,9 +55,9 @@ def test_supergroup_events_have_the_address_of_the_group(moved: MovedChats) -> N
     assert (said.external_key, said.message_id) == ("-1005:7", "1000000000007")
     assert said.quote is not None
     assert said.quote.message_id == "1000000000006"
-    assert isinstance(edited, MessageEdited)
+    assert isinstance(edited, MessageEdit)
     assert (edited.address, edited.message_id) == (GROUP, said.message_id)
-    assert isinstance(press, ButtonPressed)
+    assert isinstance(press, ButtonPress)
     assert (press.address, press.message_id) == (GROUP, said.quote.message_id)
 
 

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import (
     Address,
-    ButtonPressed,
-    ChatJoined,
+    ButtonPress,
+    ChatJoin,
     IncomingMessage,
     MediaKind,
-    MessageEdited,
+    MessageEdit,
     WakeReason,
 )
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
@@ -415,11 +415,11 @@ async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
 
     said, edited, voice, joined = rig.intake.events
     assert isinstance(said, IncomingMessage)
-    assert isinstance(edited, MessageEdited)
+    assert isinstance(edited, MessageEdit)
     assert (edited.said.text, edited.message_id) == ("hello", said.message_id)
     assert isinstance(voice, IncomingMessage)
     assert [one.kind for one in voice.attachments] == [MediaKind.VOICE]
-    assert isinstance(joined, ChatJoined)
+    assert isinstance(joined, ChatJoin)
     assert joined.address.chat == str(GROUP)
 
 
@@ -455,7 +455,7 @@ async def test_press_is_acknowledged_once_and_stored_unless_refused(rig: Rig) ->
     assert answered == ["", "Not yours.", ""]
     alerts = [call.get("show_alert") for call in rig.calls("answerCallbackQuery")]
     assert alerts == [None, True, None]
-    [kept] = [event for event in rig.intake.events if isinstance(event, ButtonPressed)]
+    [kept] = [event for event in rig.intake.events if isinstance(event, ButtonPress)]
     assert kept.external_key == f"cb{first}"
     rig.refusal, rig.asked_at_once = None, len(rig.pressed) + 2  # none waits for another one
     both = [wire.click(5, 5, query_is_admin["message_id"], "retry:5:1/0") for _ in range(2)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import IncomingMessage, MessageEdited, MessagesDeleted, WakeReason
+from bot.chat.incoming import IncomingMessage, MessageDeletion, MessageEdit, WakeReason
 from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import MessageNotFound
@@ -68,11 +68,11 @@ def test_change_becomes_a_new_message_edit_or_deletion() -> None:
     one = replace(message("m1", "new text"), position=3, revision=8, edited_at=AT)
     unread, read = to_incoming(CHANNEL, one, None, 2), to_incoming(CHANNEL, one, None, 3)
     assert isinstance(unread, IncomingMessage)
-    assert isinstance(read, MessageEdited)
+    assert isinstance(read, MessageEdit)
     assert read.said == unread
     deleted = replace(one.to_tombstone(), position=3, revision=9)
     assert to_incoming(CHANNEL, deleted, None, 2) is None
-    assert isinstance(to_incoming(CHANNEL, deleted, None, 3), MessagesDeleted)
+    assert isinstance(to_incoming(CHANNEL, deleted, None, 3), MessageDeletion)
 
 
 async def test_message_is_answered_and_a_restart_loses_nothing(tmp_path: Path) -> None:
