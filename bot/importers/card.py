@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
@@ -109,10 +109,10 @@ def _read_card(data: bytes) -> Card:
     if data.startswith(png.SIGNATURE):
         image, v2, v3 = png.read_png(data)
         older = _load_json(v2) if v2 and v3 else None
-        return _make_card(_load_json(v3 or v2), image=image, older=older)
+        return replace(_make_card(_load_json(v3 or v2)), image=image, older=older)
     if data.startswith(b"PK\x03\x04"):
         text, assets = charx.read_charx(data)
-        return _make_card(_load_json(text), assets=assets)
+        return replace(_make_card(_load_json(text)), assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _make_card(_load_json(data))
     raise PresetError.translatable("it is not a character card (PNG, CHARX, or a JSON object)")
@@ -126,9 +126,8 @@ def write_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.PNG:
             newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
             older = card.older or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
-            return png.write_png(
-                find_character_image(card) or png.blank_image(), v2=dump_json(older), v3=newest
-            )
+            image = find_character_image(card) or png.blank_image()
+            return png.write_png(image, v2=dump_json(older), v3=newest)
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
@@ -136,13 +135,7 @@ def write_card(card: Card, container: CardContainer) -> bytes:
             return charx.write_charx(dump_json(_to_v3(card), indent=2), assets)
 
 
-def _make_card(
-    content: Json,
-    *,
-    image: bytes | None = None,
-    older: Json | None = None,
-    assets: Mapping[str, bytes] | None = None,
-) -> Card:
+def _make_card(content: Json) -> Card:
     spec, fields = _spec_and_fields(content)
     read = JsonFields(fields)
     if not read.text("name").strip():
@@ -151,9 +144,7 @@ def _make_card(
         raise PresetError.translatable(
             "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
         )
-    return Card(
-        spec=spec, content=content, fields=read, older=older, image=image, assets=assets or {}
-    )
+    return Card(spec, content, read)
 
 
 def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
@@ -196,12 +187,10 @@ def find_character_image(card: Card) -> bytes | None:
     """Return the character's PNG in a card's file, or None."""
     if card.image is not None:
         return card.image
-    icons = [
-        data
-        for path, data in card.assets.items()
-        if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts
-    ]
-    return icons[0] if icons else None
+    for path, data in card.assets.items():
+        if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts:
+            return data
+    return None
 
 
 _CARDS_FOLDER = "cards"

@@ -112,9 +112,8 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
     except (CharacterError, PresetError) as error:
         raise CharacterError(error_text(error.prefixed_with(file))) from error
     # Empty stories cannot be found, and some services refuse to embed them.
-    return _to_character_file(
-        replace(data, texts=tuple(text for text in data.texts if text.strip()))
-    )
+    texts = tuple(text for text in data.texts if text.strip())
+    return _to_character_file(replace(data, texts=texts))
 
 
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:

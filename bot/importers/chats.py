@@ -50,9 +50,8 @@ class ExportedChat:
 def write_chat(chat: ExportedChat) -> str:
     """Return a chat as SillyTavern's `.jsonl`: a header line, then one message per line."""
     header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
-    return "".join(
-        f"{json.dumps(one, ensure_ascii=False)}\n" for one in (header, *chat_to_rows(chat))
-    )
+    rows = (header, *chat_to_rows(chat))
+    return "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in rows)
 
 
 def chat_to_rows(chat: ExportedChat) -> list[dict[str, object]]:
@@ -106,12 +105,10 @@ def _load_json(text: str, line: int = 1) -> JsonFields:
     try:
         return JsonFields(read_strict_json(text) if text.strip() else None)
     except JsonSyntaxError as error:
-        raise UserError(
-            translatable(
-                "Line {line} of the file is not valid JSON: {problem}",
-                line=line + error.line - 1,
-                problem=error.problem,
-            )
+        raise UserError.translatable(
+            "Line {line} of the file is not valid JSON: {problem}",
+            line=line + error.line - 1,
+            problem=error.problem,
         ) from None
 
 
@@ -162,21 +159,16 @@ def _make_chat(
     if not said:
         raise UserError(translatable("Nobody says anything in this file."))
     if len(said) > MAX_CHAT_LINES or any(len(one.text) > MAX_LINE_CHARS for one in said):
-        raise UserError(
-            translatable(
-                "A chat may have up to {lines} messages of up to {characters} characters.",
-                lines=f"{MAX_CHAT_LINES:,}",
-                characters=f"{MAX_LINE_CHARS:,}",
-            )
+        raise UserError.translatable(
+            "A chat may have up to {lines} messages of up to {characters} characters.",
+            lines=f"{MAX_CHAT_LINES:,}",
+            characters=f"{MAX_LINE_CHARS:,}",
         )
     person = clean_name(person) or _first_name(said, is_person=True) or _PERSON
     character = clean_name(character) or _first_name(said, is_person=False) or _CHARACTER
+    defaults = {True: person, False: character}
     kept = [
-        ChatLine(
-            clean_name(one.name) or (person if one.is_person else character),
-            one.text.strip(),
-            one.is_person,
-        )
+        ChatLine(clean_name(one.name) or defaults[one.is_person], one.text.strip(), one.is_person)
         for one in said
     ]
     return ExportedChat(person, character, tuple(kept), len(lines) - len(said))

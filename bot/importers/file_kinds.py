@@ -211,9 +211,8 @@ def _detect_json(value: object) -> FileKind:
             return kind
         if len(shared.intersection(_IDENTIFYING_KEYS["samplers"])) >= 3:
             return FileKind.SAMPLER
-        if isinstance(value.get("content"), str) and shared <= {
-            *_IDENTIFYING_KEYS["system_prompt"]
-        }:
+        has_known_keys = shared <= {*_IDENTIFYING_KEYS["system_prompt"]}
+        if has_known_keys and isinstance(value.get("content"), str):
             return FileKind.SYSTEM_PROMPT
         return _find_kind(shared, "few") or FileKind.UNKNOWN
     return FileKind.UNKNOWN

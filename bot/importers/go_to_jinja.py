@@ -149,9 +149,8 @@ def _tokenize(source: str) -> Iterator[_Token]:
         if closing is None:
             raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
         at, trims = closing.end(), closing["trim"] is not None
-    yield _Token(
-        "text", source[at:].lstrip(_SPACE) if trims else source[at:], _line_number(source, at)
-    )
+    text = source[at:].lstrip(_SPACE) if trims else source[at:]
+    yield _Token("text", text, _line_number(source, at))
     yield _Token("eof", "", _line_number(source, len(source)))
 
 
@@ -407,9 +406,8 @@ class _Translator:
             case "field", _:
                 return self._access_fields(self._dot, token.field_names)
             case "variable", text:
-                return self._access_fields(
-                    self._find_variable(text.partition(".")[0]), token.field_names
-                )
+                variable = self._find_variable(text.partition(".")[0])
+                return self._access_fields(variable, token.field_names)
             case "name", name:
                 if name not in _FUNCTIONS | _LITERALS.keys():
                     raise self._error(marked('function "{name}" not defined'), name=name)
@@ -441,9 +439,8 @@ class _Translator:
                 empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
                 return _Value(f"({source} or {empty})" if empty else source, value_type)
             case kind:
-                raise self._unsupported_error(
-                    marked("the field .{name} of a {kind}"), name=name, kind=kind
-                )
+                construct = marked("the field .{name} of a {kind}")
+                raise self._unsupported_error(construct, name=name, kind=kind)
 
     def _translate_call(self, name: str, given: list[_Value]) -> _Value:
         sources = [value.source for value in given]
@@ -482,11 +479,8 @@ class _Translator:
             case "printf", [template, *arguments]:
                 return self._translate_printf(template.source, arguments)
             case _:
-                raise self._unsupported_error(
-                    marked("the function {name} with {count} arguments"),
-                    name=name,
-                    count=len(given),
-                )
+                construct = marked("the function {name} with {count} arguments")
+                raise self._unsupported_error(construct, name=name, count=len(given))
 
     def _translate_printf(self, template: str, given: Sequence[_Value]) -> _Value:
         if not template.startswith('"'):

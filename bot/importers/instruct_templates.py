@@ -81,14 +81,11 @@ class _InstructTemplateBuilder:
         after_story = texts["story_string_suffix"] or texts["system_sequence_suffix"]
         if not story and not after_story:
             story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
+        before, after = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
         return _LAYOUT.substitute(
             alignment=self._alignment_message(first_user),
             story=self._message_template(story, after_story, "'System'"),
-            narration=self._message_template(
-                texts[f"{narrator}_sequence"],
-                texts[f"{narrator}_suffix"] or newline,
-                "(name or 'System')",
-            ),
+            narration=self._message_template(before, after, "(name or 'System')"),
             newest_or_none="loop.index0" if last_user else "none",
             newest=self._turn_template(last_user, "input"),
             first=self._turn_template(first_user, "input"),

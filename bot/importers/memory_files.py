@@ -18,7 +18,6 @@ from bot.importers.chats import ExportedChat, chat_to_rows, read_chat, read_rows
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
-from bot.texts.text import translatable
 from bot.value_class import value_class
 
 MAX_MEMORY_CHARS = 500
@@ -157,12 +156,10 @@ def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | N
 
 def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
     if len(rows) > MAX_MEMORIES:
-        raise UserError(
-            translatable(
-                "The file has {count} memories, and {limit} are allowed.",
-                count=len(rows),
-                limit=MAX_MEMORIES,
-            )
+        raise UserError.translatable(
+            "The file has {count} memories, and {limit} are allowed.",
+            count=len(rows),
+            limit=MAX_MEMORIES,
         )
     memories, others, unreadable = [], dict[str, None](), 0
     for text, fields in rows:

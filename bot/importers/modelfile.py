@@ -384,18 +384,14 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
         bos_token = next((token for token in _BOS_TOKENS if single.startswith(token)), "")
         conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
         with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
-        found = _split_blocks(
-            single.replace(bos_token, ""), conversation, with_system, joined=not bos_token
-        )
+        question = single.replace(bos_token, "")
+        found = _split_blocks(question, conversation, with_system, joined=not bos_token)
         if found is None:
             return {}, False
+        alternating = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
         exact = all(
             _render(template, *texts) == StringTemplate(**found).render(_probe_messages(texts))
-            for texts in (
-                (_USER,),
-                (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3),
-                (_SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3),
-            )
+            for texts in ((_USER,), alternating, (_SYSTEM, *alternating))
         )
     except TemplateError:  # the template rejects one of the conversations
         return {}, False
@@ -422,11 +418,10 @@ def _split_blocks(
     end = _block_end(to_answer, after_user)
     if end is None:
         return None
+    before_answer, after_answer = to_answer[end + 1 :], after_answer.removesuffix("\n")
     found = {
         "user_template": before_user + "{{user}}" + after_user[:end],
-        "assistant_template": to_answer[end + 1 :]
-        + "{{assistant}}"
-        + after_answer.removesuffix("\n"),
+        "assistant_template": before_answer + "{{assistant}}" + after_answer,
         "end_template": after_user[end + 1 :],
     }
     system = with_system.removesuffix("\n" + single)

@@ -123,10 +123,8 @@ def _keys_from_other_program(text: str, source: str) -> _Keys | None:
     kind = detect_file_kind(text.encode(errors="surrogatepass"))
     if isinstance(data, list) and kind is FileKind.LOREBOOK:
         data = {"entries": data}
-    if not isinstance(data, dict):
-        return None
     convert = _CONVERTERS.get(kind)
-    if convert is None:
+    if convert is None or not isinstance(data, dict):
         return None
     try:
         keys, notes = convert(data)
@@ -137,11 +135,8 @@ def _keys_from_other_program(text: str, source: str) -> _Keys | None:
 
 
 def _role_text_preset_keys(data: Mapping[str, object]) -> _Keys:
-    sampling = {
-        key: value
-        for key, value in data.items()
-        if key in SAMPLING_KEYS - {"session_len"} and value is not None
-    }
+    names = SAMPLING_KEYS - {"session_len"}
+    sampling = {key: one for key, one in data.items() if key in names and one is not None}
     texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
     name = data.get("model_name")
     keys = {"template": texts, "parameters": sampling}
@@ -188,9 +183,8 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
         # In a card, `system` replaces the main prompt. Elsewhere, it describes the character.
         kept["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
         kept["system"] = None
-    return validate_preset(
-        {**_merge_keys(preset.model_dump(exclude_unset=True), keys), **kept}, source
-    )
+    merged = _merge_keys(preset.model_dump(exclude_unset=True), keys)
+    return validate_preset({**merged, **kept}, source)
 
 
 def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:

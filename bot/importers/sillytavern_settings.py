@@ -36,15 +36,13 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif given > 0:
             notes.append(f"{name} {given:g} is omitted: it must be from {low:g} to {high:g}")
-    if "dry_multiplier" in parameters and (
-        breakers := _read_texts(data.get("dry_sequence_breakers"))
-    ):
+    given_breakers = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
+    if breakers := _read_texts(given_breakers):
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
-    omitted = [
-        name for name, off in _SAMPLERS["unsupported"].items() if data.get(name) not in (None, off)
-    ]
+    unsupported = _SAMPLERS["unsupported"].items()
+    omitted = [name for name, off in unsupported if data.get(name) not in (None, off)]
     omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
     notes += [f"{', '.join(omitted)} omitted: no engine here supports them"] if omitted else []
     return {"parameters": parameters, **_read_limits(read)}, notes
@@ -221,9 +219,8 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
     if preset.has_macros and (unknown := unknown_macros(_preset_texts(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
         names += ["…"] * (len(unknown) > _MAX_NAMES)
-        notes.append(
-            translatable("unsupported macros stay unchanged: {names}", names=", ".join(names))
-        )
+        listed = ", ".join(names)
+        notes.append(translatable("unsupported macros stay unchanged: {names}", names=listed))
     book = preset.parsed_lorebook
     entries = book.entries if book else ()
     similar = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
