@@ -211,15 +211,12 @@ class PresetEditing:
         names = [one.name for one in await self.list_presets()]
         self.check_name(draft.name, names)
         wanted = confusable_skeleton(draft.name.casefold())
-        if found := next(
-            (one for one in names if confusable_skeleton(one.casefold()) == wanted), None
-        ):
-            raise UserError(
-                translatable(
-                    "{name} looks like the preset {other}; choose another name.",
-                    name=repr(draft.name),
-                    other=repr(found),
-                )
+        similar = [one for one in names if confusable_skeleton(one.casefold()) == wanted]
+        if similar:
+            raise UserError.translatable(
+                "{name} looks like the preset {other}; choose another name.",
+                name=repr(draft.name),
+                other=repr(similar[0]),
             )
         if not await self.drafts.save(draft):
             raise _name_taken_error(draft.name)
@@ -295,22 +292,18 @@ def _join_shortened(lines: Sequence[str]) -> str:
 
 def _check_length(content: str) -> None:
     if len(content) > MAX_CONTENT_CHARS:
-        raise UserError(
-            translatable(
-                "A preset may have up to {limit} characters; this one would have {count}.",
-                limit=f"{MAX_CONTENT_CHARS:,}",
-                count=f"{len(content):,}",
-            )
+        raise UserError.translatable(
+            "A preset may have up to {limit} characters; this one would have {count}.",
+            limit=f"{MAX_CONTENT_CHARS:,}",
+            count=f"{len(content):,}",
         )
 
 
 def _name_taken_error(name: str) -> UserError:
-    return UserError(
-        translatable("There is already a preset {name}; choose another name.", name=name)
-    )
+    text = translatable("There is already a preset {name}; choose another name.", name=name)
+    return UserError(text)
 
 
 def draft_conflict() -> RequestRefused:
-    return RequestRefused(
-        409, translatable("Somebody else has saved this draft in the meantime; reload the page.")
-    )
+    text = translatable("Somebody else has saved this draft in the meantime; reload the page.")
+    return RequestRefused(409, text)

@@ -50,17 +50,16 @@ class PresetImports:
             UserError: the file cannot be imported; the text says what it is and what to do.
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
-        kind = await asyncio.to_thread(check_file_kind, file.content, path, _ACCEPTED)
+        content = file.content
+        kind = await asyncio.to_thread(check_file_kind, content, path, _ACCEPTED)
         try:
             if into and kind in _ADDED_TO_PRESETS:
-                return await self._add_to_draft(into, path, file.content, who)
-            preset, notes = await asyncio.to_thread(
-                self._read_preset, kind, path, file.content, name
-            )
+                return await self._add_to_draft(into, path, content, who)
+            preset, notes = await asyncio.to_thread(self._read_preset, kind, path, content, name)
             text = await asyncio.to_thread(export_preset, preset)
         except (PresetError, CharacterError, TemplateError) as error:
             raise UserError(error_text(error)) from None
-        source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
+        source = ImportedFile(path.name, content) if kind in CHARACTER_IMPORTS else None
         draft = PresetDraft(preset.name, 0, 1, text, self.editing.clock.now(), source)
         await self.editing.begin_draft(draft, who, "import")
         return preset.name, notes
@@ -90,22 +89,19 @@ class PresetImports:
     def _keep_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
         """Save a character file with its stories to the presets folder; return its preset."""
         keys, _ = read_character_content(path, content)
-        preset = validate_preset(
-            {
-                **keys,
-                "name": name or path.stem[:MAX_NAME_CHARS],
-                "role_name": path.stem,
-                "provider": default.provider,
-                "model": default.model,
-                "character": path.name,
-            },
-            path.name,
-        )
+        data = {
+            **keys,
+            "name": name or path.stem[:MAX_NAME_CHARS],
+            "role_name": path.stem,
+            "provider": default.provider,
+            "model": default.model,
+            "character": path.name,
+        }
+        preset = validate_preset(data, path.name)
         target = self.editing.open_folder() / path.name
         if target.exists() and target.read_bytes() != content:
-            raise UserError(
-                translatable("There is already another file {name}.", name=repr(path.name))
-            )
+            text = translatable("There is already another file {name}.", name=repr(path.name))
+            raise UserError(text)
         write_whole_file(target, content)
         return preset
 

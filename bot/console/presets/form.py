@@ -85,8 +85,6 @@ class FormField:
 
     @property
     def default_text(self) -> str:
-        if self.spec.default is None:
-            return ""
         return value_to_texts(self.spec, self.spec.default)[0]
 
 
@@ -127,14 +125,8 @@ def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> It
         if "properties" in one and not path:
             yield from _collect_specs(one, parts, inner)
         elif (kind := _field_kind(one, inner)) is not None:
-            yield FieldSpec(
-                inner,
-                kind,
-                given.get("default"),
-                one.get("minimum"),
-                one.get("maximum"),
-                tuple(one.get("enum", ())),
-            )
+            minimum, maximum, choices = one.get("minimum"), one.get("maximum"), one.get("enum", ())
+            yield FieldSpec(inner, kind, given.get("default"), minimum, maximum, tuple(choices))
 
 
 def _resolve_schema(schema: _Schema, parts: _Schema) -> _Schema:

@@ -181,10 +181,8 @@ class PresetPages(RouteGroup):
     async def list_page(self, query: EditorQuery) -> Page:
         listed = await self.editing.list_presets()
         used = await self.count_uses()
-        return Page(
-            "presets/list.html",
-            {**_filtered_list(listed, query.find), "count": len(listed), "used": used},
-        )
+        values = {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
+        return Page("presets/list.html", values)
 
     @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
     async def create(
@@ -389,12 +387,11 @@ class PresetPages(RouteGroup):
             refusal = translatable("Line {line}: {problem}", line=first.line, problem=first.text)
             raise UserError(refusal)
         if checked.preset.name != name:
-            refusal = translatable(
+            raise UserError.translatable(
                 "Presets cannot be renamed. Change the name back to {name}, or create a new"
                 " preset.",
                 name=repr(name),
             )
-            raise UserError(refusal)
         return checked.preset
 
     def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
@@ -459,12 +456,10 @@ class PresetPages(RouteGroup):
         editing = self.editing
         edited = await editing.open_preset(name)
         if name == editing.resolver.default.name:
-            raise UserError(
-                translatable(
-                    "{name} is the default preset, which answers where none is chosen; set another"
-                    " TROUPE_DEFAULT_PRESET first.",
-                    name=name,
-                )
+            raise UserError.translatable(
+                "{name} is the default preset, which answers where none is chosen; set another"
+                " TROUPE_DEFAULT_PRESET first.",
+                name=name,
             )
         preset = editing.resolver.presets.get(name)
         if preset is not None:
@@ -517,9 +512,8 @@ class PresetPages(RouteGroup):
         try:
             changed, number = add_entry(await self._with_lorebook(name))
         except ValueError:
-            raise UserError(
-                translatable("No entry can be added to this lorebook; see its JSON.")
-            ) from None
+            text = translatable("No entry can be added to this lorebook; see its JSON.")
+            raise UserError(text) from None
         saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 

@@ -194,15 +194,10 @@ async def view_lorebook(
     named = preset.token_counter
     counter = get_counter(named) if named else counter_for_model(preset.model)
     await counter.load()
-    trial = await asyncio.to_thread(
-        try_lorebook, book, text, budget=_lorebook_budget(preset), count=counter
-    )
-    return {**_NO_TRIAL, "trial": trial, "pieces": list(_split_at_marks(text, trial.marks))}
-
-
-def _lorebook_budget(preset: Preset) -> int:
     limit = preset.max_input_tokens
-    return _TOKENS_WITHOUT_LIMIT if not limit else limit // _PROMPT_DIVISOR
+    budget = limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
+    trial = await asyncio.to_thread(try_lorebook, book, text, budget=budget, count=counter)
+    return {**_NO_TRIAL, "trial": trial, "pieces": list(_split_at_marks(text, trial.marks))}
 
 
 def _split_at_marks(text: str, marks: Sequence[tuple[int, int]]) -> Sequence[tuple[str, bool]]:
