@@ -81,25 +81,19 @@ class SessionPages(RouteGroup):
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_local_path(back) or self.home)
-        self._set_session_cookie(response, session, int(SESSION_SECONDS))
+        self._set_cookie(response, self.cookie, session, int(SESSION_SECONDS))
         return response
 
     @route("POST /logout", ApiScope.READ)
     async def log_out(self, request: ConsoleRequest) -> web.Response:
         await self.logins.log_out(request.http.cookies.get(self.cookie, ""))
         response = redirect("/login")
-        self._set_session_cookie(response, "", 0)
+        self._set_cookie(response, self.cookie, "", 0)
         return response
 
-    def _set_session_cookie(self, response: web.Response, value: str, max_age: int) -> None:
+    def _set_cookie(self, response: web.Response, name: str, value: str, max_age: int) -> None:
         response.set_cookie(
-            self.cookie,
-            value,
-            max_age=max_age,
-            path="/",
-            httponly=True,
-            samesite="Strict",
-            secure=self.is_https,
+            name, value, max_age=max_age, httponly=True, samesite="Strict", secure=self.is_https
         )
 
     @route("POST /look", None)
@@ -113,9 +107,7 @@ class SessionPages(RouteGroup):
         response = redirect(_local_path(back) or "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
-                response.set_cookie(
-                    name, value, max_age=_YEAR_SECONDS, path="/", httponly=True, samesite="Strict"
-                )
+                self._set_cookie(response, name, value, _YEAR_SECONDS)
         return response
 
 

@@ -95,9 +95,8 @@ def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequenc
         marks = [round(one * scale, 2) for one in timings.edits]
         placed.append(make_step("edits", begin, last_edit - begin, marks))
     if delivered is not None:
-        placed.append(
-            make_step("delivered", written, max(0.0, max(delivered, last_edit) - written))
-        )
+        sending_seconds = max(0.0, max(delivered, last_edit) - written)
+        placed.append(make_step("delivered", written, sending_seconds))
     return placed
 
 
@@ -139,9 +138,7 @@ def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
     """Return name, value, and origin of a prompt's parameters (no origin without a `version`)."""
-    content = (
-        msgspec.json.decode(version.content, type=_PresetContent) if version else _PresetContent()
-    )
+    content = msgspec.json.decode(version.content if version else "{}", type=_PresetContent)
 
     def describe_origin(value: object, given: object) -> Text | None:
         if version is None:
@@ -159,9 +156,8 @@ def used_parameters(
     ]
     longest = prompt.max_output_tokens
     if longest is not None:
-        used.append(
-            ("max_output_tokens", str(longest), describe_origin(longest, content.max_output_tokens))
-        )
+        origin = describe_origin(longest, content.max_output_tokens)
+        used.append(("max_output_tokens", str(longest), origin))
     own = content.stop_sequences or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
@@ -181,22 +177,16 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
 
 def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
     receipt = answer.receipt
-    messages = tuple(
-        replace(
-            one,
-            content=mask(one.content),
-            parts=tuple(mask(each) if isinstance(each, str) else each for each in one.parts),
-        )
-        for one in receipt.prompt.messages
+    messages = []
+    for one in receipt.prompt.messages:
+        parts = tuple(mask(each) if isinstance(each, str) else each for each in one.parts)
+        messages.append(replace(one, content=mask(one.content), parts=parts))
+    masked = replace(
+        receipt,
+        answer=mask(receipt.answer),
+        thoughts=mask(receipt.thoughts),
+        prompt=replace(receipt.prompt, messages=tuple(messages)),
+        layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
+        dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
     )
-    return replace(
-        answer,
-        receipt=replace(
-            receipt,
-            answer=mask(receipt.answer),
-            thoughts=mask(receipt.thoughts),
-            prompt=replace(receipt.prompt, messages=messages),
-            layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
-            dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
-        ),
-    )
+    return replace(answer, receipt=masked)

@@ -105,7 +105,7 @@ class AnswerQuery(BaseModel):
     def to_search(self) -> AnswerSearch:
         return AnswerSearch(
             conversation=self.channel,
-            min_cost=None if self.cost == "" else _to_micros(self.cost),
+            min_cost=None if self.cost == "" else round(min(max(self.cost, 0.0), 1e9) * MICROS),
             min_seconds=None if self.seconds == "" else self.seconds,
             since=_to_timestamp(self.since),
             until=_to_timestamp(self.until),
@@ -117,14 +117,6 @@ def _to_timestamp(at: datetime | Literal[""]) -> float | None:
     if at == "":
         return None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _to_micros(dollars: float) -> int:
-    return round(min(max(dollars, 0.0), 1e9) * MICROS)
-
-
-def _to_dollars(micros: int | None) -> float | None:
-    return None if micros is None else micros / MICROS
 
 
 _PromptForm: TypeAlias = Literal["text", "messages", "tokens"]
@@ -166,7 +158,7 @@ class AnswerRow:
 
 
 def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
-    receipt = one.receipt
+    receipt, cost = one.receipt, one.receipt.charge.cost
     return AnswerRow(
         number=one.number,
         at=one.at,
@@ -185,7 +177,7 @@ def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow
         seconds=receipt.timings.seconds,
         reason=receipt.reason,
         left_out=sum(item.count for item in receipt.dropped),
-        cost=_to_dollars(receipt.charge.cost),
+        cost=None if cost is None else cost / MICROS,
         question=mask(extract_question(receipt))[:_EXCERPT_CHARS],
         excerpt=mask(receipt.answer)[:_EXCERPT_CHARS],
         check=receipt.check,
@@ -397,9 +389,8 @@ class AnswerPages(RouteGroup):
                 values["sections"] = prompt_sections(answer.receipt)
             case "tokens":
                 try:
-                    values["pieces"] = token_pieces(
-                        await self._tokenize_prompt(answer), answer.receipt
-                    )
+                    tokens = await self._tokenize_prompt(answer)
+                    values["pieces"] = token_pieces(tokens, answer.receipt)
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
@@ -416,17 +407,12 @@ class AnswerPages(RouteGroup):
     async def comparison_page(self, number: int, other: int) -> Page:
         newer, older = await self._find(number), await self._find(other)
         prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
-        return Page(
-            "comparison.html",
-            {
-                "older": answer_row(older),
-                "newer": answer_row(newer),
-                "parts": {
-                    "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
-                    "prompt": await asyncio.to_thread(differing_pieces, *prompts),
-                },
-            },
-        )
+        parts = {
+            "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
+            "prompt": await asyncio.to_thread(differing_pieces, *prompts),
+        }
+        values = {"older": answer_row(older), "newer": answer_row(newer), "parts": parts}
+        return Page("comparison.html", values)
 
     @route("POST /api/v1/answers/{number}/replay", ApiScope.OPERATE)
     async def ask_again(
@@ -440,10 +426,9 @@ class AnswerPages(RouteGroup):
 
         The new answer is stored under its own number, but not added to any history.
         """
+        stored = await find_answer(self.answers, number)
         try:
-            made = await self.replay(
-                await find_answer(self.answers, number), preset, draft, parameters
-            )
+            made = await self.replay(stored, preset, draft, parameters)
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
         return await self.show(made.number)

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
@@ -27,6 +26,7 @@ from bot.console.routes import (
     add_security_headers,
     check_scope,
 )
+from bot.console.server import UNREADABLE_BODY
 from bot.errors import RequestRefused, StoreError, UserError
 from bot.settings import ConsoleSettings
 from bot.texts.text import Text, translatable, translate
@@ -34,8 +34,6 @@ from bot.texts.text import Text, translatable, translate
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _WITH_FILES = "multipart/form-data"
-# A body not encoded as its header says, or an unreadable head of a part.
-_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -63,9 +61,8 @@ class RequestGate:
         if caller.csrf_token and http.method not in _SAFE_METHODS:
             sent = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
             if not is_csrf_token(sent, caller):
-                raise RequestRefused(
-                    403, translatable("This form belongs to another session; reload the page.")
-                )
+                text = translatable("This form belongs to another session; reload the page.")
+                raise RequestRefused(403, text)
         given = None
         if route.body is not None:
             given = _validate(route.body, await _read_body(http, form))
@@ -78,29 +75,25 @@ class RequestGate:
         if self._proxy is not None and http.remote != self._proxy:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
         if _host_name(http.host) not in self._names:
-            raise RequestRefused(
-                403,
-                translatable(
-                    "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
-                ),
+            text = translatable(
+                "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
             )
+            raise RequestRefused(403, text)
         origin = http.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != http.host.lower():
             raise RequestRefused(403, translatable("The request comes from another site."))
         needs_origin = http.method not in _SAFE_METHODS and "Authorization" not in http.headers
         if origin is None and needs_origin:
-            raise RequestRefused(
-                403, translatable("The request does not say which site it is from.")
-            )
+            text = translatable("The request does not say which site it is from.")
+            raise RequestRefused(403, text)
 
     async def _identify(self, http: web.Request, route: Route) -> Caller:
         if route.scope is None:
             return NOBODY
         caller = await self._find_caller(http)
         if caller is None:
-            raise RequestRefused(
-                401, translatable("Log in first; `troupe console url` prints a link for that.")
-            )
+            text = translatable("Log in first; `troupe console url` prints a link for that.")
+            raise RequestRefused(401, text)
         if route.also not in caller.scopes:
             check_scope(caller, route.scope)
         return caller
@@ -134,7 +127,7 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
         form = await http.post()
     except (ValueError, LookupError):  # LookupError: an unknown encoding
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
-    except (*_UNREADABLE, RuntimeError):  # RuntimeError: an unknown transfer encoding
+    except (*UNREADABLE_BODY, RuntimeError):  # RuntimeError: an unknown transfer encoding
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
     return {
         name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)
@@ -150,7 +143,7 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         return json.loads(await http.read())
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
-    except _UNREADABLE:
+    except UNREADABLE_BODY:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 
@@ -166,11 +159,7 @@ def _validate(model: type[BaseModel], given: object) -> BaseModel:
 
 
 _DATABASE_FAILED = translatable("The database failed; the log says why.")
-_TITLES = {
-    401: translatable("Log in"),
-    403: translatable("Not allowed"),
-    404: translatable("Not found"),
-}
+_TITLES = {403: translatable("Not allowed"), 404: translatable("Not found")}
 
 
 class Console:
@@ -234,12 +223,11 @@ class Console:
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.language)
             return add_security_headers(web.json_response({"error": told}, status=status))
-        title = _TITLES.get(status, translatable("That did not work"))
-        if status == 401:  # with what logs in
-            return self._respond_with_page(Page("login.html", {"problem": text}, status), reader)
-        return self._respond_with_page(
-            Page("refused.html", {"title": title, "problem": text}, status), reader
-        )
+        page = Page("login.html", {"problem": text}, status)
+        if status != 401:  # logging in would not help
+            title = _TITLES.get(status, translatable("That did not work"))
+            page = Page("refused.html", {"title": title, "problem": text}, status)
+        return self._respond_with_page(page, reader)
 
 
 def _to_json(answer: object, language: str) -> bytes:

@@ -150,15 +150,14 @@ class ChannelPage(RouteGroup):
     @route(f"GET {_ONE}", ApiScope.READ)
     async def show(self, channel: str) -> Page:
         found = await self.detail(channel)
+        history_scope = SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]
         return Page(
             "channel.html",
             {
                 "found": found,
                 "base": f"/channels/{quote(found.channel, safe='')}",
                 "presets": sorted(self.resolver.presets, key=str.casefold),
-                "history_scope": to_translatable(
-                    SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]
-                ),
+                "history_scope": to_translatable(history_scope),
             },
         )
 
@@ -184,10 +183,8 @@ class ChannelPage(RouteGroup):
             await self.resolver.reset(scope, _OPERATOR)
         else:
             found = self.resolver.find(preset)
-            chosen: Sequence[Preset] = [found]
-            if action != "use":
-                change = before.with_added if action == "add" else before.with_removed
-                chosen = change(found)
+            changes = {"add": before.with_added, "remove": before.with_removed}
+            chosen = changes[action](found) if action in changes else [found]
             await self.resolver.set_active(scope, chosen, _OPERATOR)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
@@ -217,14 +214,9 @@ class ChannelPage(RouteGroup):
     @route(f"POST {_ONE}/forget", ApiScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all of its messages."""
-        scopes = await self._scopes(channel)
-        event = ForgetRequested(
-            parse_address(channel),
-            f"console:{secrets.token_hex(8)}",
-            None,
-            self._now(),
-            tuple(scopes),
-        )
+        scopes, address = await self._scopes(channel), parse_address(channel)
+        external_key = f"console:{secrets.token_hex(8)}"
+        event = ForgetRequested(address, external_key, None, self._now(), tuple(scopes))
         await self.receive([event])
         await self._record_change(request, "forget channel", channel)
         return {"channel": channel}
@@ -247,9 +239,8 @@ class ChannelPage(RouteGroup):
             raise RequestRefused(429, translatable("Too many messages; try again in a minute."))
         allowed, key = request.caller.channels, key or secrets.token_hex(8)
         if allowed and channel not in allowed:
-            raise RequestRefused(
-                403, translatable("This token is not allowed to speak in this channel.")
-            )
+            text = translatable("This token is not allowed to speak in this channel.")
+            raise RequestRefused(403, text)
         source, _, chat = channel.partition(":")
         pattern = self.sources.get(source) if channel in allowed else None
         is_served = pattern is not None and re.fullmatch(pattern, chat) is not None

@@ -174,9 +174,8 @@ class HomePage(RouteGroup):
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
         first, last = self._day_range(since, until)
-        rows = await self.totals.by_day(
-            _start_of_day(first), _start_of_day(last + timedelta(days=1))
-        )
+        end = _start_of_day(last + timedelta(days=1))
+        rows = await self.totals.by_day(_start_of_day(first), end)
         return as_download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 

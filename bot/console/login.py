@@ -86,13 +86,11 @@ class ConsoleLogins:
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:
                 raise RequestRefused(429, translatable("Too many log-ins; try again in a minute."))
-            raise RequestRefused(
-                401,
-                translatable(
-                    "This link was already used or is older than ten minutes; `troupe console"
-                    " url` prints a new one."
-                ),
+            text = translatable(
+                "This link was already used or is older than ten minutes; `troupe console"
+                " url` prints a new one."
             )
+            raise RequestRefused(401, text)
         session = new_token()
         expires_at = self._clock.now() + SESSION_SECONDS
         await self._tokens.add_session(token_digest(session), expires_at)

@@ -94,9 +94,8 @@ def _operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping
     }
     if route.scope is not None:
         operation["security"] = [{"token": []}]
-        operation["description"] = (
-            f"Needs the scope `{route.scope}`{f' or `{route.also}`' if route.also else ''}."
-        )
+        other = f" or `{route.also}`" if route.also else ""
+        operation["description"] = f"Needs the scope `{route.scope}`{other}."
     if route.body is not None:
         content = {"application/json": {"schema": schemas[route.body, "validation"]}}
         operation["requestBody"] = {"required": True, "content": content}

@@ -33,6 +33,7 @@ from bot.value_class import value_class
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state
 _MAX_ERRORS = 10
+_TRIAL = "/operation/providers/{provider}/try"
 
 
 _Row = Mapping[str, object]
@@ -72,20 +73,10 @@ class OperationState:
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    return ProcessReport(
-        tuple(events.failed_messages(_MAX_ERRORS)),
-        tuple(
-            replace(one, provider=name)
-            for name, backend in backends.items()
-            for one in backend.model_health()
-        ),
-        tuple(
-            replace(one, provider=name)
-            for name, backend in backends.items()
-            for one in backend.models_in_memory()
-        ),
-        count_withheld_answers(),
-    )
+    errors, named = tuple(events.failed_messages(_MAX_ERRORS)), backends.items()
+    health = [replace(one, provider=key) for key, each in named for one in each.model_health()]
+    loaded = [replace(one, provider=key) for key, each in named for one in each.models_in_memory()]
+    return ProcessReport(errors, tuple(health), tuple(loaded), count_withheld_answers())
 
 
 TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
@@ -133,16 +124,11 @@ class OperationPage(RouteGroup):
         if failed is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
         trace = await self.stored.trace_message(failed.turn)
-        return replace(
-            failed, steps=(*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
-        )
+        steps = (*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
+        return replace(failed, steps=steps)
 
-    @route("POST /api/v1/operation/providers/{provider}/try", ApiScope.OPERATE)
-    @route(
-        "POST /operation/providers/{provider}/try",
-        ApiScope.OPERATE,
-        template="operation_trial.html",
-    )
+    @route(f"POST /api/v1{_TRIAL}", ApiScope.OPERATE)
+    @route(f"POST {_TRIAL}", ApiScope.OPERATE, template="operation_trial.html")
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
         """Test a provider with one short request."""
         if all(one["name"] != provider for one in self.providers):
@@ -159,11 +145,10 @@ class OperationPage(RouteGroup):
         now = self.clock.now()
         queues = await self.stored.queues()
         nodes = await self.nodes.nodes()
-        reports = {
-            "": process_report(self.backends, self.events),
-            **await self._reports_of_others(nodes),
-        }
-        errors = [_error_row(one, name) for name, told in reports.items() for one in told.errors]
+        own = process_report(self.backends, self.events)
+        reports = {"": own, **await self._reports_of_others(nodes)}
+        named = reports.items()
+        errors = [_error_row(one, name) for name, told in named for one in told.errors]
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_SECONDS),
             conversations=queues.conversations,
@@ -173,12 +158,8 @@ class OperationPage(RouteGroup):
             unsent=queues.unsent,
             leases=await self.nodes.exclusive_roles(),
             providers=self.providers,
-            health=[
-                replace(one, process=name) for name, told in reports.items() for one in told.health
-            ],
-            loaded=[
-                replace(one, process=name) for name, told in reports.items() for one in told.models
-            ],
+            health=[replace(one, process=name) for name, told in named for one in told.health],
+            loaded=[replace(one, process=name) for name, told in named for one in told.models],
             waits=await self._longest_waits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
@@ -192,16 +173,11 @@ class OperationPage(RouteGroup):
         return await self.nodes.reports(owners)
 
     async def _longest_waits(self) -> Sequence[_Row]:
-        queued = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
-        refused = await self.rate_limits.blocked_calls()
-        return [
-            *(
-                {"scope": name, "seconds": None, "waiting": count}
-                for name, count in queued
-                if count
-            ),
-            *({"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in refused),
-        ]
+        counts = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
+        queued = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
+        blocked = await self.rate_limits.blocked_calls()
+        refused = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in blocked]
+        return [*queued, *refused]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
         found = self.events.find_failed_message(error_id) or await find_failed_message(

@@ -35,7 +35,7 @@ from bot.console.routes import (
     RouteGroup,
     add_security_headers,
     check_scope,
-    is_number,
+    parse_number,
     redirect,
     route,
 )
@@ -124,6 +124,7 @@ class PlaygroundPages(RouteGroup):
         until = messages[-1].at.timestamp() + _ANSWERED_WITHIN_SECONDS if messages else None
         answers = await self._channel_answers(found, _MAX_SHOWN, until if before else None)
         header = await self._header_values(found)
+        shown = (one for one in messages if one.is_shown)
         edited = known.get(edit)
         return Page(
             "playground/channel.html",
@@ -131,11 +132,7 @@ class PlaygroundPages(RouteGroup):
                 **header,
                 "channels": await self.channels.all(),
                 "conversations": await self.copies.recent_conversations(_MAX_COPIES),
-                "messages": [
-                    view_message(one, known, answers, header["names"])
-                    for one in messages
-                    if one.is_shown
-                ],
+                "messages": [view_message(one, known, answers, header["names"]) for one in shown],
                 "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
                 "author": author or found.people[0].id,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
@@ -156,15 +153,13 @@ class PlaygroundPages(RouteGroup):
         active = await self.resolver.resolve((channel.address.lane,))
         channel = await self.channels.get(channel.id) or channel
         characters = [one.preset for one in active.members]
+        names = [*(one.character_name for one in characters), *(one.name for one in channel.people)]
         return {
             "channel": channel,
             "characters": characters,
             "faces": {one.character_name: self.picture(one.name) for one in characters},
             "is_inherited": active.first.scope is None,
-            "names": [
-                *(one.character_name for one in characters),
-                *(one.name for one in channel.people),
-            ],
+            "names": names,
         }
 
     @route(f"POST {_PATH}", ApiScope.OPERATE)
@@ -221,9 +216,8 @@ class PlaygroundPages(RouteGroup):
             raise UserError(translatable("A person needs a name."))
         changed = await self.channels.change(found.id, partial(_add_if_possible, person))
         if changed is not None and person.id not in {one.id for one in changed.people}:
-            raise UserError(
-                translatable("{count} people are here, which is the maximum.", count=_MAX_PEOPLE)
-            )
+            text = translatable("{count} people are here, which is the maximum.", count=_MAX_PEOPLE)
+            raise UserError(text)
         return _redirect_to(found, person)
 
     @route(f"GET {_CHANNEL}/events", ApiScope.READ)
@@ -231,10 +225,7 @@ class PlaygroundPages(RouteGroup):
         """Send the channel's changes, as server-sent events."""
         found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
-        if not is_number(given):
-            raise RequestRefused(
-                422, translatable("There is no entry with this number. It may have been deleted.")
-            )
+        after = parse_number(given, status=422)
 
         async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             if not changes:
@@ -242,27 +233,21 @@ class PlaygroundPages(RouteGroup):
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
-            answers = (
-                await self._channel_answers(found, _NEWEST)
-                if any(map(is_finished, changes))
-                else ()
-            )
+            has_answer = any(map(is_finished, changes))
+            answers = await self._channel_answers(found, _NEWEST) if has_answer else ()
             header = await self._header_values(found)
 
             def rendered(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
                     return ""
-                values = {
-                    "one": view_message(message, known, answers, header["names"]),
-                    "channel": found,
-                    "faces": header["faces"],
-                }
+                view = view_message(message, known, answers, header["names"])
+                values = {"one": view, "channel": found, "faces": header["faces"]}
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
             about = Page("playground/about.html", header)
             return list(map(rendered, changes)), self.renderer.render(about, request, "")
 
-        events = channel_events(self.channels, found.id, int(given), render)
+        events = channel_events(self.channels, found.id, after, render)
         return await stream_events(request, events, self.clock)
 
     @route(f"POST {_CHANNEL}/messages", ApiScope.OPERATE)
@@ -306,14 +291,9 @@ class PlaygroundPages(RouteGroup):
         """Press a button under a message, or choose a value from its menu."""
         found = await self._find(channel)
         person = _find_person(found, author or found.people[0].id)
+        values = () if value is None else (value,)
         pressed = WebMessage(
-            key or _new_key(),
-            person,
-            "",
-            self._now(),
-            reply_to=message,
-            press=data,
-            values=() if value is None else (value,),
+            key or _new_key(), person, "", self._now(), reply_to=message, press=data, values=values
         )
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)

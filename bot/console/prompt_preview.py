@@ -138,12 +138,10 @@ class DraftComposer:
         speaker = ActivePreset(preset, None, version)
         claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
         sources = self.sources if may_spend else replace(self.sources, may_spend=False)
-        context = await sources.load(
-            MessageGroup(claim, InboxMessage(0, message, 0)),
-            AskedQuestion(message, (speaker,)),
-            await self._replace_speaker(speaker, scene),
-            before=scene.before,
-        )
+        active = await self._replace_speaker(speaker, scene)
+        group = MessageGroup(claim, InboxMessage(0, message, 0))
+        question = AskedQuestion(message, (speaker,))
+        context = await sources.load(group, question, active, before=scene.before)
         context.turns.extend(scene.answers)
         fitted = await sources.fit(preset, context)
         return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
@@ -166,6 +164,5 @@ class DraftComposer:
         replaced = name if name in found.names else scene.answered_by
         if replaced not in found.names:
             return ActiveCharacters((speaker,))
-        return ActiveCharacters(
-            tuple(speaker if one.preset.name == replaced else one for one in found.members)
-        )
+        members = (speaker if one.preset.name == replaced else one for one in found.members)
+        return ActiveCharacters(tuple(members))

@@ -63,9 +63,8 @@ def prompt_sections(receipt: Receipt) -> list[PromptSection]:
         messages = [(role, items) for _, role, items in each]
         cached = min(tokens, left)
         left -= cached
-        sections.append(
-            PromptSection(span.section, span.name, span.score, tokens, cached, messages)
-        )
+        name, score = span.name, span.score
+        sections.append(PromptSection(span.section, name, score, tokens, cached, messages))
     return sections
 
 

@@ -44,14 +44,16 @@ NOBODY = Caller("nobody", frozenset())
 
 def check_scope(caller: Caller, scope: ApiScope) -> None:
     if scope not in caller.scopes:
-        raise RequestRefused(
-            403, translatable("This token lacks the scope {scope}.", scope=scope.value)
-        )
+        text = translatable("This token lacks the scope {scope}.", scope=scope.value)
+        raise RequestRefused(403, text)
 
 
-def is_number(given: str) -> bool:
-    """Whether a text is a number of at most 64 bits, as databases need."""
-    return given.isascii() and given.isdecimal() and len(given) < 19
+def parse_number(given: str, *, status: int = 404) -> int:
+    """Return a number of at most 64 bits, as databases need; raises `RequestRefused` if invalid."""
+    if given.isascii() and given.isdecimal() and len(given) < 19:
+        return int(given)
+    text = translatable("There is no entry with this number. It may have been deleted.")
+    raise RequestRefused(status, text)
 
 
 @value_class
@@ -115,11 +117,9 @@ def as_download(content: str | bytes, content_type: str, disposition: str) -> we
     """Return a response to save as a file; `disposition` is as in `Content-Disposition`."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
-    response = add_security_headers(
-        web.Response(body=body, content_type=content_type, charset=charset)
-    )
+    response = web.Response(body=body, content_type=content_type, charset=charset)
     response.headers["Content-Disposition"] = f"attachment; {disposition}"
-    return response
+    return add_security_headers(response)
 
 
 @value_class
@@ -177,13 +177,7 @@ class Route:
         if name not in http.match_info:
             return given if is_pydantic_model(kind) else getattr(given, name)
         part = http.match_info[name].replace("\0", "")  # PostgreSQL has none
-        if not is_integer_type(kind):
-            return part
-        if not is_number(part):
-            raise RequestRefused(
-                404, translatable("There is no entry with this number. It may have been deleted.")
-            )
-        return int(part)
+        return parse_number(part) if is_integer_type(kind) else part
 
     def _redirect_target(self, http: web.Request, answer: object) -> str:
         values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
@@ -235,11 +229,8 @@ def _make_arguments_model(
     name: str, path: str, taken: Sequence[inspect.Parameter]
 ) -> type[BaseModel] | None:
     """Return a pydantic model of a handler's arguments, leaving out the request and the path's."""
-    given = [
-        one
-        for one in taken
-        if one.annotation is not ConsoleRequest and f"{{{one.name}}}" not in path
-    ]
+    values = [one for one in taken if one.annotation is not ConsoleRequest]
+    given = [one for one in values if f"{{{one.name}}}" not in path]
     if not given or is_pydantic_model(given[0].annotation):
         return given[0].annotation if given else None
     empty = inspect.Parameter.empty

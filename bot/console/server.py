@@ -60,20 +60,14 @@ async def serve_http(
         add(app)
     tls = _load_certificate(console)
     runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=1,
-        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        app, access_log=None, shutdown_timeout=1, keepalive_timeout=_KEEP_ALIVE_SECONDS
     )
     await runner.setup()
     serve = cast("web.Server", runner.server)
     try:
+        any_port = any_port or "port" not in console.model_fields_set
         server = await _listen(
-            lambda: HeaderTimeout(serve, head_seconds),
-            console,
-            tls,
-            any_port=any_port or "port" not in console.model_fields_set,
+            lambda: HeaderTimeout(serve, head_seconds), console, tls, any_port=any_port
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
@@ -190,17 +184,16 @@ async def _run_probe(probe: Probe, seconds: float) -> str:
 
 
 async def _metrics_page(_: web.Request) -> web.Response:
-    return web.Response(
-        body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
-    )
+    headers = {"Content-Type": CONTENT_TYPE_LATEST}
+    return web.Response(body=generate_latest(REGISTRY), headers=headers)
 
 
 _MAX_CALL_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
 _STORE_SECONDS = 10.0
 """The time limit for storing a webhook's call; Telegram itself waits much longer."""
-# A body that is not packed as its headers say.
-_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
+# A body not encoded as its headers say, or an unreadable head of a part.
+UNREADABLE_BODY = (web.RequestPayloadError, HttpProcessingError)
 
 
 def webhook_routes(
@@ -245,7 +238,7 @@ class _WebhookEndpoint:
                 body = await request.clone(client_max_size=_MAX_CALL_BYTES).read()
         except TimeoutError:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
-        except _UNREADABLE:
+        except UNREADABLE_BODY:
             return web.Response(status=HTTPStatus.BAD_REQUEST)
         return await self._store(body)
 
