@@ -91,17 +91,11 @@ def decide(
         return Ignore() if incoming.wake is None or incoming.is_late else Unreadable(())
     if incoming.is_late:
         return _decide_on_late_message(incoming, active)
-    is_empty = not (incoming.text.strip() or has_readable_file(incoming))
-    if (
-        is_empty
-        and incoming.wake is None
-        and incoming.attachments
-        and active.any_reads_all_messages
-    ):
-        return Observe()
-    if is_empty:
-        is_meant = incoming.wake is not None and incoming.attachments
-        return Unreadable(incoming.attachments) if is_meant else Ignore()
+    if not (incoming.text.strip() or has_readable_file(incoming)):
+        if incoming.wake is None:
+            is_kept = incoming.attachments and active.any_reads_all_messages
+            return Observe() if is_kept else Ignore()
+        return Unreadable(incoming.attachments) if incoming.attachments else Ignore()
     presets = active.presets
     command = _parse_addressed_command(incoming, presets)
     if command is not None:
@@ -266,9 +260,8 @@ class AccessRules:
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
         levels = await self.load(() if message.is_private else message.scopes)
-        holders = next(
-            (one for rules in levels.values() if (one := _permission_holders(rules, what))), None
-        )
+        found = (_permission_holders(rules, what) for rules in levels.values())
+        holders = next(filter(None, found), None)
         if holders is None or holders & (await self._author_roles(message, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
@@ -304,14 +297,11 @@ class AccessRules:
         if not (self.reports_refusals or access.rule.startswith(PAIRING_RULE_PREFIX)):
             return False
         scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule}\n"
-        before = (
-            (await self.chat_settings.get_scopes([scope])).get(scope, {}).get(REFUSAL_TOLD_KEY, "")
-        )
+        stored, told = await self.chat_settings.get_scopes([scope]), rule + message.external_key
+        before = stored.get(scope, {}).get(REFUSAL_TOLD_KEY, "")
         if before.startswith(rule):
-            return before == rule + message.external_key  # the same message after a crash
-        await self.chat_settings.set(
-            scope, REFUSAL_TOLD_KEY, rule + message.external_key, message.author.id
-        )
+            return before == told  # the same message after a crash
+        await self.chat_settings.set(scope, REFUSAL_TOLD_KEY, told, message.author.id)
         return True
 
 
@@ -326,13 +316,9 @@ def _permission_holders(rules: Mapping[str, str], what: str) -> set[str]:
 
 
 def _is_command(event: Request, lines: Sequence[str]) -> bool:
-    if (
-        not isinstance(event, IncomingMessage)
-        or event.wake is None
-        or not event.text.startswith("/")
-    ):
+    if not isinstance(event, IncomingMessage) or event.wake is None:
         return False
-    words = event.text[1:].lower().split()
+    words = event.text[1:].lower().split() if event.text.startswith("/") else []
     if words[:2] == ["privacy", "edit"]:  # its changes are visible to everybody
         return False
     return any(words[: line.count(" ") + 1] == line.split() for line in lines)

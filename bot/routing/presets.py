@@ -197,7 +197,8 @@ class Characters:
         The description may be followed by a tab and the URL of a picture.
         """
         owner, _, shown = name.rpartition(OWNER_SEPARATOR)
-        value = f"{hash_text(content)} {description}" if content else None
+        revision = hashlib.sha256(content.encode()).hexdigest()[:16]
+        value = f"{revision} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"
         self._loaded.pop(name, None)
         await self._chat_settings.set(owner, key, value, by, audited=audited)
@@ -260,11 +261,6 @@ def _parse_character(stored: PresetVersion) -> Preset:
     preset = parsed.model_copy(update={"name": stored.name})
     _ = preset.parsed_lorebook  # parsed once, shared by all copies
     return preset
-
-
-def hash_text(content: str) -> str:
-    """Return a short hash of a character's text."""
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
@@ -365,9 +361,8 @@ class PresetResolver:
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the active presets of a channel, given its scopes, narrowest first."""
-        return await self._resolve_chosen_characters(
-            await self._chat_settings.get_scopes(scopes), scopes
-        )
+        found = await self._chat_settings.get_scopes(scopes)
+        return await self._resolve_chosen_characters(found, scopes)
 
     async def resolve_for_message(
         self, message: IncomingMessage
@@ -377,12 +372,8 @@ class PresetResolver:
         Other settings needed for the message are loaded into the cache with the same query.
         """
         people = person_ids_in(message)
-        read = [
-            *message.scopes,
-            INSTALLATION,
-            *person_scopes(people[0], message.scopes),
-            *people[1:],
-        ]
+        own = person_scopes(people[0], message.scopes)
+        read = [*message.scopes, INSTALLATION, *own, *people[1:]]
         found = await self._chat_settings.get_scopes(read)
         off = {one for one in people if found.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
         return await self._resolve_chosen_characters(found, message.scopes), frozenset(off)
@@ -509,17 +500,14 @@ class PresetResolver:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
         presets = {one.name: one.description for one in self.presets.values()}
         owned = await self.characters.descriptions(character_owner(message))
-        return dict(
-            sorted((presets | owned).items(), key=lambda one: preset_id(shown_name(one[0])))
-        )
+        listed = (presets | owned).items()
+        return dict(sorted(listed, key=lambda one: preset_id(shown_name(one[0]))))
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""
-        known = self.presets
+        known, name_of = self.presets, self.characters.character_name
         return {
-            name: known[name].character_name
-            if name in known
-            else self.characters.character_name(name)
+            name: known[name].character_name if name in known else name_of(name)
             for name in sorted(presets)
         }
 

@@ -100,9 +100,8 @@ class AnswerPipeline:
         speakers, active = await self._filter_adult_speakers(asked, active)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(message, context.files):
-            return self._refusal_result(
-                message, explain_unread_files(context.files.unread), first_part
-            )
+            unread = explain_unread_files(context.files.unread)
+            return self._refusal_result(message, unread, first_part)
         if removed is None and before is None and not asked.in_place_of:
             context = await self._add_greeting(context, len(asked.earlier))
         await self._generate_answers(speakers, context, stop)
@@ -133,16 +132,12 @@ class AnswerPipeline:
     async def _filter_adult_speakers(
         self, asked: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        message = asked.incoming
+        message, resolver = asked.incoming, self.sources.resolver
         try:
-            return await self.sources.resolver.filter_adult_speakers(
-                message, asked.speakers, active
-            )
+            return await resolver.filter_adult_speakers(message, asked.speakers, active)
         except UserError:
-            name = f"adults:{message.address.channel}"
-            if message.wake is None and not await self.notices.is_due(
-                name, _SECONDS_BETWEEN_REASONS
-            ):
+            name, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_REASONS
+            if message.wake is None and not await self.notices.is_due(name, seconds):
                 raise AlreadyNotified from None  # nobody asked, so the reason is not repeated
             raise
 
@@ -164,13 +159,11 @@ class AnswerPipeline:
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
-        async with self.replies.show_live(
-            context.claim, context.message, places, face=face
-        ) as live:
+        showing = self.replies.show_live(context.claim, context.message, places, face=face)
+        async with showing as live:
             live.final = [one.content.text for one in parts]
-        turn = self._assistant_turn(
-            greeting, speaker, tuple(context.part_name(one.part) for one in parts)
-        )
+        sent_as = tuple(context.part_name(one.part) for one in parts)
+        turn = self._assistant_turn(greeting, speaker, sent_as)
         context.parts.extend(parts)
         context.shown.append(live)
         return replace(
@@ -261,9 +254,8 @@ class AnswerPipeline:
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
-        live_reply.final = [
-            one.content.text for one in parts if one.content.text and one.file is None
-        ]
+        contents = (one.content for one in parts if one.file is None)
+        live_reply.final = [one.text for one in contents if one.text]
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
@@ -276,9 +268,8 @@ class AnswerPipeline:
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
-        if receipt.reason is not FinishReason.REPETITION and not _is_mostly_non_latin(
-            context.incoming.text
-        ):
+        is_repetitive = receipt.reason is FinishReason.REPETITION
+        if not (is_repetitive or _is_mostly_non_latin(context.incoming.text)):
             return False
         name = f"sample model {context.claim.conversation}"
         return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)

@@ -69,9 +69,8 @@ class LeaseKeeper:
             return
         asked_at = self.clock.monotonic()
         lost = await self.conversations.renew(held, LEASE_SECONDS)
-        self.confirm_held(
-            [one for one in held if one in self._workers and one not in lost], asked_at
-        )
+        kept = [one for one in held if one in self._workers and one not in lost]
+        self.confirm_held(kept, asked_at)
         for claim in lost:
             worker = self._workers.get(claim)
             if worker is not None:  # the block has not ended in the meantime

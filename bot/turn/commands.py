@@ -161,9 +161,8 @@ class CommandRunner:
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
         stages.decisions.note_refusal(message, access)
-        if access.rule == "dm pairing" and (
-            code := await stages.commands.pairing.code_for(message)
-        ):
+        pairing = stages.commands.pairing
+        if access.rule == "dm pairing" and (code := await pairing.code_for(message)):
             access = replace(access, rule=f"{PAIRING_RULE_PREFIX}{code}")
         is_due = await stages.access.should_report_refusal(message, access)
         if not (is_due or message.interaction is not None):
@@ -250,9 +249,8 @@ class CommandRunner:
             wake=WakeReason.REPLY if exchange.answers else None,
             interaction=None,
         )
-        result = await self.edits.handle(
-            group, MessageEdit(message.external_key, changed, message.at)
-        )
+        edited = MessageEdit(message.external_key, changed, message.at)
+        result = await self.edits.handle(group, edited)
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
@@ -298,10 +296,11 @@ class CommandRunner:
         result: CommandResult,
         menu: CommandResult | None,
     ) -> TurnResult:
-        incoming = request.incoming
+        incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
+        address = incoming.address
         is_alone = message.incoming.interaction is not None and not incoming.has_public_response
         turn, line, face = await self._prepare_greeting(
-            incoming.address, incoming.scopes, result, request.now
+            address, incoming.scopes, result, request.now
         )
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
@@ -310,24 +309,18 @@ class CommandRunner:
         )
         outgoing = list(shown.outgoing)
         if is_alone and result.changes_channel and not incoming.is_private:
-            name, number = " ".join(incoming.author.name.split()), len(outgoing)
+            name = " ".join(incoming.author.name.split())
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             told = told if name else join_texts([result.text])  # people who opted out have no name
-            outgoing += self.stages.replies.notice_parts(
-                incoming.address, told, incoming.locale, number
-            )
+            outgoing += notice_parts(address, told, incoming.locale, len(outgoing))
         for person, told in result.told:
-            note = self.stages.replies.notice_parts(
-                incoming.address, told, incoming.locale, len(outgoing)
-            )
+            note = notice_parts(address, told, incoming.locale, len(outgoing))
             outgoing += [
                 replace(one, is_private=True, is_quiet=True, reader=person) for one in note
             ]
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._greeting_result(
-                message, incoming.address, turn, line, face, len(outgoing)
-            )
+            spoken = self._greeting_result(message, address, turn, line, face, len(outgoing))
         return replace(
             shown,
             turns=[*result.turns, *spoken.turns],

@@ -69,21 +69,18 @@ class EditHandler:
     async def _edit_known_message(
         self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
     ) -> TurnResult:
-        text = text_with_attachments(message)
-        change = HistoryChange({exchange.question.id: text})
-        is_same_text = text == exchange.question.turn.text
+        text, question = text_with_attachments(message), exchange.question
+        change = HistoryChange({question.id: text})
+        is_same_text = text == question.turn.text
         if message.is_late or not exchange.is_newest:
             return TurnResult() if is_same_text else TurnResult(change=change)
         if is_same_text and not _may_change_addressees(message, exchange):
             return TurnResult()  # only a preview has changed
         active = await self.stages.resolver.resolve(message.scopes)
         decision = self._decide(message, active, exchange)
+        is_complete = exchange.answers and not _interrupted_answers(group.message, exchange)
         match decision:
-            case Answer() if (
-                is_same_text
-                and exchange.answers
-                and not _interrupted_answers(group.message, exchange)
-            ):
+            case Answer() if is_same_text and is_complete:
                 return TurnResult()  # only the addressees have changed
             # A message that was not answered by chance does not get a second chance.
             case Answer() if exchange.answers or message.wake is not None:
@@ -94,12 +91,10 @@ class EditHandler:
             case Answer():
                 return TurnResult(change=change)
             case Observe():
-                observed = {exchange.question.id: True}
+                observed = {question.id: True}
                 return _withdraw_answers(exchange, replace(change, observed=observed))
             case _:
-                return _withdraw_answers(
-                    exchange, HistoryChange(superseded=(exchange.question.id,))
-                )
+                return _withdraw_answers(exchange, HistoryChange(superseded=(question.id,)))
 
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange

@@ -140,9 +140,8 @@ async def join_parts(
             break
         await clock.sleep(min(wait, _LOOK_SECONDS))
     first = group.message.incoming
-    if incoming.has_masked_token and isinstance(
-        first, IncomingMessage
-    ):  # so that the author is warned
+    if incoming.has_masked_token and isinstance(first, IncomingMessage):
+        # So that the author is warned.
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
         await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
@@ -256,9 +255,8 @@ class MessageGathering:
     @property
     def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
-        covered = (
-            1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._pending)
-        )
+        pending = sum(len(one.parts) for one in self._pending)
+        covered = 1 + len(self.group.message.gathered) + pending
         return max(0, self.rules.at_most - covered)
 
     @property
@@ -312,23 +310,18 @@ class MessageGathering:
         gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
         self.group.message = replace(message, gathered=tuple(gathered))
         # Recorded first, so that after a crash each message is processed alone.
-        await self.conversations.record_attempt(
-            self.group.claim, self.group.message, AttemptState.BESIDE_OTHERS
-        )
+        beside_others = AttemptState.BESIDE_OTHERS
+        await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
         asked, speakers = self.asked, list(self.asked.speakers)
-        turns = [
-            user_turn(asked.incoming),
-            *(turn for one in taken[:-1] for turn in _turns_to_keep(one)),
-        ]
+        kept = (turn for one in taken[:-1] for turn in _turns_to_keep(one))
+        turns = [user_turn(asked.incoming), *kept]
         self.decisions += [(one.message, one.decision) for one in taken]
         self.askers.update(one.message.author.id for one in taken)
         for one in taken:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
         before = [asked.incoming, *(one.message for one in taken[:-1])]
-        files = [
-            file for incoming in before for file in (*incoming.earlier_files, *incoming.attachments)
-        ]
+        files = [file for one in before for file in (*one.earlier_files, *one.attachments)]
         askers = [one.message.author.id for one in taken if isinstance(one.decision, Answer)]
         shared = set(asked.incoming.author_roles or ()).intersection(
             *(one.message.author_roles or () for one in taken if isinstance(one.decision, Answer))
@@ -344,10 +337,8 @@ class MessageGathering:
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_seen = self.group.claim, self._newest_message
             more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED)
-            waiting = (one.incoming for one in more)
-            self.uncovered_count = sum(
-                isinstance(one, IncomingMessage) and one.wake is not None for one in waiting
-            )
+            waiting = (one.incoming for one in more if isinstance(one.incoming, IncomingMessage))
+            self.uncovered_count = sum(one.wake is not None for one in waiting)
 
 
 def _turns_to_keep(seen: _PendingMessage) -> tuple[Turn, ...]:
@@ -386,6 +377,5 @@ async def recognize_reply(
     turns = await conversations.find_turns(claim, [quote.message_id])
     if not any(one.turn.role == "assistant" for one in turns):
         return message
-    return replace(
-        message, wake=message.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True)
-    )
+    wake = message.wake or WakeReason.REPLY
+    return replace(message, wake=wake, quote=replace(quote, is_ours=True))

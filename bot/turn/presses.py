@@ -258,9 +258,8 @@ class PressHandler:
         restored: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            chosen = answer
-            if 1 <= data.number <= len(all_versions):
-                chosen = all_versions[data.number - 1]
+            exists = 1 <= data.number <= len(all_versions)
+            chosen = all_versions[data.number - 1] if exists else answer
             line, face = self.stages.find_speaker(chosen.turn, address, active)
             text = line + chosen.turn.text
             first = len(message_part_numbers(one.part for one in parts))

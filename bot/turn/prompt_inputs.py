@@ -66,7 +66,7 @@ from bot.tools import (
     story_tool,
     time_tool,
 )
-from bot.turn.message_groups import MessageGroup
+from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -115,7 +115,8 @@ class ChannelReader:
     def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         since = self.retention_start()
         kept = (one for one in found if one.at.timestamp() >= since and text_with_attachments(one))
-        return tuple(_observed_turn(to_storable_message(one)) for one in kept)
+        turns = (user_turn(to_storable_message(one)) for one in kept)
+        return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
 
 async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
@@ -126,11 +127,6 @@ async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> 
         conversation, reason = message.address.conversation, str(error) or "no answer"
         _log.info("channel_not_read", conversation=conversation, reason=reason)
         return None
-
-
-def _observed_turn(message: IncomingMessage) -> Turn:
-    text, message_id = text_with_attachments(message), message.message_id
-    return Turn("user", text, message.author, message.at, message_id=message_id, observed=True)
 
 
 _MANY_ENTRIES = 100  # of a lorebook: searching 1,000 entries takes 10 ms
@@ -175,9 +171,8 @@ class TurnContext:
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
         opened = [number + 1 for number in message_part_numbers(self.opened)]
-        return max(
-            self.first_part + len(message_part_numbers(one.part for one in self.parts)), *opened, 0
-        )
+        complete = len(message_part_numbers(one.part for one in self.parts))
+        return max(self.first_part + complete, *opened, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return the answers so far as a result."""
@@ -323,15 +318,13 @@ class PromptSources:
         message, files = context.incoming, context.files
         if files.images and not self._sees_images(preset):
             files = replace(files, images=())
-        retrieve = self.retrieve_stories
-        stories = await retrieve(preset, message.text, self.may_spend) if retrieve else None
+        retrieve, may_spend = self.retrieve_stories, self.may_spend
+        stories = await retrieve(preset, message.text, may_spend) if retrieve else None
         summary = await self.summarizer.load_prompt_part(preset, context.claim.conversation)
         memories = None
         if preset.memory:
             turns = (*context.session.turns, *context.turns)
-            memories = await self.recaller.recall(
-                preset.name, message, turns, may_spend=self.may_spend
-            )
+            memories = await self.recaller.recall(preset.name, message, turns, may_spend=may_spend)
         compose_now = partial(
             compose,
             preset,

@@ -262,9 +262,8 @@ def _to_signal(event: Incoming) -> tuple[str, object]:
 def _hash_edit(message: IncomingMessage) -> str:
     """Return a hash that stays the same when an edit has no effect on the answer."""
     # Whether the webhook is ours is only known from the history, see `recognize_reply`.
-    is_addressed = message.wake is not None or (
-        message.quote is not None and message.quote.by_webhook
-    )
+    quote = message.quote
+    is_addressed = message.wake is not None or (quote is not None and quote.by_webhook)
     return hashlib.sha256(f"{is_addressed} {text_with_attachments(message)}".encode()).hexdigest()
 
 
@@ -369,14 +368,10 @@ class MissedSignalPoller:
         conversations = list(self.stops.answering_conversations)
         events: Sequence[Incoming] = ()
         if conversations:
-            events = await self.inbox.newest_unanswered(
-                conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION
-            )
-        missed = [
-            one
-            for one in events
-            if _event_key(one) not in self._seen and not self.stops.is_being_answered(one)
-        ]
+            newest_unanswered = self.inbox.newest_unanswered
+            events = await newest_unanswered(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
+        unseen = (one for one in events if _event_key(one) not in self._seen)
+        missed = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._seen = frozenset(map(_event_key, events))
         self.stops.handle_missed(missed)
         self.arrivals.note_arrivals([one.address.conversation for one in missed])

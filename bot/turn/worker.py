@@ -186,9 +186,8 @@ class ConversationWorker:
                 return await self._handle_event(group)
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
-            told = finisher.finish_with_text(
-                group, _SET_ASIDE, is_private=has_private_response(message)
-            )
+            is_private = has_private_response(message)
+            told = finisher.finish_with_text(group, _SET_ASIDE, is_private=is_private)
             return "set_aside", await told
         except (Fenced, StoreError):
             raise
@@ -295,9 +294,8 @@ class ConversationWorker:
 
     async def _handle_edited(self, group: MessageGroup, edited: MessageEdit) -> Outcome:
         is_refused = await self._stages.access.find_refusal(edited.said) is not None
-        is_withheld = is_refused or bool(
-            await self._stages.resolver.opted_out([edited.said.author.id])
-        )
+        author = edited.said.author.id
+        is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author]))
         if is_withheld or await self._is_superseded(group, edited):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):
@@ -331,17 +329,15 @@ class ConversationWorker:
         return [one.incoming for one in waiting if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
-        active, off = await self._stages.resolver.resolve_for_message(message)
+        stages = self._stages
+        active, off = await stages.resolver.resolve_for_message(message)
         readable = redact_message(message, off) if off else message
         if readable is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
-        if off and isinstance(
-            group.message.incoming, IncomingMessage
-        ):  # it may have been stored before
+        if off and isinstance(group.message.incoming, IncomingMessage):
+            # It may have been stored before the author opted out.
             group.message = replace(group.message, incoming=readable)
-        refused = (
-            None if message.author_is_bot else await self._stages.access.find_refusal(readable)
-        )
+        refused = None if message.author_is_bot else await stages.access.find_refusal(readable)
         if refused is not None:
             return "not_allowed", await self._commands.refuse_access(group, readable, refused)
         return await self._handle_allowed(group, readable, active)
@@ -369,9 +365,8 @@ class ConversationWorker:
             case Ignore():
                 return "ignored", await finisher.finish(group, TurnResult())
             case Observe():
-                return "observed", await finisher.finish(
-                    group, TurnResult([observed_turn(message)])
-                )
+                observed = TurnResult([observed_turn(message)])
+                return "observed", await finisher.finish(group, observed)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent)
             case Unreadable() if message.is_withheld:
@@ -398,19 +393,10 @@ class ConversationWorker:
             failed = await self._conversations.load_failed_questions(group.claim)
         stages = self._stages
         asks_why = command.name == "settings" and command.text.lower() == "why"
-        request = CommandRequest(
-            *(
-                command,
-                message,
-                active,
-                recent,
-                stages.now(),
-                failed,
-                stages.stops.stop_outcome(message),
-            ),
-            await stages.decisions.describe_recent(message.address.channel) if asks_why else (),
-            part=group.message.part_name(0),
-        )
+        stopped = stages.stops.stop_outcome(message)
+        given = (command, message, active, recent, stages.now(), failed, stopped)
+        why = await stages.decisions.describe_recent(message.address.channel) if asks_why else ()
+        request = CommandRequest(*given, why, part=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable(
@@ -419,9 +405,8 @@ class ConversationWorker:
         often = self._stages.command_limits
         if often is not None and not await often.should_report_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
-        return await self._finisher.finish_with_text(
-            group, explain_unreadable_attachments(message.attachments)
-        )
+        explained = explain_unreadable_attachments(message.attachments)
+        return await self._finisher.finish_with_text(group, explained)
 
     async def _explain_opt_out(
         self, group: MessageGroup, asked: IncomingMessage | ButtonPress
@@ -449,9 +434,8 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        readable = redact_message(
-            message, await self._stages.resolver.opted_out([message.author.id])
-        )
+        off = await self._stages.resolver.opted_out([message.author.id])
+        readable = redact_message(message, off)
         if readable is None:
             return Ignore()
         if await self._stages.access.find_refusal(readable) is None:

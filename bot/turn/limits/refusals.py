@@ -223,9 +223,8 @@ class QueueLimit:
             nonlocal has_arrived
             has_arrived = True
             if not looks or looks[-1].done():
-                looks[:] = [
-                    asyncio.create_task(refuse_until_quiet(), name=f"limit: {conversation}")
-                ]
+                name = f"limit: {conversation}"
+                looks[:] = [asyncio.create_task(refuse_until_quiet(), name=name)]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:

@@ -278,19 +278,17 @@ class ProviderSlots:
             cancel_timer()
 
     async def _try_acquire(self, asked: SlotRequest) -> bool:
-        seconds, shares = self.lease_seconds, self._shares[asked.provider]
+        provider, seconds, shares = asked.provider, self.lease_seconds, self._shares[asked.provider]
         waiter = WaitingProcess(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
-        held = await self.rates.acquire_slot(
-            asked.provider, asked.limit, asked.holder, seconds, waiter
-        )
+        held = await self.rates.acquire_slot(provider, asked.limit, asked.holder, seconds, waiter)
         if not held or not asked.is_shared:
             return bool(held)
         if shares.may_take_slot(asked.chat, asked.limit - held + 1):
             most = shares.slot_quota(asked.chat)
             if own := await self.rates.acquire_slot(asked.chat_key, most, asked.holder, seconds):
-                taken = f"{asked.provider} {held - own} {asked.chat}"
+                taken = f"{provider} {held - own} {asked.chat}"
                 self.signals.publish(TAKEN_SLOTS, [taken])
                 return True
-        await self.rates.release_slot(asked.provider, asked.holder)
-        self._queues[asked.provider].set_full(asked.chat, is_full=True)
+        await self.rates.release_slot(provider, asked.holder)
+        self._queues[provider].set_full(asked.chat, is_full=True)
         return False

@@ -112,7 +112,10 @@ class Spending:
             reservation.spent = 0
             raise
         finally:
-            await self._settle(caps, reservation.reserved, reservation.spent or 0)
+            try:
+                await self.budgets.settle(caps, reservation.reserved, reservation.spent or 0)
+            except StoreError as error:  # the reserved amount stays counted
+                _log.warning("budget_not_settled", reason=str(error))
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of another request for the answer; return False if over budget."""
@@ -158,9 +161,8 @@ class Spending:
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to every answer in a channel with these scopes."""
-        return self._build_caps(
-            preset, _budget_owners(scopes, scopes[-1] if len(scopes) > 1 else None)
-        )
+        server = scopes[-1] if len(scopes) > 1 else None
+        return self._build_caps(preset, _budget_owners(scopes, server))
 
     def _limits_anything(self, preset: Preset) -> bool:
         return bool(self.rules.limits) or preset.budget is not None
@@ -227,9 +229,8 @@ class Spending:
 
     def _find_price(self, provider: str, model: str) -> ModelPrice | None:
         settings = self.providers.get(provider)
-        return (
-            None if settings is None else settings.find_price(self._resolve_model(provider, model))
-        )
+        model = self._resolve_model(provider, model)
+        return None if settings is None else settings.find_price(model)
 
     async def _reserve_for_any_person(
         self, caps: Sequence[BudgetCap], amount: int
@@ -246,12 +247,6 @@ class Spending:
                 break
         assert exceeded is not None  # noqa: S101 -- there is one person at least
         raise BudgetUsedUp(self.describe_used_up(exceeded))
-
-    async def _settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        try:
-            await self.budgets.settle(caps, reserved, spent)
-        except StoreError as error:  # the reserved amount stays counted
-            _log.warning("budget_not_settled", reason=str(error))
 
 
 def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
@@ -302,9 +297,8 @@ class BudgetedSummaries:
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
         """Reserve a summary's cost and a slot during the block, then charge the actual cost."""
-        async with self.spending.reserve_cost(
-            preset, message, prompt, prompt_tokens
-        ) as reservation:
+        reserving = self.spending.reserve_cost(preset, message, prompt, prompt_tokens)
+        async with reserving as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
             chat = message.address.lane if urgency is Urgency.QUESTION else ""
