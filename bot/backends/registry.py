@@ -78,6 +78,5 @@ def backend_spec(kind: str) -> BackendSpec:
 
 def default_spec(provider: str) -> BackendSpec:
     """Return the spec of the kind of backend that is usual for a provider's id."""
-    return next(
-        (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
-    )
+    usual = (spec for spec in _SPECS.values() if provider in spec.provider_ids)
+    return next(usual, _SPECS[DEFAULT_KIND])

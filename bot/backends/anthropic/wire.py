@@ -263,9 +263,8 @@ class AnthropicParser(StreamParser):
         if not data.strip():
             return False
         event = self._decode(data)
-        message, block, delta = (
-            _object_or_empty(event.get(name)) for name in ("message", "content_block", "delta")
-        )
+        names = ("message", "content_block", "delta")
+        message, block, delta = (_object_or_empty(event.get(name)) for name in names)
         self._count_usage(message.get("usage") or event.get("usage"))
         match event.get("type"):
             case "content_block_start" if block:
@@ -300,9 +299,8 @@ class AnthropicParser(StreamParser):
             what = "an event that is not part of the Messages API"
             raise errors.malformed_error(context.endpoint, what)
         if event.get("type") == "error" or event.get("error"):
-            raise errors.translate_error_event(
-                context.endpoint, context.model, data, context.now, _ERROR_STATUSES
-            )
+            given = (context.endpoint, context.model, data, context.now)
+            raise errors.translate_error_event(*given, _ERROR_STATUSES)
         return event
 
     def _add_block(self, block: JsonObject, index: object) -> None:
@@ -311,9 +309,8 @@ class AnthropicParser(StreamParser):
             case "thinking":
                 self._add_thinking(block)
             case "redacted_thinking":
-                self._collect_thinking_block(
-                    {"type": "redacted_thinking", "data": block.get("data")}
-                )
+                data = block.get("data")
+                self._collect_thinking_block({"type": "redacted_thinking", "data": data})
             case "tool_use":
                 arguments = block.get("input") or ""
                 self._add_call(index, block.get("name"), arguments, id=block.get("id"))
@@ -402,10 +399,8 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for number, exchange in enumerate(prompt.tool_exchanges):
-        ids = [
-            f"{number}_{at}_{_NOT_IN_NAMES.sub('_', one.id)}"
-            for at, one in enumerate(exchange.calls)
-        ]
+        given = (_NOT_IN_NAMES.sub("_", one.id) for one in exchange.calls)
+        ids = [f"{number}_{at}_{one}" for at, one in enumerate(given)]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
             {"type": "tool_use", "id": each, "name": _tool_name(call), "input": _tool_input(call)}

@@ -210,27 +210,23 @@ def translate_status(
             is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
-        what = (
-            f"redirects to another address ({status}); correct {endpoint.setting_name('BASE_URL')}"
-        )
+        setting = endpoint.setting_name("BASE_URL")
+        what = f"redirects to another address ({status}); correct {setting}"
     elif status == HTTPStatus.BAD_REQUEST and _WORDS["unreadable_image"].search(body):
         what = "cannot read an image of the prompt (400); replace the image in the preset"
     else:
         named = _error_codes(body) + _named_parameters(body, parameters)
         what = f"rejected the request ({status}{named}); check the preset's parameters"
-    return RequestFailed(
-        f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
-    )
+    message = f"{endpoint} {what}"
+    return RequestFailed(message, notice=_CONFIGURATION_NOTICE, provider_unhealthy=False)
 
 
 def _busy_notice(wait_seconds: float) -> Text:
     """Return the notice for a busy provider, with the wait if it is long enough to mention."""
     if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
         return _BUSY_NOTICE
-    return translatable(
-        "The model is busy right now. Please try again in {time}.",
-        time=format_rough_time(wait_seconds),
-    )
+    time = format_rough_time(wait_seconds)
+    return translatable("The model is busy right now. Please try again in {time}.", time=time)
 
 
 def format_rough_time(seconds: float) -> str:

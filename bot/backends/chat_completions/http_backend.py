@@ -122,9 +122,8 @@ class HttpChatBackend(Backend, Generic[S]):
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
         learn = partial(self._estimator.learn_from_count, prompt, model)
-        return self._request_runner.run(
-            request, learn, partial(self._learn_context_limit, prompt, model)
-        )
+        learn_limit = partial(self._learn_context_limit, prompt, model)
+        return self._request_runner.run(request, learn, learn_limit)
 
     def _learn_context_limit(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
         tokens = self._estimator.learn_from_rejection(prompt, model, rejected)

@@ -226,12 +226,8 @@ class ReasoningParser:
     def feed(self, text: str) -> SeparatedText:
         if not self._is_tagged:
             return SeparatedText(text, "")
-        if (
-            self._in_answer
-            and self._closing is None
-            and not self._held
-            and FIRST_CHARS.isdisjoint(text)
-        ):
+        is_in_plain_text = self._in_answer and self._closing is None and not self._held
+        if is_in_plain_text and FIRST_CHARS.isdisjoint(text):
             self._unread.append(text)
             return SeparatedText(text, "")  # the usual case
         self._held += text

@@ -217,9 +217,7 @@ class ChatRequestRunner:
     def model_health(self) -> Sequence[ModelHealth]:
         """Return each model's latest failures, and whether its circuit breaker is open."""
         return [
-            ModelHealth(
-                model, one.is_open, len(one.outcomes), len(one.outcomes) - sum(one.outcomes)
-            )
+            ModelHealth(model, one.is_open, len(one.outcomes), one.outcomes.count(False))
             for model, one in self._breakers.items()
         ]
 
@@ -387,9 +385,8 @@ class ChatRequestRunner:
         if content_type == "text/html":
             raise errors.malformed_error(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise errors.malformed_error(
-                self._endpoint, "a compressed response, which was not requested"
-            )
+            what = "a compressed response, which was not requested"
+            raise errors.malformed_error(self._endpoint, what)
         reasoning = request.reasoning
         if (end := self._lone_ends.get(request.model)) and not request.is_continuation:
             reasoning = replace(reasoning, assumed_end=end)
@@ -514,9 +511,8 @@ def _is_listed(model: str, listed: Collection[str]) -> bool:
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
-    return not names.isdisjoint(listed) or any(
-        "*" in one and fnmatchcase(model, one) for one in listed
-    )
+    wildcards = (one for one in listed if "*" in one)
+    return not names.isdisjoint(listed) or any(fnmatchcase(model, one) for one in wildcards)
 
 
 def _suggest_models(model: str, listed: Sequence[str]) -> str:

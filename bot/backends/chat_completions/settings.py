@@ -53,11 +53,8 @@ class HttpProviderSettings(ProviderSettings):
         if not (isinstance(given, dict) and isinstance(address, str) and is_http_address(address)):
             return given
         address, credentials = split_credentials(address)
-        return {
-            **given,
-            "base_url": address,
-            **({"basic_auth": credentials} if credentials else {}),
-        }
+        moved = {"basic_auth": credentials} if credentials else {}
+        return {**given, "base_url": address, **moved}
 
     @field_validator("api_keys", mode="before")
     @classmethod

@@ -158,21 +158,17 @@ class StreamParser(ABC):
 
     def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
         """Parse lines outside of events: an error, or an answer in plain JSON."""
-        lines = self._sse.stray_lines
+        lines, endpoint = self._sse.stray_lines, self._context.endpoint
         if not lines:
-            return replace(parsed, error=errors.interrupted_error(self._context.endpoint))
+            return replace(parsed, error=errors.interrupted_error(endpoint))
         if lines[0].lstrip().startswith(b"<"):
-            return replace(
-                parsed, error=errors.malformed_error(self._context.endpoint, "a web page")
-            )
+            return replace(parsed, error=errors.malformed_error(endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
         found = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
             return found
         self.reason = None  # after events, only an error counts
-        return replace(
-            parsed, error=found.error or errors.interrupted_error(self._context.endpoint)
-        )
+        return replace(parsed, error=found.error or errors.interrupted_error(endpoint))
 
     @property
     def finish(self) -> Finish:

@@ -172,11 +172,8 @@ class ChatCompletionsParser(StreamParser):
 
     def _add_choice(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
-        text, reasoning, calls = (
-            text_in_delta(delta),
-            reasoning_in_delta(delta),
-            _tool_calls_in(delta),
-        )
+        text, reasoning = text_in_delta(delta), reasoning_in_delta(delta)
+        calls = _tool_calls_in(delta)
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
             self._returned.feed(delta)

@@ -194,9 +194,8 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
         try:
-            return await describe_rendered(
-                prompt, self._find_model_file(prompt.model), self._renderer
-            )
+            path = self._find_model_file(prompt.model)
+            return await describe_rendered(prompt, path, self._renderer)
         except (SettingsError, TemplateError) as error:
             raise BackendUnavailable(str(error)) from error
 
@@ -222,9 +221,8 @@ class LlamaCpp(Backend, ConversationMemory):
         try:
             context = await model.engine.context_tokens()
         except EngineFailed as error:
-            raise BackendUnavailable(
-                f"{model.path.stem} does not report its context length"
-            ) from error
+            message = f"{model.path.stem} does not report its context length"
+            raise BackendUnavailable(message) from error
         results = context // RESULTS_DIVISOR if prompt.tools else 0
         return context - results - (prompt.output_limit or context // _DEFAULT_ANSWER_DIVISOR)
 

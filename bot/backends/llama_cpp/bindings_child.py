@@ -228,9 +228,8 @@ class BindingsServer:
         self._worker = ThreadPoolExecutor(max_workers=1)
 
     def app(self) -> web.Application:
-        app = web.Application(
-            client_max_size=_MAX_BODY_BYTES, middlewares=[_report_invalid_requests]
-        )
+        middlewares = [_report_invalid_requests]
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=middlewares)
         app.router.add_get("/health", _get_health)
         app.router.add_get("/slots", self._get_slots)
         app.router.add_post("/tokenize", self._tokenize)

@@ -107,9 +107,8 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
 
 
 def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
-    text = break_control_tokens(request.text, [media_marker]).replace(
-        IMAGE_PLACEHOLDER, media_marker
-    )
+    safe = break_control_tokens(request.text, [media_marker])
+    text = safe.replace(IMAGE_PLACEHOLDER, media_marker)
     return {"prompt_string": text, "multimodal_data": list(request.images)}
 
 
@@ -259,10 +258,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     settings = engine_settings(settings)
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
-    log_file = config.data_dir / "llama-engine.log"
-    async with run_unix_server(
-        f"the engine of {config.model.stem}", module, options, log_file
-    ) as server:
+    title, log_file = f"the engine of {config.model.stem}", config.data_dir / "llama-engine.log"
+    async with run_unix_server(title, module, options, log_file) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")
 
 

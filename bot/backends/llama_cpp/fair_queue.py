@@ -89,10 +89,9 @@ class FairQueue:
     def _position(self, ticket: Ticket) -> QueuePosition:
         own = self._priority(ticket)
         position = 1 + sum(self._priority(each) < own for each in self._waiting)
-        seconds = self._answer_seconds
-        return QueuePosition(
-            position, None if seconds is None else seconds * position / self._slots
-        )
+        average = self._answer_seconds
+        seconds = None if average is None else average * position / self._slots
+        return QueuePosition(position, seconds)
 
     @property
     def _free_slots(self) -> int:
@@ -104,9 +103,8 @@ class FairQueue:
             self._waiting.remove(ticket)
             self._served += 1
             self._served_at.update(dict.fromkeys(ticket.requesters, self._served))
-            self._shares.record_slot(
-                ticket.chat, self._running.total() - self._running[ticket.chat]
-            )
+            held_by_others = self._running.total() - self._running[ticket.chat]
+            self._shares.record_slot(ticket.chat, held_by_others)
             self._running[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admitted.set()
@@ -120,9 +118,8 @@ class FairQueue:
         return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
-        return max(
-            self._served_at.get(requester, 0) for requester in ticket.requesters
-        ), ticket.number
+        served_at = max(self._served_at.get(requester, 0) for requester in ticket.requesters)
+        return served_at, ticket.number
 
     def _record_duration(self, seconds: float) -> None:
         average = seconds if self._answer_seconds is None else self._answer_seconds

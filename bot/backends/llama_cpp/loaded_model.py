@@ -76,9 +76,8 @@ class Tokenizer:
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
         prefix_ids, _ = await self._detect_added_ids()
         parts = await self._tokenize_spans(spans)
-        found = [
-            (token, span.trusted) for part, span in zip(parts, spans, strict=True) for token in part
-        ]
+        pairs = zip(parts, spans, strict=True)
+        found = [(token, span.trusted) for part, span in pairs for token in part]
         if [token for token, _ in found[: len(prefix_ids)]] == prefix_ids:
             return found
         return [*((token, True) for token in prefix_ids), *found]
@@ -88,9 +87,8 @@ class Tokenizer:
         others = [at for at, span in enumerate(spans) if not span.trusted]
         written = [(spans[at].text, at > 0) for at in trusted]
         parts = dict(zip(trusted, await self._tokenize(written, parse_special=True), strict=True))
-        markers = {
-            token for part in parts.values() for token in part if token in self._tokens.added
-        }
+        added = self._tokens.added
+        markers = {token for part in parts.values() for token in part if token in added}
         message = []
         for at in others:
             before = parts.get(at - 1, [])
@@ -121,9 +119,8 @@ class Tokenizer:
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
         tokenized = await self._engine.tokenize(given, parse_special=parse_special)
-        return [
-            ids[size:] if joined else ids for ids, (_, joined) in zip(tokenized, texts, strict=True)
-        ]
+        pairs = zip(tokenized, texts, strict=True)
+        return [ids[size:] if joined else ids for ids, (_, joined) in pairs]
 
     async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
         """Return the beginning-of-text token that the tokenizer adds, and the ids of a separator.
@@ -194,9 +191,8 @@ class LoadedModel:
         reasoning = with_open_tag(self.reasoning, rendered.spans)
         separated = separate_reasoning(answer, reasoning, stop)
         if rendered.tool_call_format is not None:
-            separated = separate_calls(
-                separated, rendered.tool_call_format, tool_parameters_by_name(prompt)
-            )
+            parameters = tool_parameters_by_name(prompt)
+            separated = separate_calls(separated, rendered.tool_call_format, parameters)
         async with aclosing(separated) as events:
             async for event in events:
                 yield event
@@ -246,9 +242,8 @@ class LoadedModel:
 
 
 def tool_parameters_by_name(prompt: Prompt) -> dict[str, Parameters]:
-    called: dict[str, Parameters] = {
-        call.name: {} for each in prompt.tool_exchanges for call in each.calls
-    }
+    calls = (call for each in prompt.tool_exchanges for call in each.calls)
+    called: dict[str, Parameters] = {call.name: {} for call in calls}
     return called | {one.name: one.parameters for one in prompt.tools}
 
 

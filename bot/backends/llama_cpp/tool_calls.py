@@ -23,12 +23,8 @@ Parameters: TypeAlias = Mapping[str, object]
 
 _OPEN, _CLOSE, _LIST, _PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 _SECTION, _CHANNEL, _RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
-_CALL, _ARGUMENT, _CALL_END = (
-    "<|tool_call_begin|>",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-)
-_END = "<|tool_calls_section_end|>"
+_CALL, _ARGUMENT = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
+_CALL_END, _END = "<|tool_call_end|>", "<|tool_calls_section_end|>"
 _SECTION_TOKENS: Final = (_SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
 _CHANNEL_TOKENS: Final = (_CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
@@ -154,9 +150,8 @@ def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
         text = block.strip()
         listed = _decode_json(text)
         if isinstance(listed, list):
-            calls += [
-                _parse_call_object(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)
-            ]
+            objects = (one for one in listed[:MAX_CALLS] if isinstance(one, dict))
+            calls += map(_parse_call_object, objects)
         elif named := _NAMED_ARGUMENTS.match(text):
             calls += _read_named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:

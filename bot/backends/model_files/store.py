@@ -99,9 +99,8 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        path = _resolve_path(
-            name if name != "default" else settings.model or DEFAULT_FILE, data_dir
-        )
+        given = name if name != "default" else settings.model or DEFAULT_FILE
+        path = _resolve_path(given, data_dir)
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
             remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
@@ -159,9 +158,8 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())  # a power failure must not leave a partial file there
     if sha256 is not None and found != sha256.lower():
-        raise SettingsError(
-            f"{target.name} is damaged or not the expected file: its SHA-256 is {found}"
-        )
+        problem = f"is damaged or not the expected file: its SHA-256 is {found}"
+        raise SettingsError(f"{target.name} {problem}")
     source.replace(target)
 
 

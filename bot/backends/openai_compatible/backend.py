@@ -117,9 +117,8 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         try:
             results = msgspec.convert(body.get("results"), _Verdicts)
         except msgspec.ValidationError as error:
-            raise BackendUnavailable(
-                str(errors.malformed_error(self._endpoint, str(error)))
-            ) from None
+            malformed = errors.malformed_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(malformed)) from None
         flagged = [one for one in results if one.flagged]
         names = {name for one in flagged for name, is_it in one.categories.items() if is_it}
         return sorted(names) or ["flagged"] * bool(flagged)
@@ -138,13 +137,11 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         except RequestFailed as error:
             raise BackendUnavailable(str(error)) from None
         except TimeoutError:
-            raise BackendUnavailable(
-                f"{self._endpoint} did not answer within {seconds:.0f} s"
-            ) from None
+            message = f"{self._endpoint} did not answer within {seconds:.0f} s"
+            raise BackendUnavailable(message) from None
         except msgspec.DecodeError as error:
-            raise BackendUnavailable(
-                str(errors.malformed_error(self._endpoint, str(error)))
-            ) from None
+            malformed = errors.malformed_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(malformed)) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:

@@ -203,9 +203,8 @@ class OneServerClient(httpx2.AsyncClient):
     @override
     def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
         timeout = httpx2.Timeout(given.pop("timeout"))
-        return httpx2.Request(
-            method, _parsed(url), extensions={"timeout": timeout.as_dict()}, **given
-        )
+        extensions = {"timeout": timeout.as_dict()}
+        return httpx2.Request(method, _parsed(url), extensions=extensions, **given)
 
     @override
     async def send(

@@ -117,9 +117,8 @@ class ChannelWebhooks:
         ]
         if not ours:
             body = {"name": WEBHOOK_NAME}
-            ours = [
-                decode_response(await self._rest.call(_CREATE_WEBHOOK, home, body=body), _Webhook)
-            ]
+            created = await self._rest.call(_CREATE_WEBHOOK, home, body=body)
+            ours = [decode_response(created, _Webhook)]
         self.ids.update(one.id for one in ours)
         oldest = min(ours, key=lambda one: int(one.id))
         if oldest.token is None:

@@ -192,11 +192,10 @@ class ShardClient(DiscordClient):
             return decode_response(await self._rest.call(endpoint, str(guild_id)), returns)
 
         try:
-            guild = await self.retry_until_answered(lambda: fetch("", dict[str, Any]))
-            channels = await self.retry_until_answered(lambda: fetch("/channels", list[Any]))
-            threads = await self.retry_until_answered(
-                lambda: fetch("/threads/active", dict[str, Any])
-            )
+            retry = self.retry_until_answered
+            guild = await retry(lambda: fetch("", dict[str, Any]))
+            channels = await retry(lambda: fetch("/channels", list[Any]))
+            threads = await retry(lambda: fetch("/threads/active", dict[str, Any]))
         except (errors.Refused, errors.PlatformFatal) as error:
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return

@@ -182,9 +182,8 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
     """Convert the joining of a server, or return None if the bot may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
-    channel = next(
-        (one for one in channels if one and one.permissions_for(guild.me) >= sending), None
-    )
+    writable = (one for one in channels if one and one.permissions_for(guild.me) >= sending)
+    channel = next(writable, None)
     if channel is None:
         return None
     address = Address("discord", str(channel.id), bot_id=bot_id)

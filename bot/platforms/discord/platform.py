@@ -110,9 +110,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        await self._retry_until_token_accepted(
-            lambda token: self._receive_shard(shard, intake, token)
-        )
+        receive = functools.partial(self._receive_shard, shard, intake)
+        await self._retry_until_token_accepted(receive)
 
     async def _retry_until_token_accepted(self, work: Callable[[str], Awaitable[T]]) -> T:
         """Call `work` with the newest token; repeat this while Discord rejects the token."""
@@ -126,9 +125,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
         which, bot = Shard.from_name(shard), await self._bot_object()
-        async with Gateway(
-            self._settings, self._rest, self._context, bot, which, self._identify_limits
-        ) as gateway:
+        given = self._settings, self._rest, self._context, bot, which, self._identify_limits
+        async with Gateway(*given) as gateway:
             await gateway.login(token)
             if which.number == 0:
                 await self._register_commands(str(gateway.application_id), intake)
@@ -171,9 +169,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        query = {"limit": str(limit)} | (
-            {"before": message.message_id} if message.message_id else {}
-        )
+        before = {"before": message.message_id} if message.message_id else {}
+        query = {"limit": str(limit), **before}
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
@@ -186,9 +183,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         bot = await self._bot_object()
         for chat in (*parents[:1], thread):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
-                found = decode_response(
-                    await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
-                )
+                response = await self._rest.call(READ_MESSAGE, chat, thread)
+                found = decode_response(response, dict[str, Any])
                 return self._parse_message(message, bot, found, by_anybody=True)
         return None
 

@@ -86,9 +86,8 @@ class MessageReceiver:
         return self._session
 
     async def _load_cursors(self) -> Mapping[str, str]:
-        stored = await self._retry_while_store_fails(
-            lambda: self._intake.cursors(self._cursors.prefix)
-        )
+        prefix = self._cursors.prefix
+        stored = await self._retry_while_store_fails(lambda: self._intake.cursors(prefix))
         self._cursors.load(stored)
         return stored
 
@@ -203,9 +202,7 @@ class MessageReceiver:
         since = self._cursors.fully_received_until()
         if since is None:
             return []  # at the first start, there are no missed messages
-        visible = {
-            channel.id: channel.last_message_id or 0 for channel in self._readable_channels()
-        }
+        visible = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
         unread = {
             channel: stored.get(channel, since)
             for channel, last in visible.items()
@@ -220,15 +217,13 @@ class MessageReceiver:
         return [(channel, max(after, oldest)) for channel, after in newest_first[:_MAX_CHANNELS]]
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
+        reading = discord.Permissions(read_messages=True, read_message_history=True)
         for guild in self._gateway.guilds:
             channels: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
             channels += [*guild.stage_channels, *guild.threads]
             for channel in channels:
                 owner = channel.parent if isinstance(channel, discord.Thread) else channel
-                permissions = (
-                    owner.permissions_for(guild.me) if owner else discord.Permissions.none()
-                )
-                if permissions.read_messages and permissions.read_message_history:
+                if owner and owner.permissions_for(guild.me) >= reading:
                     yield channel
 
 
@@ -271,11 +266,8 @@ class ChannelCursors:
 
     def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
         message, _, guild = value.partition(" ")
-        return (
-            parse_number(name.removeprefix(self._channels)),
-            parse_number(message),
-            parse_number(guild),
-        )
+        channel = parse_number(name.removeprefix(self._channels))
+        return channel, parse_number(message), parse_number(guild)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake up to which no messages are missing, or None at the first start."""

@@ -195,10 +195,8 @@ def to_platform_error(
             return errors.ContentRefused(answer)
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
-        case 429:
-            return errors.RateLimited(
-                _parse_retry_after(retry_after), "bot"
-            )  # from a proxy before Discord
+        case 429:  # from a proxy before Discord
+            return errors.RateLimited(_parse_retry_after(retry_after), "bot")
         case _ if status >= 500:
             return errors.OutcomeUnknown(answer)
         case _:
@@ -292,12 +290,10 @@ class RestClient:
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return content
             refusal = _read_refusal(content)
-            if (
-                response.status != HTTPStatus.TOO_MANY_REQUESTS
-                or refusal.retry_after is None
-                or "via" not in response.headers  # not by Discord, but by a proxy in front of it
-            ):
-                code = 0 if response.status == HTTPStatus.TOO_MANY_REQUESTS else refusal.code
+            is_limit = response.status == HTTPStatus.TOO_MANY_REQUESTS
+            is_by_proxy = "via" not in response.headers  # a proxy in front of Discord
+            if not is_limit or refusal.retry_after is None or is_by_proxy:
+                code = 0 if is_limit else refusal.code
                 retry_after = response.headers.get("retry-after")
                 raise to_platform_error(response.status, code, refusal.text, retry_after)
             seconds, is_global = refusal.retry_after, refusal.is_global
@@ -345,12 +341,9 @@ class RestClient:
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
         except TimeoutError:
-            seconds = f"{_REQUEST_SECONDS:g}"
-            raise errors.OutcomeUnknown(
-                translatable(
-                    "{name} did not answer within {seconds} s", name="Discord", seconds=seconds
-                )
-            ) from None
+            given = {"name": "Discord", "seconds": f"{_REQUEST_SECONDS:g}"}
+            text = translatable("{name} did not answer within {seconds} s", **given)
+            raise errors.OutcomeUnknown(text) from None
 
 
 class ObjectWithId(msgspec.Struct):
@@ -421,9 +414,8 @@ def _encode(
         form = FormData(quote_fields=False)
         payload = msgspec.json.encode(body).decode()  # bytes would become a file
         form.add_field("payload_json", payload, content_type=_JSON)
-        form.add_field(
-            "files[0]", file.text, filename=file.name, content_type="text/plain; charset=utf-8"
-        )
+        plain = "text/plain; charset=utf-8"
+        form.add_field("files[0]", file.text, filename=file.name, content_type=plain)
         return None, form
     if body is None:
         return None, b"" if method == "POST" else None

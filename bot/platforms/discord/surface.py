@@ -148,12 +148,10 @@ class DiscordSurface(Surface, BucketSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        interaction, file = message.interaction, message.file
+        interaction, content, file = message.interaction, message.content, message.file
         if interaction is not None:
             is_private = message.private_to is not None or file is not None
-            return await self._edit_response(
-                interaction, message.content, file, is_private=is_private
-            )
+            return await self._edit_response(interaction, content, file, is_private=is_private)
         if message.thread is not None:
             sent = await self._send_to_thread(message, message.thread)
             if sent is not None:
@@ -181,10 +179,8 @@ class DiscordSurface(Surface, BucketSurface):
             return await self._send_by_webhook(webhook, message)
         body = {**_render_as_bot(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
-            body["message_reference"] = {
-                "message_id": message.reply_to,
-                "fail_if_not_exists": False,
-            }
+            reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
+            body["message_reference"] = reference
         sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
         return decode_response(sent, ObjectWithId).id
 
@@ -258,9 +254,8 @@ class DiscordSurface(Surface, BucketSurface):
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
             newest = page[-1].id
-        raise errors.OutcomeUnknown(
-            f"the search reached its limit of {_MAX_PAGES * _PAGE_SIZE} messages"
-        )
+        limit = _MAX_PAGES * _PAGE_SIZE
+        raise errors.OutcomeUnknown(f"the search reached its limit of {limit} messages")
 
     async def _find_webhook(self, address: Address, face: Face | None) -> ChannelWebhook | None:
         """Return the webhook to send a face with, or None if the bot must send as itself."""

@@ -118,9 +118,8 @@ class BotApi:
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
     ) -> msgspec.Raw:
         """Call a method by name and return its result as JSON; raises the same errors as `call`."""
-        return await self._with_newest_token(
-            lambda bot: self._session.send(bot, name, fields, seconds)
-        )
+        send = self._session.send
+        return await self._with_newest_token(lambda bot: send(bot, name, fields, seconds))
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
         """Return up to the first `max_bytes` of a file; raises `PlatformError`."""
@@ -131,9 +130,8 @@ class BotApi:
         try:
             return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
-            raise translate_error(
-                error
-            ) from None  # the cause's text may contain the URL with the token
+            # The cause's text may contain the URL with the token.
+            raise translate_error(error) from None
 
     async def close(self) -> None:
         await self._session.close()
@@ -150,9 +148,8 @@ class BotApi:
                     raise
             return await request(newer)
         except _CALL_ERRORS as error:
-            raise translate_error(
-                error
-            ) from None  # the cause's text contains the URL with the token
+            # The cause's text contains the URL with the token.
+            raise translate_error(error) from None
 
     def _newest_bot(self, *, at_once: bool = False) -> Bot:
         token = self.token.read(at_once=at_once)

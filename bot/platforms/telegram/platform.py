@@ -125,9 +125,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     continue
                 offset = after
                 cursors[self._offset_cursor] = str(offset)
-                await self._store_and_acknowledge(
-                    incomings, cursors, partial(self._store_messages, intake)
-                )
+                store = partial(self._store_messages, intake)
+                await self._store_and_acknowledge(incomings, cursors, store)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
             await cancel_and_wait(self._acknowledging)
@@ -247,10 +246,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     def _convert_updates(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
+        bot_id, commands = self._context.bot_id, self._context.command_names
         for update in updates:
-            incoming = convert_update(
-                update, bot, self._context.bot_id, self._context.command_names
-            )
+            incoming = convert_update(update, bot, bot_id, commands)
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # a press on a message that is too old

@@ -176,9 +176,8 @@ class TelegramSurface(Surface, DraftingSurface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         def method(chat: CurrentChat) -> DeleteMessage:
-            return DeleteMessage(
-                chat_id=chat.chat, message_id=_require_current_id(chat, message_id)
-            )
+            number = _require_current_id(chat, message_id)
+            return DeleteMessage(chat_id=chat.chat, message_id=number)
 
         with suppress(MessageNotFound):
             if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):

@@ -26,13 +26,11 @@ def create_platform(_settings: None, context: PlatformContext) -> Platform:
     """Create the chat client for an interactive terminal, or else the line-based platform."""
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal and is_missing("prompt_toolkit"):
-        sys.stderr.write(
-            f"troupe: {install_command('prompt_toolkit')} adds completion and history\n"
-        )
+        command = install_command("prompt_toolkit")
+        sys.stderr.write(f"troupe: {command} adds completion and history\n")
     elif is_terminal:
-        client: Platform | None = import_module(
-            "bot.platforms.terminal.screen_platform"
-        ).create_platform(context)
+        screen = import_module("bot.platforms.terminal.screen_platform")
+        client: Platform | None = screen.create_platform(context)
         if client is not None:
             return client
     is_pipe = sys.stdin is None or not sys.stdin.isatty()
