@@ -103,12 +103,9 @@ class Character:
         self.llm = llm
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
-        vectors = (
-            None
-            if vecs is None
-            else [decode_floats(vector) if isinstance(vector, str) else vector for vector in vecs]
-        )
-        self._stories = StoryIndex(texts or (), vectors, self._embedder)
+        vectors = [decode_floats(one) if isinstance(one, str) else one for one in vecs or ()]
+        given = None if vecs is None else vectors
+        self._stories = StoryIndex(texts or (), given, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
         self._count = _to_text_counter(token_counter)
@@ -236,13 +233,8 @@ class Character:
         if use_vectors and data.column:
             embedder = replace(embedder, name=data.column)
         options = {**options, "embedding": embedder}
-        return cls(
-            role_name,
-            data.persona,
-            texts=data.texts,
-            vecs=data.vectors if use_vectors else None,
-            **options,
-        )
+        vectors = data.vectors if use_vectors else None
+        return cls(role_name, data.persona, texts=data.texts, vecs=vectors, **options)
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
         labels, tagged = self._label_speakers(), self._tags_speakers()
@@ -265,13 +257,11 @@ class Character:
         return self._naming == "add" or has_several
 
     def _search_stories(self, newest: str) -> dict[str, list[Story]]:
-        return {
-            query: [
-                replace(story, text=self._clean_story(story.text))
-                for story in self._stories.search(query, limit)
-            ]
-            for query, limit in self._parsed_persona.story_queries(newest).items()
-        }
+        stories = {}
+        for query, limit in self._parsed_persona.story_queries(newest).items():
+            found = self._stories.search(query, limit)
+            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in found]
+        return stories
 
 
 def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> FunctionEmbedder:

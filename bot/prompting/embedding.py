@@ -178,9 +178,8 @@ class StoryIndex:
                 f"the embedding returns {query_vector.size} numbers, but the stories' vectors have "
                 f"{self._unit_vectors.shape[1]}; pass the embedding that computed them"
             )
-        scores = np.round(
-            self._unit_vectors @ query_vector / (np.linalg.norm(query_vector) or 1), _DIGITS
-        )
+        length = np.linalg.norm(query_vector) or 1
+        scores = np.round(self._unit_vectors @ query_vector / length, _DIGITS)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [Story(int(index), self.texts[index], float(scores[index])) for index in best]
 

@@ -325,9 +325,8 @@ class Macros:
             case "reverse":
                 return argument[::-1]
             case "newline" | "space":
-                return ("\n" if name == "newline" else " ") * min(
-                    _parse_count(argument, 1), _MAX_REPEATS
-                )
+                count = min(_parse_count(argument, 1), _MAX_REPEATS)
+                return ("\n" if name == "newline" else " ") * count
             case "trim":
                 return argument if arguments else _TRIM
             case "datetimeformat":

@@ -134,9 +134,8 @@ def fill_placeholders(
     """
     lines = persona.source.split("\n")
     if found is None:
-        return FilledText(
-            "\n".join(line for line in lines if not _ANY_PLACEHOLDER.search(line)), ()
-        )
+        plain = (line for line in lines if not _ANY_PLACEHOLDER.search(line))
+        return FilledText("\n".join(plain), ())
     used: dict[int, Story] = {}
     for placeholder in persona.placeholders:
         stories = found.get(placeholder.query_for(newest), ())
@@ -168,11 +167,8 @@ def roleplay_prompt(role_name: str, persona: str) -> str:
 def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]:
     if not _LOOKS_LIKE_PLACEHOLDER.search(line):
         return None, None
-    problem = (
-        translatable("only one placeholder per line is used")
-        if len(_ANY_PLACEHOLDER.findall(line)) > 1
-        else None
-    )
+    has_several = len(_ANY_PLACEHOLDER.findall(line)) > 1
+    problem = translatable("only one placeholder per line is used") if has_several else None
     if _ONE.search(line):
         return Placeholder(number), problem
     if match := _ONE_BY_QUERY.search(line):

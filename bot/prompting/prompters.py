@@ -313,10 +313,8 @@ class Prompter(ABC):
         if not return_dict:
             return self._as_text(instruction, user, rest, history, tools) + (label or "")
         system = self._configs.system + (f"\n{instruction}" if instruction else "")
-        messages = [
-            {"role": "system", "content": system},
-            *history_messages([*self._history, *history]),
-        ]
+        before = history_messages([*self._history, *history])
+        messages = [{"role": "system", "content": system}, *before]
         messages += input_messages(rest)
         if user:
             messages[-1]["content"] = user + messages[-1]["content"]

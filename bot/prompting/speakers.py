@@ -54,9 +54,8 @@ def clean_name(name: str) -> str:
     if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
         return _cut_to_limit(plain).strip(" .-")
     around = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
-    kept = _limit_marks(
-        "".join(char for before, char, after in around if _is_kept(before, char, after))
-    )
+    clean = (char for before, char, after in around if _is_kept(before, char, after))
+    kept = _limit_marks("".join(clean))
     if not any(char.isalnum() for char in kept):
         kept = _spell_emoji(kept)
     return _cut_to_limit(" ".join(kept.split())).strip(f" .-{_JOINERS}")
@@ -100,10 +99,8 @@ def _is_emoji(char: str) -> bool:
 
 
 def _limit_marks(text: str) -> str:
-    runs = [
-        (combining, "".join(run))
-        for combining, run in groupby(text, lambda char: unicodedata.combining(char) > 0)
-    ]
+    groups = groupby(text, lambda char: unicodedata.combining(char) > 0)
+    runs = ((combining, "".join(run)) for combining, run in groups)
     return "".join(run for combining, run in runs if not combining or len(run) <= _MAX_MARKS)
 
 
@@ -256,12 +253,9 @@ def _label_speakers(
     names = _character_labels(dict(characters))
     people_labels = _assign_labels(dict(people), names.values())
     seen = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
-    without_suffix = {
-        confusable_skeleton(label.partition("#")[0]) for label in people_labels.values()
-    }
-    return SpeakerLabels(
-        people_labels, names, frozenset((seen | without_suffix) - ROLE_SKELETONS - {""})
-    )
+    plain = (label.partition("#")[0] for label in people_labels.values())
+    reserved = (seen | set(map(confusable_skeleton, plain))) - ROLE_SKELETONS - {""}
+    return SpeakerLabels(people_labels, names, frozenset(reserved))
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
@@ -272,11 +266,9 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
     given: dict[str, str] = {}
     for one in people:
         label, attempt = cleaned[one], 0
-        free = (
-            not (skeletons[one] in taken or is_role_heading(label))
-            and all_skeletons.count(skeletons[one]) == 1
-        )
-        if not (free and is_unambiguous(people[one])):
+        is_taken = skeletons[one] in taken or is_role_heading(label)
+        is_unique = not is_taken and all_skeletons.count(skeletons[one]) == 1
+        if not (is_unique and is_unambiguous(people[one])):
             label = with_id_suffix(cleaned[one], one)
             while label in given.values():  # a hash collision: 1 in 65,536
                 attempt += 1

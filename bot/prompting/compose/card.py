@@ -105,14 +105,9 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
             for part in parts
         )
 
-    return replace(
-        draft,
-        system=expand_parts(draft.system, "persona"),
-        context=expand_parts(draft.context, "stories"),
-        stories=tuple(
-            replace(story, text=macros.expand(story.text.strip())) for story in draft.stories
-        ),
-    )
+    system, context = expand_parts(draft.system, "persona"), expand_parts(draft.context, "stories")
+    stories = [replace(one, text=macros.expand(one.text.strip())) for one in draft.stories]
+    return replace(draft, system=system, context=context, stories=tuple(stories))
 
 
 def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
@@ -124,10 +119,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
         for name, text in zip(names, texts, strict=False)
     }
     speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
-    examples = [
-        f"{speaker.get(one.role, 'System')}: {macros.stable.expand(one.content)}"
-        for one in draft.pinned
-    ]
+    expand = macros.stable.expand
+    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in draft.pinned]
     book = preset.parsed_lorebook
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
     return macros.with_values(
@@ -244,11 +237,8 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     head = next((at for at, one in enumerate(before) if not _is_system(one)), len(before))
     deep = [one for one in filled if one.prompt.depth is not None and one.text.strip()]
     newest = [one.message for depth, one in _prompts_by_depth(deep) if depth == 0]
-    within = [
-        (depth, one.message, one.prompt.name or "prompt")
-        for depth, one in _prompts_by_depth(deep)
-        if depth
-    ]
+    deeper = [(depth, one) for depth, one in _prompts_by_depth(deep) if depth]
+    within = [(depth, one.message, one.prompt.name or "prompt") for depth, one in deeper]
     early = [] if draft.history else [message for _, message, _ in within]
     system = [part for one in before[:head] for part in one.parts if part.text.strip()]
     pinned = _messages_before(before[head:], draft.pinned, lore)
@@ -264,22 +254,17 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
 def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_FilledPrompt]:
     for prompt in preset.prompts:
         match prompt.marker:
-            case "worldInfoBefore":
-                yield _FilledPrompt(
-                    prompt, _format_lore(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR))
-                )
-            case "worldInfoAfter":
-                yield _FilledPrompt(
-                    prompt, _format_lore(prompt, parts_at(lore, EntryPosition.AFTER_CHAR))
-                )
+            case "worldInfoBefore" | "worldInfoAfter" as marker:
+                is_before = marker == "worldInfoBefore"
+                position = EntryPosition.BEFORE_CHAR if is_before else EntryPosition.AFTER_CHAR
+                yield _FilledPrompt(prompt, _format_lore(prompt, parts_at(lore, position)))
             case "chatHistory" | "dialogueExamples":
                 yield _FilledPrompt(prompt, ())
             case _:
                 text = _prompt_text(prompt, preset, macros)
                 section = "persona" if prompt.marker in _MARKED_FIELDS else "system"
-                yield _FilledPrompt(
-                    prompt, [PromptPart(section, text, required=True)] if text else ()
-                )
+                parts = [PromptPart(section, text, required=True)] if text else []
+                yield _FilledPrompt(prompt, parts)
 
 
 def _prompt_text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
@@ -307,9 +292,8 @@ def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence
 
 def _is_system(one: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
-    if one.prompt.marker == "dialogueExamples":
-        return False
-    return one.prompt.role == "system" or not one.text.strip()
+    has_examples = one.prompt.marker == "dialogueExamples"
+    return not has_examples and (one.prompt.role == "system" or not one.text.strip())
 
 
 def _messages_before(

@@ -278,8 +278,7 @@ def _turn_messages(
         if turn.role == "system":  # has no speaker, such as narration
             return plain_message(turn)
         label = labels.find_label(turn, own)
-        tagged_text = labels.tag_text(label, turn.text)
-        return Message(_turn_role(turn, own), tagged_text, name=label)
+        return Message(_turn_role(turn, own), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
     memo, key = inputs.session.memo, ("messages", own)
@@ -318,13 +317,11 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
         estimate = await backend.text_counter(draft.base)
         most = lower_limit(limit, max_prompt_tokens)
         return await fit_draft(draft, most, backend.count_tokens, estimate)
-    fitted = await fit_for_preset(preset, draft)
-    if max_prompt_tokens is None or (
-        await backend.count_tokens(fitted.prompt) <= max_prompt_tokens
-    ):
+    fitted, count = await fit_for_preset(preset, draft), backend.count_tokens
+    if max_prompt_tokens is None or await count(fitted.prompt) <= max_prompt_tokens:
         return fitted
     estimate = get_counter(encoding)
-    smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
+    smaller = await fit_draft(fitted.draft, max_prompt_tokens, count, estimate)
     return replace(smaller, dropped=(*fitted.dropped, *smaller.dropped))
 
 

@@ -63,9 +63,8 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
     activated_at: Mapping[str, int] = {}
     for length in _earlier_prompt_lengths(book, inputs):
-        activated_at = search(
-            length, activated_at, replace(macros, variables=Variables())
-        ).activated_at
+        fresh = replace(macros, variables=Variables())
+        activated_at = search(length, activated_at, fresh).activated_at
     return search(len(turns), activated_at, macros)
 
 

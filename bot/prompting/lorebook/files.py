@@ -65,9 +65,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         )
     is_card = isinstance(entries_field, list)
     names = list(range(len(rows)) if is_card else entries_field)
-    found = [
-        _parse_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)
-    ]
+    numbered = enumerate(rows)
+    found = [_parse_entry(row, index, names[index], is_card, source) for index, row in numbered]
     _check_keys([one for one in found if one], source)
     problems = _find_problems(rows, found, source)
     book = JsonFields(data)

@@ -50,9 +50,7 @@ class LorebookSearch:
         expand: Callable[[str], str] = str,
         time_budget: RegexTimeBudget | None = None,
     ) -> None:
-        entries = [
-            _expand_keys(entry, expand) if has_macros(entry) else entry for entry in book.entries
-        ]
+        entries = (_expand_keys(one, expand) if has_macros(one) else one for one in book.entries)
         book = replace(book, entries=tuple(entries))
         self._book = book
         self._messages = messages
@@ -131,9 +129,8 @@ class LorebookSearch:
             return None
         if entry.uid in self._cooldown_ends:
             return _COOLING_DOWN.with_values(messages=self._cooldown_ends[entry.uid])
-        if entry.delay_until_recursion and (
-            not is_recursion or entry.delay_until_recursion > self._level
-        ):
+        level = entry.delay_until_recursion
+        if level and (not is_recursion or level > self._level):
             return marked("it waits for another entry to be activated (recursion)")
         if is_recursion and entry.exclude_recursion:
             return self._reasons[entry.uid]
@@ -264,9 +261,8 @@ def _reject_group_rivals(
         kept = {entry.uid for entry in winners}
         for rival in rivals:
             if rival.uid not in kept:
-                rejected[rival.uid] = _TAKEN.with_values(
-                    group=repr(group), label=repr(winners[0].label)
-                )
+                label = repr(winners[0].label)
+                rejected[rival.uid] = _TAKEN.with_values(group=repr(group), label=label)
     return rejected
 
 

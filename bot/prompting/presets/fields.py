@@ -56,9 +56,8 @@ def name_problem(name: str) -> Text | None:
         return translatable("a name must not be empty")
     if len(name) > MAX_NAME_CHARS:
         return translatable("a name has at most {limit} characters", limit=MAX_NAME_CHARS)
-    if any(
-        unicodedata.category(char) in _FORBIDDEN_CATEGORIES for char in name if char not in _JOINERS
-    ):
+    categories = (unicodedata.category(char) for char in name if char not in _JOINERS)
+    if not _FORBIDDEN_CATEGORIES.isdisjoint(categories):
         return translatable("a name must not contain control characters or line breaks")
     if _PATH_SEPARATORS.search(plain):
         return translatable("a name must not contain path separators")

@@ -73,9 +73,8 @@ def read_presets(
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             found.names[file] = _find_preset_name(text) or file.stem
-            found.problems[file] = (describe_other and describe_other(text, file)) or error_text(
-                error
-            )
+            described = describe_other and describe_other(text, file)
+            found.problems[file] = described or error_text(error)
             continue
         found.names[file] = preset.name
         if (first := origins.setdefault(preset.id, file)) != file:
@@ -310,17 +309,12 @@ def _describe_error(problem: ErrorDetails) -> Text:
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
-            return translatable(
-                "{key}: {reason}", key=key, reason=describe_validation_error(problem)
-            )
+            reason = describe_validation_error(problem)
+            return translatable("{key}: {reason}", key=key, reason=reason)
         case _:
-            message = describe_validation_error(problem)
-            return translatable(
-                "{key}: {message}, not {given}",
-                key=key,
-                message=message,
-                given=_format_value(problem["input"]),
-            )
+            given = {"message": describe_validation_error(problem)}
+            given |= {"key": key, "given": _format_value(problem["input"])}
+            return translatable("{key}: {message}, not {given}", **given)
 
 
 def _problem_path(problem: ErrorDetails) -> tuple[str | int, ...]:
