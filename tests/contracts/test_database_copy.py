@@ -141,7 +141,7 @@ async def test_idle_process_on_postgresql_is_noticed(store: Store, target: Datab
     row |= {"seen_at": SystemClock().now()}
     await store.write(insert(node), row)
     if not store.database.is_sqlite:
-        with pytest.raises(StoreError, match="works on this database, or was killed less than 30"):
+        with pytest.raises(StoreError, match="uses this database, or was killed less than 30"):
             await copy(store, target)
         await store.write(update(node).values(seen_at=node.c.seen_at - 31))
     assert sum((await copy(store, target)).values()) > 0
