@@ -127,9 +127,8 @@ class AccessHandlers:
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
-        return CommandResult(
-            join_texts([*lines, describe_access(await self.rules.find(message), message)])
-        )
+        lines.append(describe_access(await self.rules.find(message), message))
+        return CommandResult(join_texts(lines))
 
     @command(
         "access allow",
@@ -202,13 +201,10 @@ class AccessHandlers:
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         if found is None or not found.value:
             return CommandResult(translatable("No words are banned from answers here."))
-        return CommandResult(
-            translatable(
-                "Answers with these words are not shown ({where}): {words}",
-                where=_place_text(found.scope, message),
-                words=", ".join(found.value.splitlines()),
-            )
-        )
+        place, banned = _place_text(found.scope, message), ", ".join(found.value.splitlines())
+        texts = {"where": place, "words": banned}
+        text = translatable("Answers with these words are not shown ({where}): {words}", **texts)
+        return CommandResult(text)
 
     @command(
         "access command",
@@ -287,9 +283,8 @@ class AccessHandlers:
     async def _allow_permission(self, request: CommandRequest, what: str) -> CommandResult:
         words, where = _split_place(request.argument)
         target = self._read_rule(what + words, request.incoming)
-        await self._store_rule(
-            request, await self._find_changeable_scope(request, where or "here"), target, _GIVEN
-        )
+        scope = await self._find_changeable_scope(request, where or "here")
+        await self._store_rule(request, scope, target, _GIVEN)
         return CommandResult(translatable("Saved: {rule}.", rule=target))
 
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
@@ -311,17 +306,14 @@ class AccessHandlers:
         words, where = _split_place(request.argument)
         target = self._read_rule(words, request.incoming)
         # A rule about a channel means nothing inside another one.
-        scope = await self._find_changeable_scope(
-            request, where or ("server" if target.startswith("channel") else "here")
-        )
+        default = "server" if target.startswith("channel") else "here"
+        scope = await self._find_changeable_scope(request, where or default)
         await self._store_rule(request, scope, target, value)
         if value is None and scope == INSTALLATION:
             await self._store_rule(request, scope, f"paired {target}", None)
-        lines = [
-            translatable("Saved: {rule}.", rule=_format_rule(target, value))
-            if value
-            else translatable("Deleted: {rule}.", rule=target)
-        ]
+        lines = [translatable("Deleted: {rule}.", rule=target)]
+        if value:
+            lines = [translatable("Saved: {rule}.", rule=_format_rule(target, value))]
         if "allow" in (await self.rules.load([scope]))[scope].values():
             place = _place_text(scope, request.incoming)
             lines.append(
@@ -333,9 +325,8 @@ class AccessHandlers:
 
     async def _switch_bot(self, request: CommandRequest, value: str | None) -> CommandResult:
         _, where = _split_place(request.argument)
-        await self._store_rule(
-            request, await self._find_changeable_scope(request, where or "here"), "off", value
-        )
+        scope = await self._find_changeable_scope(request, where or "here")
+        await self._store_rule(request, scope, "off", value)
         access = await self.rules.find(request.incoming)
         text = translatable(
             "I am switched off here: I answer nobody and remember nothing. /access on ends that."
@@ -494,9 +485,8 @@ class PairingCodes:
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0
         if tries >= _MAX_WRONG:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        for person, (known, until, conversation) in (
-            await self._load_waiting_people(used_by)
-        ).items():
+        waiting = await self._load_waiting_people(used_by)
+        for person, (known, until, conversation) in waiting.items():
             if secrets.compare_digest(known.encode(), code.encode()):
                 used = f"{code} {until} {conversation} {used_by}"
                 await self._store_setting(f"{_CODE}{person}", used, person)

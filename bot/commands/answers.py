@@ -117,16 +117,14 @@ def _find_failed_question(
 ) -> NewestExchange | None:
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
     kept_new = (one for one in kept if one.turn.message_id not in known)
-    newest = next(
-        (one for one in kept_new if parse_command(one.turn.text) is None), None
-    )  # no menu
+    # Not a command, whose reply may be a menu.
+    newest = next((one for one in kept_new if parse_command(one.turn.text) is None), None)
     if newest is None:
         return None
     question = newest.turn
     gathered = [one for one in kept if one.turn.sent_as == question.sent_as]
-    again = [
-        one for one in kept if _question_identity(one.turn) == _question_identity(question)
-    ]  # it has failed repeatedly
+    identity = _question_identity(question)
+    again = [one for one in kept if _question_identity(one.turn) == identity]  # failed repeatedly
     earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
     ids = {one.id for one in (*gathered, *again)}
     return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
@@ -223,15 +221,12 @@ class AnswerButtons:
 
     async def find(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
-        if (
-            data.action not in _ALWAYS_ALLOWED
-            and await self.access.find_refusal(pressed) is not None
-        ):
+        is_checked = data.action not in _ALWAYS_ALLOWED
+        if is_checked and await self.access.find_refusal(pressed) is not None:
             raise UserError(NO_ACCESS)
         pressed = await self.route(pressed)
-        exchange = await self.conversations.load_exchange_of_part(
-            pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
-        )
+        key, load = pressed.address.conversation, self.conversations.load_exchange_of_part
+        exchange = await load(key, data.part, _MAX_TURNS_BEFORE)
         if exchange is None:
             raise UserError(BUTTON_GONE)
         author = exchange.question.turn.speaker

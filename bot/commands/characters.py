@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import structlog
@@ -54,22 +55,15 @@ _TOO_LONG = translatable(
     "The character's texts are too long for a form; attach a character card instead."
 )
 _DESCRIPTION_CHARS = 100
-_CARD = CommandOption(
-    "card", marked("a character card: PNG, JSON or CHARX"), required=False, is_file=True
-)
+_optional = partial(CommandOption, required=False)
+_CARD = _optional("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
 _NAME = CommandOption("name", marked("the character"), completes=True)
 _FORM = (
-    CommandOption("persona", marked("who the character is"), required=False, form_chars=4000),
-    CommandOption(
-        "greeting", marked("the character's first message"), required=False, form_chars=4000
-    ),
-    CommandOption(
-        "picture", marked("a link to the character's picture"), required=False, form_chars=500
-    ),
+    _optional("persona", marked("who the character is"), form_chars=4000),
+    _optional("greeting", marked("the character's first message"), form_chars=4000),
+    _optional("picture", marked("a link to the character's picture"), form_chars=500),
 )
-_NEW_NAME = CommandOption(
-    "name", marked("the character's name"), required=False, form_chars=MAX_NAME_CHARS
-)
+_NEW_NAME = _optional("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
 _KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
 
@@ -112,7 +106,8 @@ class CharacterHandlers:
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        fields, card = (_form_fields(request.argument), await self.download_attached_file(incoming))
+        fields = _form_fields(request.argument)
+        card = await self.download_attached_file(incoming)
         if card is None:
             if len(fields) < 2:  # a name and a persona
                 raise UserError(_HOW_TO_ADD)
@@ -122,7 +117,7 @@ class CharacterHandlers:
         preset = await self._convert_card(card, incoming)
         if fields:  # it is called as its author says
             preset = with_changed_texts(preset, {"name": fields[0]})
-        return _ready_reply(await self._store_as_new(request, preset, character_owner(incoming)))
+        return _ready_reply(await self._store_as_new(request, preset))
 
     @command(
         "character use",
@@ -131,20 +126,13 @@ class CharacterHandlers:
         needs_admin=True,
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
-        incoming = request.incoming
+        incoming, owner = request.incoming, character_owner(request.incoming)
         await self.admins.require(incoming, _USE)
-        name = await self.find_full_name(
-            request.argument, character_owner(incoming), "/character use"
-        )
-        found = await self.resolver.characters.find(
-            name, self.resolver.find_behavior_preset(request.active)
-        )
-        if found is None:
-            raise _missing_character_error(request.argument)
-        by, audited = incoming.author.id, request.is_audited
-        await self.resolver.set_active(request.scope, [found[0]], by, audited=audited)
-        text = translatable("{name} answers here from now on.", name=found[0].shown_name)
-        return await begin_session(text, found[0], request, self.dice, self.resolver)
+        name = await self.find_full_name(request.argument, owner, "/character use")
+        preset, audited = await self._load_for_chat(request, name), request.is_audited
+        await self.resolver.set_active(request.scope, [preset], incoming.author.id, audited=audited)
+        text = translatable("{name} answers here from now on.", name=preset.shown_name)
+        return await begin_session(text, preset, request, self.dice, self.resolver)
 
     @command(
         "character edit",
@@ -158,9 +146,8 @@ class CharacterHandlers:
         wanted, *fields = _form_fields(request.argument) or [""]
         name = await self.find_full_name(wanted, character_owner(incoming), "/character edit")
         if (card := await self.download_attached_file(incoming)) is not None:
-            preset = with_changed_texts(
-                await self._convert_card(card, incoming), {"name": shown_name(name)}
-            )
+            preset = await self._convert_card(card, incoming)
+            preset = with_changed_texts(preset, {"name": shown_name(name)})
         elif not fields:
             raise UserError(_HOW_TO_EDIT)
         else:
@@ -184,20 +171,16 @@ class CharacterHandlers:
         if incoming.is_private:
             raise UserError(_IN_SERVER)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
-        return _ready_reply(
-            await self._store_as_new(
-                request, await self.load_newest_version(name), character_owner(incoming)
-            )
-        )
+        preset = await self.load_newest_version(name)
+        return _ready_reply(await self._store_as_new(request, preset))
 
     @command(
         "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
-        name = await self.find_full_name(
-            request.argument, character_owner(request.incoming), "/character remove"
-        )
+        owner = character_owner(request.incoming)
+        name = await self.find_full_name(request.argument, owner, "/character remove")
         by, audited = request.incoming.author.id, request.is_audited
         await self.resolver.characters.announce(name, "", "", by, audited=audited)
         await self.versions.delete(name)
@@ -211,9 +194,8 @@ class CharacterHandlers:
         action, _, name = (called.text if called else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
-        preset = await self.load_newest_version(
-            await self.find_full_name(name, character_owner(message), "/character edit")
-        )
+        name = await self.find_full_name(name, character_owner(message), "/character edit")
+        preset = await self.load_newest_version(name)
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
             raise UserError(_TOO_LONG)
@@ -241,9 +223,8 @@ class CharacterHandlers:
         """
         if not word.strip():
             example = f"{usage} Nora"
-            raise UserError(
-                translatable("Which character? For example: {example}", example=example)
-            )
+            text = translatable("Which character? For example: {example}", example=example)
+            raise UserError(text)
         names = await self.resolver.characters.descriptions(owner)
         wanted = preset_id(word.strip())
         for name in names:
@@ -274,9 +255,8 @@ class CharacterHandlers:
         except PlatformError:
             raise UserError(_UNREACHABLE) from None
         if len(data) > most:
-            raise UserError(
-                translatable("A file may have up to {limit} KiB.", limit=f"{most // 1024:,}")
-            )
+            text = translatable("A file may have up to {limit} KiB.", limit=f"{most // 1024:,}")
+            raise UserError(text)
         return data
 
     async def _convert_card(self, card: bytes, message: IncomingMessage) -> Preset:
@@ -303,25 +283,25 @@ class CharacterHandlers:
         """Store the character of a card; return its preset for this chat. Raises `UserError`."""
         message = request.incoming
         await self._require_character_permission(message)
-        owner, behavior = (
-            character_owner(message),
-            self.resolver.find_behavior_preset(request.active),
-        )
-        given = await self._store_as_new(request, await self._convert_card(card, message), owner)
-        found = await self.resolver.characters.find(
-            f"{owner}{OWNER_SEPARATOR}{given.name}", behavior
-        )
+        preset = await self._convert_card(card, message)
+        given = await self._store_as_new(request, preset)
+        name = f"{character_owner(message)}{OWNER_SEPARATOR}{given.name}"
+        return await self._load_for_chat(request, name)
+
+    async def _load_for_chat(self, request: CommandRequest, name: str) -> Preset:
+        """Return the preset of a character, by its full name, as it answers in this chat."""
+        behavior = self.resolver.find_behavior_preset(request.active)
+        found = await self.resolver.characters.find(name, behavior)
         if found is None:
-            raise _missing_character_error(given.name)
+            raise _missing_character_error(shown_name(name))
         return found[0]
 
-    async def _store_as_new(self, request: CommandRequest, preset: Preset, owner: str) -> Preset:
+    async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name, only once even if repeated after a crash."""
+        owner = character_owner(request.incoming)
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server
-        operators = {
-            _confusable_key(one) for one in (*self.resolver.presets, *self.resolver.disabled)
-        }
+        operators = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
         taken = {_confusable_key(shown_name(one)): one for one in own}
         number, given = 1, preset
         while _confusable_key(given.name) in operators or (
@@ -354,9 +334,8 @@ class CharacterHandlers:
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
         about += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.announce(
-            name, content, about, request.incoming.author.id, audited=request.is_audited
-        )
+        by, audited = request.incoming.author.id, request.is_audited
+        await self.resolver.characters.announce(name, content, about, by, audited=audited)
 
 
 def _ready_reply(preset: Preset) -> CommandResult:
@@ -389,12 +368,8 @@ def _confusable_key(name: str) -> str:
 
 
 def _missing_character_error(word: str, names: Sequence[str] = ()) -> UserError:
-    if not names:
-        return UserError(
-            translatable("There is no character {name}; /character list shows them.", name=word)
-        )
-    return UserError(
-        translatable(
-            "There is no character {name}; there are: {names}.", name=word, names=", ".join(names)
-        )
-    )
+    text = translatable("There is no character {name}; /character list shows them.", name=word)
+    if names:
+        texts = {"name": word, "names": ", ".join(names)}
+        text = translatable("There is no character {name}; there are: {names}.", **texts)
+    return UserError(text)

@@ -87,16 +87,8 @@ class CommandHandlers:
         self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
         reports = AnswerReports(self.context, self.admins.admin_ids)
-        groups = (
-            self.characters,
-            self.recaps,
-            self.memories,
-            questions,
-            *services,
-            access,
-            reports,
-        )
-        self._handlers = handlers_by_command(self, presets, *groups)
+        groups = (self.characters, self.recaps, self.memories, *services, access, reports)
+        self._handlers = handlers_by_command(self, presets, questions, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -367,19 +359,9 @@ def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
 
 
 _OWNERS = (
-    PresetHandlers,
-    CharacterHandlers,
-    CommandHandlers,
-    AdminCheck,
-    NewestQuestionHandlers,
-    UserPersonas,
-    PrivacyHandlers,
-    HistoryScopeHandlers,
-    UsageView,
-    AccessHandlers,
-    AnswerReports,
-    Recaps,
-    MemoryHandlers,
+    *(PresetHandlers, CharacterHandlers, CommandHandlers, AdminCheck, NewestQuestionHandlers),
+    *(UserPersonas, PrivacyHandlers, HistoryScopeHandlers, UsageView, AccessHandlers),
+    *(AnswerReports, Recaps, MemoryHandlers),
 )
 _FIRST = (
     *("new", "stop", "retry", "undo", "me", "memory", "forget", "export", "recap", "context"),

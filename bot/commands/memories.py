@@ -172,9 +172,8 @@ class MemoryHandlers:
         message, text = request.incoming, request.argument
         if text:
             subject, text = self._split_subject(request, text)
-            new = replace(
-                _empty_memory(message, message.author), subject=subject, text=_check_text(text)
-            )
+            new = _empty_memory(message, message.author)
+            new = replace(new, subject=subject, text=_check_text(text))
         elif message.quote is None:
             raise UserError(_NOTHING_SAID)
         elif request.quoted is not None:
@@ -199,9 +198,8 @@ class MemoryHandlers:
         """Replace a memory's text."""
         old, message = await self._find_by_number(request), request.incoming
         text = _check_text(request.argument.partition(" ")[2])
-        changed = await self.memories.correct(
-            old.id, _reader_of_message(message), text, await self._embed(text)
-        )
+        reader, embedding = _reader_of_message(message), await self._embed(text)
+        changed = await self.memories.correct(old.id, reader, text, embedding)
         return await self._show_detail(request, changed, translatable("Corrected."))
 
     @_action(
@@ -211,7 +209,8 @@ class MemoryHandlers:
     )
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
-        old, reader = (await self._find_by_number(request), await self._admin_reader(request))
+        old = await self._find_by_number(request)
+        reader = await self._admin_reader(request)
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._show_detail(request, changed)
 
@@ -227,7 +226,8 @@ class MemoryHandlers:
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        if await self.memories.forget(old.id, await self._admin_reader(request)) is None:
+        reader = await self._admin_reader(request)
+        if await self.memories.forget(old.id, reader) is None:
             raise UserError(_NOT_YOURS)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
@@ -275,7 +275,8 @@ class MemoryHandlers:
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
-            old, reader = (await self._find_by_number(request), await self._admin_reader(request))
+            old = await self._find_by_number(request)
+            reader = await self._admin_reader(request)
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._show_detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
@@ -298,10 +299,8 @@ class MemoryHandlers:
     async def export(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
-        found = (await self.memories.visible(_reader_of_message(message)))[
-            ::-1
-        ]  # as they were made
-        found = [one for one in found if one.state is MemoryState.KEPT]
+        found = await self.memories.visible(_reader_of_message(message))  # the newest first
+        found = [one for one in reversed(found) if one.state is MemoryState.KEPT]
         mine = [one for one in found if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(mine))
         match word.lower():
@@ -310,9 +309,8 @@ class MemoryHandlers:
             case "lorebook":
                 file = Attachment("world-info.json", write_world_info(mine, person))
             case "chat":
-                file = Attachment(
-                    "chat.jsonl", write_chat(await self._load_chat_to_export(request))
-                )
+                content = write_chat(await self._load_chat_to_export(request))
+                file = Attachment("chat.jsonl", content)
                 text = translatable("Your chat with me.")
             case _:
                 text, file = await self._export_character(request, found)
@@ -368,9 +366,8 @@ class MemoryHandlers:
         message = request.incoming
         if (data := await self.characters.download_attached_file(message)) is None:
             raise UserError(_NO_FILE)
-        file = await asyncio.to_thread(
-            read_memory_file, data, _empty_memory(message, message.author)
-        )
+        empty = _empty_memory(message, message.author)
+        file = await asyncio.to_thread(read_memory_file, data, empty)
         if file.chat is not None and not message.is_private:
             raise UserError(_ONLY_PRIVATE)
         lines: list[str] = []
@@ -551,11 +548,8 @@ class MemoryHandlers:
         audience = _audience_text(_place_of_message(request.incoming), one)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
-        return translatable(
-            "Who may know it: {audience}; of the characters: {names}.",
-            audience=audience,
-            names=", ".join(names),
-        )
+        texts = {"audience": audience, "names": ", ".join(names)}
+        return translatable("Who may know it: {audience}; of the characters: {names}.", **texts)
 
     async def _show_detail(
         self, request: CommandRequest, one: Memory | None, heading: Text | None = None
@@ -681,12 +675,8 @@ def _concerns_person(person: str, one: Memory) -> bool:
 
 def _may_be_known_at(place: MemoryPlace, one: Memory) -> bool:
     audience = one.audience or one.place.narrowest_audience
-    audiences = {
-        place.narrowest_audience,
-        place.audience_with_reach(Reach.SERVER),
-        Audience(Reach.EVERYWHERE),
-    }
-    return audience in audiences
+    here, server = place.narrowest_audience, place.audience_with_reach(Reach.SERVER)
+    return audience in {here, server, Audience(Reach.EVERYWHERE)}
 
 
 def _is_known_to_character(preset: str, one: Memory) -> bool:

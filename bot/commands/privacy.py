@@ -291,14 +291,12 @@ class PrivacyNotice:
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
         active, policy = await self.resolver.resolve(scopes), self.policy
-        any_reads_all_messages = active.any_reads_all_messages and await self.resolver.may_observe(
-            scopes
-        )
+        reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         lines = [
             _HEADING,
-            _READS_ALL if any_reads_all_messages else _READS_OWN,
-            *([_READS_EARLIER] if any_reads_all_messages and policy.reads_earlier(source) else []),
+            _READS_ALL if reads_all else _READS_OWN,
+            *([_READS_EARLIER] if reads_all and policy.reads_earlier(source) else []),
             translatable(
                 "• I store it with my answers, {until}; what a model was sent for an answer,"
                 " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
@@ -327,13 +325,11 @@ class PrivacyNotice:
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
         active = await self.resolver.resolve(scopes)
-        any_reads_all_messages = active.any_reads_all_messages and await self.resolver.may_observe(
-            scopes
-        )
+        reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         short = translatable(
             "{reads}\n• I store it, {until}, and send it to {providers} to answer. /privacy says"
             " more. /settings me off: I read and store nothing of yours.",
-            reads=_READS_ALL if any_reads_all_messages else _READS_OWN,
+            reads=_READS_ALL if reads_all else _READS_OWN,
             until=self._describe_retention(),
             providers=self._describe_recipients(active),
         )
@@ -422,9 +418,8 @@ class PrivacyHandlers:
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 
     async def _require_deletion(self, request: CommandRequest) -> None:
-        await self.admins.require(
-            request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
-        )
+        message, action = request.incoming, "forget message"
+        await self.admins.require(message, _FORGET_OTHERS, needs_name=True, audited_as=action)
 
     @command("export", marked("send you everything you said to me, as a file"), is_private=True)
     async def export(self, request: CommandRequest) -> CommandResult:

@@ -139,11 +139,8 @@ class AnswerReports:
 
 
 def describe_receipt(number: int, receipt: Receipt) -> Text:
-    spans, dropped, calls = (
-        _named_span_lines(receipt),
-        _dropped_lines(receipt),
-        _tool_call_lines(receipt),
-    )
+    spans, dropped = _named_span_lines(receipt), _dropped_lines(receipt)
+    calls = _tool_call_lines(receipt)
     heading, bars = _heading(number, receipt), _budget_bars(receipt)
     checked = [to_translatable(receipt.check)] if receipt.check else []
     return join_texts([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
