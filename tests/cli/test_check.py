@@ -396,7 +396,7 @@ async def test_mcp_servers_tools_are_listed() -> None:
     passed, lines = await run_check(mcp_servers=servers)
     assert not passed
     [found] = [line for line in lines if line.startswith("ok     MCP server demo: 8 tools:")]
-    assert found.endswith("unless listed in TROUPE_MCP_SERVERS__DEMO__TOOLS: delete")
+    assert found.endswith("only if TROUPE_MCP_SERVERS__DEMO__TOOLS lists them: delete")
     [wrong] = wrong_lines(lines)
     assert wrong.startswith("MCP server lost: ")
     assert "/no/such/program" in wrong

@@ -230,8 +230,8 @@ async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: 
         host = model.base_url.removeprefix("http://").removesuffix("/v1")
         with Terminal(folder) as here:
             await here.answer("Which one?", "5")
-            await here.answer("Its address", f"{prefix}{host}{path}")
-            await here.answer("Its key", "")
+            await here.answer("The server's address", f"{prefix}{host}{path}")
+            await here.answer("The server's API key", "")
             await here.answer("Which model?", "m")
             await here.find("it answers")
             await here.answer("Token for Discord", "")
@@ -250,7 +250,9 @@ async def test_azure_deployment_address_sets_the_model(folder: Path) -> None:
         with Terminal(folder) as here:
             await here.answer("Which one?", "azure")
             await here.answer("The key for Azure OpenAI", "az-1")
-            await here.answer("Its endpoint", f"{resource}{path}?api-version=2025-01-01-preview")
+            await here.answer(
+                "Your Azure endpoint", f"{resource}{path}?api-version=2025-01-01-preview"
+            )
             await here.find("it answers")
             await here.answer("Token for Discord", "")
             await here.answer("Token for Telegram", "")

@@ -53,6 +53,7 @@ def notes_of(transcript: str) -> list[dict[str, object]]:
         for turn, name, text in _LINE.findall(transcript)
         for one in ITEMS
         if "note" in one and text == (one["answer"] if one["note"].get("by") else one["says"])
+        if name == one["note"].get("by", name)  # another character may react in the same words
     ]
 
 

@@ -40,7 +40,9 @@ class Deployment:
 
     def state(self) -> tuple[list[tuple[str, str]], int]:
         """Return all settings of chats, and the number of stored turns."""
-        choices = self.service.query("SELECT scope, value FROM choice ORDER BY scope")
+        choices = self.service.query(
+            "SELECT scope, value FROM choice WHERE key <> 'title' ORDER BY scope"
+        )
         return choices, self.service.query("SELECT count(*) FROM turn")[0][0]
 
     async def says(self, where: Chat, beginning: str, count: int = 1) -> None:
