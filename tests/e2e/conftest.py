@@ -131,6 +131,17 @@ def where(request: pytest.FixtureRequest, running: Service, platforms: Platforms
     return platforms.open(request.param)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make soak` what two processes do in further kinds of conversation."""
+    tested = set()
+    for item in items:
+        if isinstance(item, pytest.Function) and "-pair]" in item.name:
+            if item.originalname in tested:
+                item.add_marker(pytest.mark.soak)
+            tested.add(item.originalname)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function,
