@@ -9,7 +9,7 @@ COMMAND_LINE = "command line"
 
 
 class ApiScope(StrEnum):
-    """What an API token allows. A logged-in person may do all of it."""
+    """The permissions of an API token. A person who is logged in has all of them."""
 
     READ = "read"
     """Read answers, prompts, settings, usage."""

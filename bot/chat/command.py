@@ -128,7 +128,7 @@ _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):
 
 @value_class
 class ButtonData:
-    """What a button does. The platform returns this data when the button is pressed."""
+    """The data of a button, which the platform sends back when somebody presses the button."""
 
     action: ButtonAction
     part: str

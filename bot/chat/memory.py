@@ -157,7 +157,7 @@ class Memory:
     is_derived: bool = True
     """Whether it is derived from turns; else it was made by hand."""
     audience: Audience | None = None
-    """Who may recall it; None for a new memory: as far as people consented."""
+    """Who may recall it. In a new memory, None stands for what author and subject consent to."""
     is_widened: bool = False
     """Whether its author chose the audience; otherwise, the consent of its people decides."""
     state: MemoryState = MemoryState.KEPT

@@ -13,7 +13,7 @@ from bot.value_class import value_class
 
 @value_class
 class Limits:
-    """What a channel supports, so that code need not ask which platform it is."""
+    """The capabilities of a channel, so that other code does not depend on the platform."""
 
     max_units: int
     """The maximum length of a message, counted in `unit`."""

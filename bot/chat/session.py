@@ -235,7 +235,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """What to do after a message is finished: the next message, and the row to send first."""
+    """The work that follows a finished message: the next message, and the row to send first."""
 
     next_message: InboxMessage | None
     """The conversation's next message; None: there was none, so the claim was released."""

@@ -180,8 +180,8 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
     """Split the exact text that was sent to a model into pieces.
 
-    Control tokens that the template added are told from those that somebody typed in a message. If
-    the text is a JSON request instead of a rendered prompt, all of them count as typed.
+    Control tokens of the template are marked as such, and those typed in a message as look-alikes.
+    In a JSON request instead of a rendered prompt, all of them count as look-alikes.
     """
     marks = _find_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(_cut_at_marks(description.text, marks))

@@ -34,7 +34,7 @@ _MAX_KEYS = 5
 
 @value_class
 class MemoryFile:
-    """What was read from an imported file: memories, and perhaps a chat or a character card."""
+    """The contents of an imported file: memories, and possibly a chat or a character card."""
 
     memories: tuple[Memory, ...] = ()
     """`said_by` and `place` are the importing person's; a character's key is its name."""

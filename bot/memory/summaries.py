@@ -121,7 +121,7 @@ class ConversationQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is due or in progress."""
+        """Whether no job is due or running."""
         return not (self._due or self._in_progress)
 
     async def run(self) -> None:

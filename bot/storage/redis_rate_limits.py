@@ -2,7 +2,7 @@
 
 Each call is an atomic script with the server's time. While the server is down or frozen, each
 process applies its share of the limits: a limit divided by the number of recently active processes.
-When the server is back, it is told which calls platforms refused and which slots were released.
+When the server is back, this process reports refused calls and released slots to it.
 """
 
 import asyncio

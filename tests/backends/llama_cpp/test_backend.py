@@ -252,10 +252,13 @@ async def test_forget_works_while_another_model_is_loading(
     await backend.preload(one)
 
     starting = asyncio.create_task(backend.preload(other))
+    forgotten_while_loading = 0
     while not starting.done():
         await backend.forget("chat")
         await backend.end_session("chat")
+        forgotten_while_loading += not starting.done()
         await asyncio.sleep(0)
+    assert forgotten_while_loading > 0
 
     await starting
     await backend.close()
