@@ -61,7 +61,8 @@ async def wait_for_events(
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             taken.append(await queue.get())
-    while taken and not isinstance(taken[-1], SessionStarted) and not queue.empty():
+    # Also after a timeout: an event that has arrived counts as received, so it must be taken.
+    while not queue.empty() and not (taken and isinstance(taken[-1], SessionStarted)):
         taken.append(queue.get_nowait())
     return taken
 

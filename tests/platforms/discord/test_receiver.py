@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from bot.chat.incoming import IncomingMessage, MessageDeletion, MessageEdit, WakeReason
 from bot.errors import PlatformError, Unreachable
-from bot.platforms.discord.gateway import Gateway
+from bot.platforms.discord.gateway import Gateway, GatewayEvent, SessionStarted, wait_for_events
 from bot.platforms.discord.internals import parse_or_skip
 from tests.platforms.discord.conftest import closed_at_the_end, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
@@ -81,6 +82,17 @@ async def purge(server: Server, *messages: int) -> None:
 
 def identify_count(wire: SimWire) -> int:
     return sum(name == "<op2" for _, name, _ in wire.events)
+
+
+async def test_event_that_arrives_at_the_timeout_is_taken() -> None:
+    """Otherwise the stored session would include an event that is not stored."""
+    queue = asyncio.Queue[GatewayEvent]()
+    started = SessionStarted(discord.utils.utcnow())
+    waiting = asyncio.create_task(wait_for_events(queue, 0.01))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.001, queue.put_nowait, started)
+    time.sleep(0.02)  # noqa: ASYNC251 # so that both are due in one pass of the event loop
+    assert await waiting == [started]
 
 
 async def test_messages_of_every_channel_type_are_received(server: Server) -> None:
