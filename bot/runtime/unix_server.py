@@ -21,7 +21,7 @@ from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, ru
 
 _START_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET = "engine.sock"
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 30.0  # a busy machine may stop everything for some seconds
 _PROBE_SECONDS = 1.0
 
 ENGINE_URL = "http://engine"

@@ -220,7 +220,7 @@ class Engine:
             async with await self._client.request(method, path, body, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
         except (TimeoutError, ConnectionFailed) as error:
-            reason = type(error).__name__
+            reason = str(error) or type(error).__name__
             message = f"the engine of {self._model} did not answer {path} ({reason})"
             raise EngineFailed(message) from error
         if response.status != HTTPStatus.OK:
