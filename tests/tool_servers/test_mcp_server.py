@@ -20,12 +20,13 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
+from bot.tool_servers import mcp_server
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
 from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
 from tests.fakes import CallingFakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))
@@ -279,7 +280,10 @@ def calling(name: str, arguments: str) -> Finish:
     return Finish(FinishReason.STOP, Usage(), (ToolCall("c1", name, arguments),))
 
 
-async def test_answer_uses_a_server_and_shows_it(tmp_path: Path, database: Database) -> None:
+async def test_answer_uses_a_server_and_shows_it(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_server, "_FIRST_ANSWER_SECONDS", PATIENCE_SECONDS)
     script = [calling("demo_weather", '{"city": "Berlin"}')], ["It rains."]
     async with running(tmp_path, settings()) as server:  # the first answer waits for it
         setup = make_setup(database, {"demo": server}, *script)

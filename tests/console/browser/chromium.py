@@ -165,12 +165,15 @@ class Tab:
 
     async def tab_to(self, selector: str, *, most: int = 150) -> None:
         """Press Tab until an element has the focus."""
-        wanted = f"document.activeElement?.matches({json.dumps(selector)})"
+        await self.tab_until(f"document.activeElement?.matches({json.dumps(selector)})", most=most)
+
+    async def tab_until(self, condition: str, *, most: int = 150) -> None:
+        """Press Tab until an expression in the page is true."""
         for _ in range(most):
-            if await self.run(f"Boolean({wanted})"):
+            if await self.run(f"Boolean({condition})"):
                 return
             await self.press("Tab")
-        raise AssertionError(f"{selector} is not reached by Tab")
+        raise AssertionError(f"Tab never makes this true: {condition}")
 
     async def place(self, selector: str) -> dict[str, float]:
         """Scroll to an element, and return its middle in the window."""

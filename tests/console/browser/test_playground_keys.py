@@ -23,12 +23,15 @@ async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
         for _ in range(await tab.run(count("#log > li"))):
             if not await tab.run(f"document.activeElement.matches({within!r})"):
                 await tab.press(key)
-    script = (
-        f"[...document.querySelectorAll({within!r} + ' :is(button, a)')]"
-        f".find((one) => one.textContent.includes({label!r}))?.setAttribute('data-wanted', '')"
+    # An update replaces the elements of a message, so they are looked up again at each step.
+    wanted = f"{within!r} + ' :is(button, a)'"
+    await tab.wait_for(
+        f"[...document.querySelectorAll({wanted})].some((one) => one.textContent.includes({label!r}))"
     )
-    await tab.run(script)
-    await tab.tab_to("[data-wanted]")
+    await tab.tab_until(
+        f"document.activeElement.matches({wanted})"
+        f" && document.activeElement.textContent.includes({label!r})"
+    )
     await tab.press("Enter")
 
 
