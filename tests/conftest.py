@@ -18,7 +18,7 @@ from tests.sqlite import create_sqlite_database
 # everybody else and by `make soak`.
 settings.register_profile("quick", max_examples=25, deadline=None)
 is_in_ci = "CI" in os.environ  # noqa: TID251 # no setting
-settings.register_profile("full", max_examples=200, deadline=None, derandomize=is_in_ci)
+settings.register_profile("full", max_examples=100, deadline=None, derandomize=is_in_ci)
 settings.register_profile("soak", max_examples=10_000, deadline=None)
 settings.load_profile("full")
 

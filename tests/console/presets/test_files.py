@@ -152,10 +152,15 @@ async def test_lorebook_is_added_to_the_open_preset_and_tried(console: Playgroun
 
 LEAST = {"name": "big", "provider": "echo", "model": "m"}
 HUGE = [
-    {**LEAST, "parameters": {"logit_bias": {str(token): 1 for token in range(400_000)}}},
-    {**LEAST, "stop_sequences": ["x"] * 900_000},
     {"spec": "chara_card_v2", "data": {"tags": [[]] * 900_000}},
-    {**LEAST, "wake": {"words": [{"a": 1}] * 300_000}},
+    *(
+        pytest.param({**LEAST, **fields}, marks=pytest.mark.soak)  # each takes 10 s
+        for fields in (
+            {"parameters": {"logit_bias": {str(token): 1 for token in range(400_000)}}},
+            {"stop_sequences": ["x"] * 900_000},
+            {"wake": {"words": [{"a": 1}] * 300_000}},
+        )
+    ),
 ]
 
 
