@@ -4,8 +4,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -32,21 +31,18 @@ class EventSender:
     settings: EventSettings
     events: EventLog
     clock: Clock
-    _positions: dict[EventKind, float] = field(default_factory=dict)
-    _sent: set[str] = field(default_factory=set)
-    """The keys of events that were sent but are still after their kind's stored position."""
 
     async def run(self) -> None:
         """Send events until cancelled."""
         client = HttpClient(self.settings.url or "", {}, connect_seconds=_REQUEST_SECONDS)
-        self._positions, self._sent = {}, set()
+        positions: dict[EventKind, float] = {}
         failures = 0
         try:
             while True:
                 try:
-                    self._positions = self._positions or dict(await self.events.start_positions())
+                    positions = positions or await self.events.start_positions()
                     for kind in EventKind:
-                        await self._send_newer_events(kind, client)
+                        await self._send_newer_events(kind, positions, client)
                     failures = 0
                 except (StoreError, ConnectionFailed, TimeoutError) as error:
                     failures += 1
@@ -56,28 +52,18 @@ class EventSender:
         finally:
             await client.close()
 
-    async def _send_newer_events(self, kind: EventKind, client: HttpClient) -> None:
-        rows = await self.events.rows_after(kind, self._positions[kind], _MAX_ROWS)
+    async def _send_newer_events(
+        self, kind: EventKind, positions: dict[EventKind, float], client: HttpClient
+    ) -> None:
+        rows = await self.events.rows_after(kind, positions[kind], _MAX_ROWS)
         try:
             for row in rows:
-                if row.data is not None and row.key not in self._sent:
+                if row.data is not None:
                     await self._send(row, client)
-                    self._sent.add(row.key)
+                positions[kind] = row.position
         finally:
-            await self._advance(kind, rows)
-
-    async def _advance(self, kind: EventKind, rows: Sequence[EventRow]) -> None:
-        """Store the position up to which all events are sent and committed."""
-        done: list[EventRow] = []
-        for row in rows:
-            is_settled = self.events.is_settled(row)
-            if not is_settled or (row.data is not None and row.key not in self._sent):
-                break
-            done.append(row)
-        if done:
-            await self.events.advance(kind, done[-1].position)
-            self._positions[kind] = done[-1].position
-            self._sent.difference_update(one.key for one in done)
+            if rows:
+                await self.events.advance(kind, positions[kind])
 
     async def _send(self, row: EventRow, client: HttpClient) -> None:
         event = {"type": row.kind, "timestamp": row.moment, "data": row.data}

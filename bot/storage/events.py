@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.leases import read_installation_id
-from bot.storage.statements import SQL, Unit
+from bot.storage.statements import SQL, Rows, Unit
 from bot.telemetry.logs import ERROR_NOTES
 from bot.value_class import value_class
 
@@ -47,8 +48,6 @@ class EventRow:
     data: Mapping[str, object] | None
     """The event's data, without message texts; None if the row contains no event."""
     is_sent: bool = False
-    has_no_older_transaction: bool = True
-    """Whether all transactions that wrote before the row's transaction have ended."""
 
     @property
     def key(self) -> str:
@@ -64,11 +63,12 @@ class EventLog(ClockStore):
 
     @reading
     def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
-        """Return up to `most` rows after a position, in order."""
-        return (yield from _rows_after(kind, position, most))
+        """Return up to `most` rows after a position, in order, that no later commit precedes."""
+        rows = yield from _rows_after(kind, position, most)
+        return [_read_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 
     @transaction
-    def start_positions(self) -> Unit[Mapping[EventKind, float]]:
+    def start_positions(self) -> Unit[dict[EventKind, float]]:
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
@@ -82,10 +82,11 @@ class EventLog(ClockStore):
         values = {"name": f"{_CURSOR}{kind}", "reached": repr(position)}
         yield SQL["advance_cursor"].query(values)
 
-    def is_settled(self, row: EventRow) -> bool:
+    def _is_settled(self, row: Sequence[Any]) -> bool:
         """Return whether all earlier rows are visible; PostgreSQL may commit lower ids later."""
-        seconds = _WRITE_SECONDS if row.has_no_older_transaction else _COMMIT_SECONDS
-        return self._database.is_sqlite or self._clock.now() - row.at > seconds
+        _, at, has_no_older_transaction, *_ = row
+        seconds = _WRITE_SECONDS if has_no_older_transaction else _COMMIT_SECONDS
+        return self._database.is_sqlite or self._clock.now() - at > seconds
 
     @reading
     def list_recent(self) -> Unit[Sequence[EventRow]]:
@@ -95,9 +96,9 @@ class EventLog(ClockStore):
         for kind, position in (yield from _read_positions(_CURSOR)).items():
             back = 86_400.0 if kind is EventKind.FEEDBACK else _LISTED  # seconds, or rows
             rows = yield from _rows_after(kind, max(begun[kind], position - back), 2 * _LISTED)
-            found += [replace(one, is_sent=one.position <= position) for one in rows]
-        events = [one for one in found if one.data is not None]
-        return sorted(events, key=lambda one: -one.at)[:_LISTED]
+            read = [_read_row(kind, *row) for row in rows]
+            found += [replace(one, is_sent=one.position <= position) for one in read if one.data]
+        return sorted(found, key=lambda one: -one.at)[:_LISTED]
 
     async def installation(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""
@@ -110,15 +111,12 @@ def _read_positions(prefix: str) -> Unit[dict[EventKind, float]]:
     return {EventKind(name.removeprefix(prefix)): float(value) for name, value in rows}
 
 
-def _rows_after(kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
+def _rows_after(kind: EventKind, position: float, most: int) -> Unit[Rows]:
     after = position if kind is EventKind.FEEDBACK else int(position)  # a time, or a row's id
-    rows = yield SQL[f"rows_of_{kind}"].query(beyond=after, most=most)
-    return [_read_row(kind, *row) for row in rows]
+    return (yield SQL[f"rows_of_{kind}"].query(beyond=after, most=most))
 
 
-def _read_row(
-    kind: EventKind, position: float, at: float, has_no_older_transaction: bool, *columns: Any
-) -> EventRow:
+def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: Any) -> EventRow:
     data: dict[str, object] | None = None
     match kind:
         case EventKind.ANSWERED:
@@ -140,8 +138,7 @@ def _read_row(
             conversation, event_kind = columns
             if event_kind == "joined" and not _belongs_to_drill(conversation):
                 data = {"channel": parse_address(conversation).channel}
-    is_last = bool(has_no_older_transaction)
-    return EventRow(kind, position, at, data, has_no_older_transaction=is_last)
+    return EventRow(kind, position, at, data)
 
 
 def _belongs_to_drill(key: str) -> bool:

@@ -140,19 +140,18 @@ async def test_event_sent_again_after_a_crash_has_the_same_id(store: Store) -> N
     assert receiver.types == ["answered", "failed", "feedback", "joined"]
 
 
-async def test_event_that_is_committed_late_is_sent(
-    store: Store, empty_database: str, monkeypatch: pytest.MonkeyPatch
+async def test_event_that_is_committed_late_is_sent_before_later_ones(
+    store: Store, empty_database: str
 ) -> None:
     if store.database.is_sqlite:
         pytest.skip("one transaction writes at a time")
-    monkeypatch.setattr("bot.service.events._MAX_ROWS", 3)
-    receiver = Receiver()
+    receiver, clock = Receiver(), HastyClock()
     receiver.silence.set()
     at = SystemClock().now() - 10
     async with contextlib.AsyncExitStack() as stack:
         connection = await asyncpg.connect(to_dsn(parse_url(empty_database)))
         stack.push_async_callback(connection.close)
-        await stack.enter_async_context(sending(store, receiver, HastyClock()))
+        await stack.enter_async_context(sending(store, receiver, clock))
         late = connection.transaction()
         await late.start()
         late_row = "INSERT INTO message_note (key, at, content) VALUES ('error:0', $1, '{}')"
@@ -160,9 +159,12 @@ async def test_event_that_is_committed_late_is_sent(
         for number in range(1, 6):
             row = insert(message_note).values(key=f"error:{number}", at=at, content="{}")
             await store.database.write(partial(Connection.execute, statement=row))
-        await wait_until(lambda: len(receiver.accepted) == 3)  # one page
+        clock.waits.clear()
+        await wait_until(lambda: len(clock.waits) > 2)
+        assert not receiver.accepted
         await late.commit()
         await wait_until(lambda: len(receiver.accepted) == 6)
+    assert [json.loads(body)["data"]["error"] for _, body in receiver.accepted] == [*"012345"]
 
 
 async def test_drill_causes_no_events(store: Store) -> None:
