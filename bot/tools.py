@@ -32,7 +32,8 @@ from bot.errors import EmbeddingError, PluginFailed, StoreError, ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
-from bot.runtime.plugins import call_in_thread, enabled_plugins
+from bot.runtime.plugin_threads import PluginThread
+from bot.runtime.plugins import enabled_plugins
 from bot.telemetry.metrics import record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
@@ -130,7 +131,7 @@ class Toolbox:
             result, outcome = await self._call(call), "done"
         except ToolFailed as error:
             result, outcome = f"error: {error}", "refused"
-        except (EmbeddingError, StoreError, ToolServerError, TimeoutError) as error:
+        except (EmbeddingError, PluginFailed, StoreError, ToolServerError, TimeoutError) as error:
             _log.warning("tool_failed", tool=call.name, reason=str(error) or "it took too long")
             result, outcome = "error: this does not work now", "failed"
         name = call.name if call.name in self._tools else UNKNOWN_TOOL
@@ -287,31 +288,20 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
 
 def plugin_tools(names: Iterable[str]) -> list[Tool]:
     """Return the plug-in tools with these names; log and skip objects that are not tools."""
-    found = [
-        (name, enabled_plugins("tools")[name]) for name in names if name in enabled_plugins("tools")
-    ]
-    for name, tool in found:
-        if not isinstance(tool, Tool):
+    tools = []
+    for name in names:
+        tool = enabled_plugins("tools").get(name)
+        if isinstance(tool, Tool):
+            seconds = tool.seconds + _MARGIN_SECONDS
+            tools.append(replace(tool, run=partial(_run_plugin, name, tool), seconds=seconds))
+        elif tool is not None:
             _log.warning("plugin_failed", plugin=name, reason="not a Tool")
-    return [
-        replace(tool, run=partial(_run_plugin, name, tool), seconds=tool.seconds + _MARGIN_SECONDS)
-        for name, tool in found
-        if isinstance(tool, Tool)
-    ]
+    return tools
 
 
 async def _run_plugin(name: str, tool: Tool, arguments: Mapping[str, object]) -> str:
-    async def run() -> str:
-        try:
-            return str(await tool.run(arguments))
-        except ToolFailed as error:  # for the model to read
-            return f"error: {error}"
-
-    try:
-        return await call_in_thread(name, lambda: asyncio.run(run()), tool.seconds)
-    except PluginFailed as error:
-        _log.warning("plugin_failed", plugin=name, reason=str(error))
-        raise ToolFailed("this does not work now") from None
+    thread = PluginThread(name, tool.seconds, PluginFailed, (ToolFailed,))
+    return await thread.call("tool", partial(tool.run, arguments))
 
 
 _MAX_STORIES = 3

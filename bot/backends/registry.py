@@ -13,6 +13,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
+from bot.errors import SettingsError
 
 
 class EchoSettings(ProviderSettings):
@@ -59,11 +60,11 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Register a kind of backend before settings are read; raise ValueError if it is invalid."""
+    """Register a kind of backend before settings are read; raise `SettingsError` if invalid."""
     if not isinstance(spec, BackendSpec):
-        raise ValueError("not a BackendSpec")  # noqa: TRY004 # the reason is shown
+        raise SettingsError("not a BackendSpec")
     if spec.kind in _SPECS:
-        raise ValueError(f"the backend {spec.kind!r} is already registered")
+        raise SettingsError(f"the backend {spec.kind!r} is already registered")
     _SPECS[spec.kind] = spec
 
 

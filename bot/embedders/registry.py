@@ -4,7 +4,7 @@ To add a kind, write a module with a function `make` and add a line here, or wri
 entry point is such a function.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,11 +47,8 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 
 def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     thread = PluginThread(settings.kind, _CALL_SECONDS, EmbeddingError, (EmbeddingError,))
-
-    def make() -> tuple[Embedder, Mapping[str, object]]:
-        made: Embedder = enabled_plugins("embedders")[settings.kind](settings, data_dir)
-        return made, {"model_id": made.model_id, "is_metered": made.is_metered}
-
-    made, facts = thread.make(make)
+    factory = enabled_plugins("embedders")[settings.kind]
+    made: Embedder = thread.make(lambda: factory(settings, data_dir))
+    facts = thread.make(lambda: {"model_id": made.model_id, "is_metered": made.is_metered})
     embedder: Embedder = thread.wrap(made, Embedder, **facts)
     return embedder

@@ -4,11 +4,10 @@ To add a platform, write a package with a `SPEC` and add one line here, or write
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pkgutil import resolve_name
 
 from bot.chat.outgoing import Limits
-from bot.errors import OutcomeUnknown, PlatformError, PluginFailed, StoreError, Unreachable
+from bot.errors import OutcomeUnknown, PlatformError, PluginFailed, SettingsError, StoreError
 from bot.platforms.discord import SPEC as DISCORD
 from bot.platforms.spec import AccountSetup, PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
@@ -19,18 +18,17 @@ from bot.runtime.plugin_threads import PluginThread, use_in_plugin
 from bot.runtime.plugins import plugin_name
 
 _CALL_SECONDS = 10.0  # half the lease of an outgoing message
-_ERRORS = (PlatformError, StoreError)
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
-    """Add a platform before settings are read; raises `ValueError` if invalid or a duplicate."""
+    """Add a platform before settings are read; raises `SettingsError` if invalid."""
     if not isinstance(spec, PlatformSpec):
-        raise ValueError("not a PlatformSpec")  # noqa: TRY004 # callers show a ValueError's text
-    if spec.settings is not None:
-        spec.settings()  # raises if a setting has no default, which is not allowed
+        raise SettingsError("not a PlatformSpec")
+    if spec.settings and any(one.is_required() for one in spec.settings.model_fields.values()):
+        raise SettingsError("not each of its settings has a default")
     if spec.kind in _SPECS:
-        raise ValueError(f"the platform {spec.kind!r} is already registered")
+        raise SettingsError(f"the platform {spec.kind!r} is already registered")
     _SPECS[spec.kind] = spec
 
 
@@ -66,18 +64,16 @@ def create_platform(
     if (plugin := plugin_name("platforms", spec)) is None:
         platform: Platform = resolve_name(spec.factory)(settings, context)
         return platform
-    objects = {"cursors": context.cursors, "web_channels": context.web_channels}
-    own = {name: value and use_in_plugin(value) for name, value in objects.items()}
-    context = use_in_plugin(context, **own)
-    calls = PluginThread(plugin, _CALL_SECONDS, Unreachable, _ERRORS)
-    sends = replace(calls, failure=OutcomeUnknown)
+    cursors = context.cursors and use_in_plugin(context.cursors)
+    context = use_in_plugin(context, cursors=cursors, web_channels=None)
+    thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
 
     def make() -> tuple[Platform, Surface]:
         made: Platform = resolve_name(spec.factory)(settings, context)
         return made, made.surface
 
-    made, surface = calls.make(make, PluginFailed)
-    wrapped: Platform = calls.wrap(made, Platform, surface=sends.wrap(surface, Surface))
+    made, surface = thread.make(make, PluginFailed)
+    wrapped: Platform = thread.wrap(made, Platform, surface=thread.wrap(surface, Surface))
     return wrapped
 
 

@@ -22,7 +22,6 @@ _BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {cat
 _WITHHELD_UNCHECKED = marked("withheld: moderation failed")
 _SHOWN_UNCHECKED = marked("shown unchecked: moderation failed")
 _BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
-_PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _MODERATION_SECONDS = 5.0
 _WINDOW_CHARS = 300
 """How many new characters are moderated at a time."""
@@ -140,8 +139,7 @@ class AnswerCheck:
             try:
                 checked = await check_answer(name, hook, text)
             except PluginFailed as error:
-                _log.warning("plugin_failed", plugin=name, reason=str(error))
-                self._failures.append(_PLUGIN_FAILED.with_values(plugin=name, reason=str(error)))
+                self._failures.append(str(error))
                 continue
             if isinstance(checked, Refusal):
                 reason = checked.reason[:_MAX_REASON_CHARS]

@@ -1,7 +1,8 @@
-"""Run backends, embedders and platforms of plug-ins on event loops of their own.
+"""Run the code of plug-ins on event loops of their own.
 
 Each plug-in has a daemon thread, so one that blocks stops only itself: calls to it end at their
-deadlines. Methods that are not coroutines are called directly, and must return at once.
+deadlines. Functions of backends, embedders and platforms that are not coroutines are called
+directly, and must return at once.
 """
 
 import asyncio
@@ -11,23 +12,27 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import structlog
 
 from bot.chat.prompt import Delta, GenerationEvent, PromptDescription
 from bot.errors import BackendError, BackendInterrupted, SettingsError, TroupeError
 from bot.ports import Intake
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
+from bot.texts.text import StoredPattern, marked
 
 _SECONDS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
 """The deadlines of some methods; None: it runs until it is cancelled."""
 _RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
 _RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
+_RESULTS |= {"tool": str}
 """The types of some methods' results; of other methods, they are not checked."""
-_START_SECONDS, _MAKE_SECONDS = 3.0, 30.0
+_MAKE_SECONDS = 30.0
 _MAX_WAITING_EVENTS = 32
+_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -38,20 +43,16 @@ class PluginThread:
     seconds: float
     failure: type[TroupeError]
     """Raised after `seconds`, and in place of an exception that is not `allowed`."""
-    allowed: tuple[type[Exception], ...]
+    allowed: tuple[type[Exception], ...] = ()
 
     def make(self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError) -> Any:
         """Call a factory in the thread and wait for it; raises `error` if it fails."""
-        started = threading.Event()
 
         async def run() -> Any:
-            started.set()
             return factory()
 
-        made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
-        if not started.wait(_START_SECONDS):
-            raise error(f"the plug-in {self.plugin!r} cannot start: an earlier call blocks it")
         try:
+            made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
             return made.result(_MAKE_SECONDS)
         except Exception as problem:  # third-party code, whose words may be secret
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
@@ -59,7 +60,7 @@ class PluginThread:
 
     def wrap(self, target: object, port: type, **own: object) -> Any:
         """Return an object like the target whose coroutines run in the thread."""
-        return _wrap(target, port, self._call, own)
+        return _wrap(target, port, self.call, own)
 
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
@@ -74,7 +75,7 @@ class PluginThread:
 
         async def fill() -> None:
             try:
-                await events.put(await self._call("stream", read))
+                await events.put(await self.call("stream", read))
             except BackendError as error:
                 await events.put(error)
 
@@ -83,10 +84,9 @@ class PluginThread:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(seconds):
-                        event = await events.get()
+                    event = await wait_or_abandon(seconds, events.get())
                 except TimeoutError:
-                    event = self.failure(self._lateness(seconds))
+                    event = self._failed(f"no response within {seconds:g} s")
                 if isinstance(event, BackendError):
                     raise BackendInterrupted(str(event), event.notice) if has_text else event
                 if event is None:
@@ -96,20 +96,20 @@ class PluginThread:
         finally:
             await cancel_and_wait([filling])
 
-    async def _call(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
+    async def call(self, name: str, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine function in the thread; raises `failure` and what is `allowed`."""
         is_abandoned = False
 
         async def run() -> Any:
             try:
                 return None if is_abandoned else _checked(name, await function())
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError if is_abandoned else self.allowed):
+                if is_abandoned or isinstance(error, self.allowed):
                     raise
-                reason = f"the plug-in {self.plugin!r} failed: {type(error).__name__}"
-                raise self.failure(reason) from error
+                raise self._failed(type(error).__name__) from error
 
         seconds = _SECONDS.get(name, self.seconds)
-        ended = _run_on(_plugin_loop(self.plugin), run())
+        ended: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
             await asyncio.wait([ended], timeout=seconds)
             if ended.done():
@@ -117,12 +117,16 @@ class PluginThread:
         finally:
             is_abandoned = True
             ended.cancel()  # a blocked thread may never end it, so this does not wait
+        failure = self._failed(f"no response within {seconds:g} s")
         if name != "close":
-            raise self.failure(self._lateness(seconds))
-        return _log.warning("plugin_not_closed", reason=self._lateness(seconds))
+            raise failure
+        return cast(T, None)
 
-    def _lateness(self, seconds: float | None) -> str:
-        return f"the plug-in {self.plugin!r} did not respond within {seconds:g} s"
+    def _failed(self, reason: str) -> TroupeError:
+        """Log a failure, and return it as an error."""
+        text = _FAILED.with_values(plugin=repr(self.plugin), reason=reason)
+        _log.warning("plugin_failed", reason=text)
+        return self.failure(text)
 
 
 def _checked(name: str, result: Any) -> Any:
@@ -131,11 +135,9 @@ def _checked(name: str, result: Any) -> Any:
     return result
 
 
-def use_in_plugin(value: Any, **own: object) -> Any:
-    """Return a function or object of the service whose coroutines run on the current loop."""
+def use_in_plugin(value: object, **own: object) -> Any:
+    """Return an object like one of the service whose coroutines run on the current loop."""
     home = asyncio.get_running_loop()
-    if inspect.iscoroutinefunction(value):
-        return lambda *args, **options: _run_on(home, value(*args, **options))
     return _wrap(value, type(value), lambda _name, start: _run_on(home, start()), own)
 
 

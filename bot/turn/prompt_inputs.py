@@ -345,29 +345,22 @@ class PromptSources:
             draft = compose_now()
         else:
             draft = await asyncio.to_thread(compose_now)
-        hooks = plugins.HOOKS["prompt_parts"]
-        return await _add_plugin_parts(draft, preset, message, hooks) if hooks else draft
+        return await _add_plugin_parts(draft, preset, message)
 
     def _sees_images(self, preset: Preset) -> bool:
         return self.backends[preset.provider].sees_images(preset.model)
 
 
-async def _add_plugin_parts(
-    draft: Draft,
-    preset: Preset,
-    message: IncomingMessage,
-    hooks: Mapping[str, Callable[..., object]],
-) -> Draft:
+async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessage) -> Draft:
     """Add plug-ins' texts before the newest message; record failures for the receipt."""
     where = (preset.name, message.address.platform, message.address.channel)
     context = plugins.HookContext(*where, message.author.name, message.text, message.at)
     parts: list[PromptPart] = []
     failures: list[DroppedItem] = []
-    for name, hook in hooks.items():
+    for name, hook in plugins.HOOKS["prompt_parts"].items():
         try:
             texts = await plugins.prompt_parts(name, hook, context)
         except PluginFailed as error:
-            _log.warning("plugin_failed", plugin=name, reason=str(error))
             failures.append(DroppedItem("plugin", name, str(error)))
         else:
             parts += [PromptPart("plugin", text, name) for text in texts]

@@ -89,7 +89,7 @@ def test_unknown_kind_error_lists_the_known_kinds(toy: BackendSpec) -> None:
 
 
 def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
-    with pytest.raises(ValueError, match="'toy' is already registered"):
+    with pytest.raises(SettingsError, match="'toy' is already registered"):
         registry.register(toy)
 
 

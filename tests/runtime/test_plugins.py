@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,7 +29,6 @@ from bot.errors import (
     CharacterError,
     EmbeddingError,
     OutcomeUnknown,
-    PluginFailed,
     PresetError,
     SettingsError,
 )
@@ -153,8 +151,8 @@ BAD = {
         "was written for version 2 of Troupe's plug-in interface",
     ),
     "for no version": ("MOON = 1", "was written for version None of Troupe's plug-in interface"),
-    "that raises": (f"raise OSError({SECRET!r})", "cannot be loaded: OSError"),
-    "that exits": ("raise SystemExit(1)", "cannot be loaded: SystemExit"),
+    "that raises": (f"raise OSError({SECRET!r})", "cannot be used: OSError"),
+    "that exits": ("raise SystemExit(1)", "cannot be used: SystemExit"),
     "that lacks something": ("import nothing_like_it", "No module named 'nothing_like_it'"),
     "that is not there": ("TROUPE_API = 1", "has no attribute 'MOON'"),
     "that is junk": ("TROUPE_API = 1\nMOON = 1", "cannot be used: not a BackendSpec"),
@@ -219,11 +217,11 @@ async def _return_junk(_arguments: object) -> object:
     ("value", "result", "note"),
     [
         (_tool(_raise), "error: this does not work now", "KeyError"),
-        (_tool(_block), "error: this does not work now", "it took more than 0.2 s"),
+        (_tool(_block), "error: this does not work now", "no response within 0.2 s"),
         (_tool(lambda _: 1), "error: this does not work now", "TypeError"),
         (_tool(_refuse), "error: not with", ""),
         (_tool(_leak), "the key is ***0000", ""),
-        (_tool(_return_junk), "{'a': 1}", ""),
+        (_tool(_return_junk), "error: this does not work now", "TypeError"),
         ("junk", "error: there is no such tool", "not a Tool"),
     ],
 )
@@ -244,14 +242,6 @@ async def test_model_is_told_that_a_tool_failed(
     assert result in told
     assert note in printed
     assert SECRET not in told + printed
-
-
-async def test_calls_that_never_end_are_limited() -> None:
-    ended = threading.Event()
-    for at in range(6):
-        with pytest.raises(PluginFailed, match="0.01 s" if at < 4 else "are still running"):
-            await plugins.call_in_thread("stuck", lambda: ended.wait(60), 0.01)
-    ended.set()
 
 
 def test_importer_reads_files_with_its_suffix(install: Install) -> None:
@@ -388,11 +378,11 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
     assert answers("2") == ["How long have you been tired?"]
     assert any(text.startswith("⚠ I could not reach the model.") for text in answers("1"))
     reasons = [one["reason"] for one in logs if one["event"] == "not_answered"]
-    assert reasons == ["the plug-in 'stuck_backend' did not respond within 3 s"]
-    unclosed = {one["reason"].partition(" did ")[0] for one in logs if "not_closed" in one["event"]}
-    assert unclosed == {
-        "the plug-in 'stuck_backend'",
-        "the plug-in 'stuck_platform'",
+    assert reasons == ["the plug-in 'stuck_backend' failed: no response within 3 s"]
+    late = [one["reason"] for one in logs if one["event"] == "plugin_failed"]
+    assert {one.split()[2] for one in late if "within 2 s" in one} == {
+        "'stuck_backend'",
+        "'stuck_platform'",
     }
     assert not [name for name in ("backend", "platform") if stuck(name).go_on.is_set()]
 
@@ -412,7 +402,7 @@ async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_late
             OutgoingMessage(Address("stuck", "1"), MessageContent("Hi."), "n")
         )
 
-    assert str(raised.value) == "the plug-in 'stuck_platform' did not respond within 0.1 s"
+    assert str(raised.value) == "the plug-in 'stuck_platform' failed: no response within 0.1 s"
     stuck("platform").go_on.set()
     await receiving
     monkeypatch.setitem(plugin_threads._SECONDS, "is_admin", PATIENCE_SECONDS)
@@ -484,4 +474,4 @@ async def test_memories_are_ranked_without_a_blocked_embedder(
     assert setup.texts == ["Yes."]
     assert "She keeps bees" in setup.backend.prompts[-1].messages[-1].content
     reasons = [one["reason"] for one in logs if one["event"] == "memories_ranked_by_words"]
-    assert reasons == ["the plug-in 'stuck_embedder' did not respond within 0.1 s"]
+    assert reasons == ["the plug-in 'stuck_embedder' failed: no response within 0.1 s"]

@@ -261,9 +261,9 @@ def leaking(text: str) -> str:
         (forbid, INSTEAD, "withheld by the plug-in bad: not here"),
         (forbid_badly, INSTEAD, "withheld by the plug-in bad: "),
         (forbid_leaking, INSTEAD, "withheld by the plug-in bad: ***0000"),
-        (raising, "It is 5 pm.", "the plug-in bad failed: KeyError"),
-        (blocking, "It is 5 pm.", "the plug-in bad failed: it took more than 0.2 s"),
-        (junk, "It is 5 pm.", "the plug-in bad failed: TypeError"),
+        (raising, "It is 5 pm.", "the plug-in 'bad' failed: KeyError"),
+        (blocking, "It is 5 pm.", "the plug-in 'bad' failed: no response within 0.2 s"),
+        (junk, "It is 5 pm.", "the plug-in 'bad' failed: TypeError"),
         (leaking, "It is 5 pm. ***0000", ""),
     ],
 )
@@ -287,10 +287,10 @@ async def test_hook_checks_the_answer_before_it_is_shown(
     ("hook", "added", "note"),
     [
         (lambda context: [f"{context.author} is in {context.channel}."], True, None),
-        (raising, False, "KeyError"),
-        (blocking, False, "it took more than 0.2 s"),
-        (junk, False, "TypeError"),
-        (lambda _context: "moonlight", False, "TypeError"),
+        (raising, False, "the plug-in 'bad' failed: KeyError"),
+        (blocking, False, "the plug-in 'bad' failed: no response within 0.2 s"),
+        (junk, False, "the plug-in 'bad' failed: TypeError"),
+        (lambda _context: "moonlight", False, "the plug-in 'bad' failed: TypeError"),
     ],
 )
 async def test_hook_adds_parts_of_the_prompt(
