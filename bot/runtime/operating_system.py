@@ -24,19 +24,6 @@ IS_WINDOWS: Final = sys.platform == "win32"
 _LOCKED_BYTE = 2**30  # far past the file's text, because a lock on Windows also blocks reading
 _JOB_MEMORY, _JOB_TIME, _JOB_PROCESSES, _EXTENDED_LIMITS = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
-_ACCESS_VIOLATION, _STACK_OVERFLOW = 0xC0000005, 0xC00000FD
-
-
-def _exit_codes(*signals: str) -> tuple[int, ...]:
-    return tuple(-getattr(signal, name) for name in signals if hasattr(signal, name))
-
-
-CPU_LIMIT_EXIT_CODES: Final = _exit_codes("SIGPROF", "SIGXCPU")
-CRASH_EXIT_CODES: Final = (
-    *_exit_codes("SIGSEGV", "SIGBUS", "SIGABRT"),
-    *(_ACCESS_VIOLATION, _STACK_OVERFLOW),
-    1,  # an unhandled exception in the child
-)
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
 """Whether `limit_cpu` works; if not, the parent process limits each request's wall-clock time."""
 

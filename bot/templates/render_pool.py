@@ -18,13 +18,7 @@ from typing import Any, Final, Self, cast
 import structlog
 
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.runtime.operating_system import (
-    CPU_LIMIT_EXIT_CODES,
-    CRASH_EXIT_CODES,
-    HAS_CPU_LIMIT,
-    OWN_SESSION,
-    minimal_environment,
-)
+from bot.runtime.operating_system import HAS_CPU_LIMIT, OWN_SESSION, minimal_environment
 from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_child import (
@@ -46,6 +40,8 @@ SECONDS_TO_EXIT: Final = 5.0
 MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
+_EXITS_BY_CPU_LIMIT: Final = {-24, -27}  # SIGXCPU and SIGPROF
+_EXITS_BY_KILL: Final = {None, -9, -15}  # it does not end, SIGKILL, and SIGTERM
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 
@@ -242,9 +238,8 @@ def _too_slow_error(limit: str) -> TemplateLimitExceeded:
 
 
 def _exit_error(exit_code: int | None) -> TemplateError:
-    if exit_code in CPU_LIMIT_EXIT_CODES:
+    if exit_code in _EXITS_BY_CPU_LIMIT:
         return _too_slow_error(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
-    if exit_code in CRASH_EXIT_CODES:
-        return TemplateLimitExceeded("the template was stopped: it crashed the render process")
-    # Killed by a user, or by the kernel because the machine ran out of memory.
-    return RenderUnavailable("the render process was killed; try again")
+    if exit_code in _EXITS_BY_KILL:  # by a user, or by the kernel because memory ran out
+        return RenderUnavailable("the render process was killed; try again")
+    return TemplateLimitExceeded("the template was stopped: it crashed the render process")
