@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -66,8 +67,9 @@ class EventSender:
                 await self.events.advance(kind, positions[kind])
 
     async def _send(self, row: EventRow, client: HttpClient) -> None:
-        event = {"type": row.kind, "timestamp": row.moment, "data": row.data}
-        body, event_id = msgspec.json.encode(event), f"{await self.events.installation()}-{row.key}"
+        moment = datetime.fromtimestamp(row.at, UTC)
+        body = msgspec.json.encode({"type": row.kind, "timestamp": moment, "data": row.data})
+        event_id = f"{await self.events.installation()}-{row.kind}-{row.position:.17g}"
         at = str(int(self.clock.now()))
         headers = {
             "webhook-id": event_id,

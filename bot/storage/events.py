@@ -6,7 +6,6 @@ the same id.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any
@@ -48,14 +47,6 @@ class EventRow:
     data: Mapping[str, object] | None
     """The event's data, without message texts; None if the row contains no event."""
     is_sent: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"{self.kind}-{self.position:.17g}"
-
-    @property
-    def moment(self) -> str:
-        return datetime.fromtimestamp(self.at, UTC).isoformat()
 
 
 class EventLog(ClockStore):
