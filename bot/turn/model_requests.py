@@ -196,19 +196,19 @@ class ModelRequests:
                         check if is_shown else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
-                    answer = _reaction_as_text(answer, preset, context)
             usages = list_usages(answer, fitted.tokens)
             charge = self.spending.record_charge(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
+        if check is not None and is_visible(answer.text):
+            answer = await _apply_check(check, answer, preset, message)
+        if preset.name in context.reactions and not is_visible(answer.text):
+            answer = replace(answer, text=reaction_line(context.reactions[preset.name]))
         if not stop.requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
         self._request_summary_if_cut(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        is_reaction = answer.text == _reaction_text(preset, context)
-        if check is not None and answer.text and not is_reaction:
-            answer = await _apply_check(check, answer, preset, message)
         receipt = build_receipt(
             *(answer, fitted, preset, request.speaker.version, charge, message.scopes),
             queued_seconds=max(composed, queued),
@@ -298,21 +298,6 @@ async def _apply_check(
         refused = replace(answer, text=refusal_sentence(message.locale), thoughts="")
         return replace(refused, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
-
-
-def _reaction_as_text(
-    answer: GeneratedAnswer, preset: Preset, context: TurnContext
-) -> GeneratedAnswer:
-    """Return the answer. If it is only a reaction with an emoji, that becomes its text."""
-    reaction = _reaction_text(preset, context)
-    if reaction is None or is_visible(answer.text):
-        return answer
-    return replace(answer, text=reaction)
-
-
-def _reaction_text(preset: Preset, context: TurnContext) -> str | None:
-    emoji = context.reactions.get(preset.name)
-    return None if emoji is None else reaction_line(emoji)
 
 
 def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:
