@@ -2,15 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import structlog
 
 from bot.errors import BackendUnavailable, PluginFailed
 from bot.ports import Backend
-from bot.runtime.plugins import Refusal, check_answer
+from bot.runtime.plugins import HOOKS, Refusal, check_answer
 from bot.telemetry.metrics import CHECKED_ANSWERS
 from bot.texts.text import StoredPattern, marked, supported_language, translatable, translate
 from bot.value_class import value_class
@@ -83,8 +83,6 @@ class AnswerCheck:
     """The name of the provider that moderates; empty: no moderation."""
     backend: Backend | None = None
     withholds_unchecked: bool = False
-    hooks: Mapping[str, Callable[..., object]] = field(default_factory=dict)
-    """Hooks by plug-in name; they check the complete answer, so nothing is shown before that."""
 
     def __post_init__(self) -> None:
         self._failures: list[str] = []
@@ -133,7 +131,7 @@ class AnswerCheck:
 
     async def apply_hooks(self, text: str) -> str:
         """Return a complete text as changed by the plug-ins; failing plug-ins are skipped."""
-        for name, hook in self.hooks.items():
+        for name, hook in HOOKS["check_answer"].items():
             if self.is_refused or not text:
                 break
             try:
@@ -170,7 +168,7 @@ class AnswerCheck:
         end = len(self._text) - self._held_chars
         if self._is_moderated:
             end = min(end, self._judged)
-        if self.hooks:
+        if HOOKS["check_answer"]:  # they check the complete answer
             end = 0
         if self._show is not None and not self.is_refused and end > self._released:
             self._show(self._text[self._released : end])

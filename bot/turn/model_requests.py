@@ -31,7 +31,7 @@ from bot.replying.generate import (
 from bot.replying.live_reply import LiveReply
 from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
 from bot.routing.presets import INSTALLATION, ActivePreset
-from bot.runtime import plugins
+from bot.runtime.plugins import HOOKS
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS, reaction_line
@@ -242,11 +242,10 @@ class ModelRequests:
         names = [one for one in (provider, *self.backends) if one in self.backends]
         moderator = next((one for one in names if self.backends[one].can_moderate), "")
         words = parse_banned_words(found.value) if found is not None else None
-        hooks = plugins.HOOKS["check_answer"]
-        if words is None and not (moderator or hooks):
+        if words is None and not (moderator or HOOKS["check_answer"]):
             return None
         backend = self.backends.get(moderator)
-        return AnswerCheck(words, moderator, backend, self.withholds_unchecked, hooks)
+        return AnswerCheck(words, moderator, backend, self.withholds_unchecked)
 
     async def _find_visible_limit(self, preset: Preset) -> VisibleTokenLimit | None:
         limit = preset.output_limit
