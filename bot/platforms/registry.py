@@ -67,12 +67,8 @@ def create_platform(
     cursors = context.cursors and use_in_plugin(context.cursors)
     context = use_in_plugin(context, cursors=cursors, web_channels=None)
     thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
-
-    def make() -> tuple[Platform, Surface]:
-        made: Platform = resolve_name(spec.factory)(settings, context)
-        return made, made.surface
-
-    made, surface = thread.make(make, PluginFailed)
+    made = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
+    surface = thread.make(lambda: made.surface, PluginFailed)
     wrapped: Platform = thread.wrap(made, Platform, surface=thread.wrap(surface, Surface))
     return wrapped
 

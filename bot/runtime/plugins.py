@@ -1,7 +1,7 @@
 """Load and call plug-ins: entry points of installed packages, if TROUPE_PLUGINS lists their names.
 
-An entry point is in a group such as `troupe.tools` (`GROUPS`). Its module declares the version of
-the interface it was written for: `TROUPE_API = 1`. A plug-in that fails is reported and does not
+An entry point is in a group such as `troupe.tools` (see `GROUPS`). Its module declares the version
+of the interface it was written for: `TROUPE_API = 1`. A plug-in that fails is reported and does not
 affect anything else (docs/architecture.md).
 """
 
@@ -20,10 +20,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
 
 API = 1
-GROUPS = tuple(
-    f"troupe.{kind}"
-    for kind in ("platforms", "backends", "tools", "importers", "embedders", "hooks")
-)
+GROUPS = ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 problems: dict[str, str] = {}
 """For each plug-in that was not loaded, by name: the reason, in one line."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
@@ -43,7 +40,7 @@ def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], 
     for name in names:
         if name in problems or any(name in found for found in _values.values()):
             continue
-        installed = [one for group in GROUPS for one in entry_points(group=group)]
+        installed = [one for group in GROUPS for one in entry_points(group=f"troupe.{group}")]
         found = [one for one in installed if one.name == name]
         if not found:
             known = ", ".join(sorted({one.name for one in installed})) or "none"

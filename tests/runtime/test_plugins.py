@@ -63,7 +63,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "problems", {})
-    for name in (one.removeprefix("troupe.") for one in plugins.GROUPS):
+    for name in plugins.GROUPS:
         monkeypatch.setitem(plugins._values, name, {})
     for name in plugins.HOOKS:
         monkeypatch.setitem(plugins.HOOKS, name, {})
