@@ -9,7 +9,7 @@ from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendError, BackendUnavailable
 from bot.ports import Backend
-from bot.runtime.plugin_threads import PluginThread, use_in_plugin
+from bot.runtime.plugin_threads import PluginThread, use_in_plugin, wrap
 from bot.runtime.plugins import plugin_name
 from bot.templates.renderer import Renderer
 
@@ -33,7 +33,7 @@ def make_backend(
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         return thread.stream(lambda: made.generate(prompt), settings.idle_seconds)
 
-    wrapped: Backend = thread.wrap(made, Backend, generate=generate)
+    wrapped: Backend = wrap(made, Backend, thread.call, generate=generate)
     return wrapped
 
 

@@ -13,7 +13,7 @@ import structlog
 from bot.errors import EmbeddingError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
-from bot.runtime.plugin_threads import PluginThread
+from bot.runtime.plugin_threads import PluginThread, wrap
 from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
@@ -50,5 +50,5 @@ def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     factory = enabled_plugins("embedders")[settings.kind]
     made: Embedder = thread.make(lambda: factory(settings, data_dir))
     facts = thread.make(lambda: {"model_id": made.model_id, "is_metered": made.is_metered})
-    embedder: Embedder = thread.wrap(made, Embedder, **facts)
+    embedder: Embedder = wrap(made, Embedder, thread.call, **facts)
     return embedder

@@ -14,7 +14,7 @@ from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform, Surface
-from bot.runtime.plugin_threads import PluginThread, use_in_plugin
+from bot.runtime.plugin_threads import PluginThread, use_in_plugin, wrap
 from bot.runtime.plugins import plugin_name
 
 _CALL_SECONDS = 10.0  # half the lease of an outgoing message
@@ -68,8 +68,8 @@ def create_platform(
     context = use_in_plugin(context, cursors=cursors, web_channels=None)
     thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
     made = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
-    surface = thread.make(lambda: made.surface, PluginFailed)
-    wrapped: Platform = thread.wrap(made, Platform, surface=thread.wrap(surface, Surface))
+    surface = wrap(thread.make(lambda: made.surface, PluginFailed), Surface, thread.call)
+    wrapped: Platform = wrap(made, Platform, thread.call, surface=surface)
     return wrapped
 
 

@@ -58,10 +58,6 @@ class PluginThread:
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
             raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
 
-    def wrap(self, target: object, port: type, **own: object) -> Any:
-        """Return an object like the target whose coroutines run in the thread."""
-        return _wrap(target, port, self.call, own)
-
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
     ) -> AsyncGenerator[Any, None]:
@@ -138,10 +134,10 @@ def _checked(name: str, result: Any) -> Any:
 def use_in_plugin(value: object, **own: object) -> Any:
     """Return an object like one of the service whose coroutines run on the current loop."""
     home = asyncio.get_running_loop()
-    return _wrap(value, type(value), lambda _name, start: _run_on(home, start()), own)
+    return wrap(value, type(value), lambda _name, start: _run_on(home, start()), **own)
 
 
-def _wrap(target: object, port: type, call: Callable[..., Any], own: dict[str, object]) -> Any:
+def wrap(target: object, port: type, call: Callable[..., Any], **own: object) -> Any:
     """Return an object with the target's attributes and `own`; coroutines pass through `call`."""
 
     def attribute(name: str) -> object:
