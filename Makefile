@@ -50,8 +50,12 @@ SERVICE := -q -p no:cacheprovider -m "service and not soak"
 WIRES := tests/e2e tests/cli tests/platforms
 KILLS := $(addprefix tests/e2e/test_, kill.py engine_kill.py edits.py)
 
+# Collecting only what has such tests saves each process half a minute.
+OTHERS = tests/contracts $(filter-out $(WIRES:%=%/%) tests/contracts/%, \
+	$(shell grep -rl mark.service tests --include='test_*.py'))
+
 service-tests-1: # model engines, databases
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) tests $(WIRES:%=--ignore=%)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) $(OTHERS)
 
 service-tests-2: # the whole service, killed
 	@$(BIN)/python -m pytest -n 3 --dist load $(SERVICE) $(KILLS)

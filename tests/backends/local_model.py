@@ -16,6 +16,11 @@ WITH_BINDINGS = pytest.mark.skipif(
     find_spec("llama_cpp") is None, reason="the bindings are not built: `make bindings`"
 )
 ENGINES = ["xllamacpp", pytest.param("llama_cpp_python", marks=WITH_BINDINGS)]
+DEFAULT_ENGINE = [
+    "xllamacpp",
+    pytest.param("llama_cpp_python", marks=[WITH_BINDINGS, pytest.mark.soak]),
+]
+"""For what tests/contracts/test_engine.py tests with both, or what both take from llama.cpp."""
 
 
 async def lend_model(data_dir: Path) -> Path:

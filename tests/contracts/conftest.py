@@ -93,3 +93,11 @@ async def signals(
         there = await stack.enter_async_context(open_signals(url))
         await wait_until(lambda: here.is_connected and there.is_connected)
         yield SignalPeers(here, there)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make soak` what is copied between two databases of PostgreSQL."""
+    for item in items:
+        if item.name.endswith("[postgresql-postgresql]"):
+            item.add_marker(pytest.mark.soak)

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 
 from bot.errors import SettingsError, TroupeError
 from bot.ports import Signals
+from bot.storage import redis_client
 from bot.storage.redis_signals import check_redis, open_signals
 from tests.certificates import make_certificate
 from tests.contracts.conftest import SignalPeers
 from tests.valkey import frozen_valkey, run_valkey
-from tests.waiting import BELOW_STALL_SECONDS, wait_until
+from tests.waiting import BELOW_STALL_SECONDS, PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.service
 
@@ -175,7 +176,10 @@ async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator
         server.close()
 
 
-async def test_signals_go_over_tls_with_a_known_certificate_only(tmp_path: Path) -> None:
+async def test_signals_go_over_tls_with_a_known_certificate_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_client, "ANSWER_SECONDS", PATIENCE_SECONDS)
     certificate, key = tmp_path / "redis.crt", tmp_path / "redis.key"
     for file, content in zip((certificate, key), make_certificate("redis"), strict=True):
         file.write_bytes(content)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.support.shapes import Installer
 from tests.waiting import PATIENCE_SECONDS
 
 _numbers = itertools.count()
+_TAKEN = pytest.StashKey[bool]()
 
 
 @pytest.fixture
@@ -133,13 +135,28 @@ def where(request: pytest.FixtureRequest, running: Service, platforms: Platforms
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make soak` what two processes do in further kinds of conversation."""
-    tested = set()
+    """Leave most combinations of parameters to `make soak`.
+
+    `make test` takes each value at least once, and two processes once per module.
+    """
+    by_test = defaultdict[str, list[pytest.Function]](list)
     for item in items:
-        if isinstance(item, pytest.Function) and "-pair]" in item.name:
-            if item.originalname in tested:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            by_test[item.nodeid.partition("[")[0]].append(item)
+    with_pair = set[object]()
+    for combinations in by_test.values():
+        seen = set[tuple[str, object]]()
+        for is_wanted in (seen.isdisjoint, lambda values: not values <= seen):  # noqa: B023
+            for item in combinations:
+                values = {(name, str(value)) for name, value in item.callspec.params.items()}
+                is_pair = ("service", "pair") in values
+                if is_wanted(values) and not (is_pair and item.module in with_pair):
+                    seen |= values
+                    with_pair |= {item.module} if is_pair else set()
+                    item.stash[_TAKEN] = True
+        for item in combinations:
+            if _TAKEN not in item.stash:
                 item.add_marker(pytest.mark.soak)
-            tested.add(item.originalname)
 
 
 @pytest.hookimpl(wrapper=True)

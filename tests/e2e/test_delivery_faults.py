@@ -71,6 +71,8 @@ Scenario = Callable[[Deployment], Awaitable[None]]
 async def valkey(service: Service, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
     async with run_valkey(tmp_path_factory.mktemp("valkey")) as url:
         service.settings["TROUPE_REDIS_URL"] = url  # the kill test runs without
+        # A busy server accepts what is sent some seconds after the bot has given up.
+        service.settings["TROUPE_DELIVERY__SETTLE_SECONDS"] = "5"
         yield
         await service.kill()
 

@@ -61,7 +61,7 @@ both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indi
 @embedded
 @pytest.mark.timeout(1200)
 async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
-    plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16, pause_seconds=(1, 5))
+    plan = LoadPlan(seed, 100, 3, kills=12, pause_seconds=(1, 5), max_unanswered=20)
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
 
@@ -72,7 +72,9 @@ async def test_edits_and_presses_survive_kills(
     shape: Shape, platforms: Platforms, seed: int
 ) -> None:
     write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
-    plan = LoadPlan(seed, 120, 6, kills=10, pause_seconds=(1, 5), edits=0.25, presses=0.6)
+    plan = LoadPlan(
+        *(seed, 80, 3), kills=8, pause_seconds=(1, 5), edits=0.25, presses=0.6, max_unanswered=20
+    )
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
     assert outcome.changed["edit"] > 10
@@ -92,9 +94,10 @@ async def test_kills_of_three_processes_lose_nothing(
 ) -> None:
     plan = LoadPlan(
         seed,
-        questions=150,
-        questions_a_second=4,
-        kills=24,
+        questions=100,
+        questions_a_second=2,
+        kills=18,
+        max_unanswered=20,
         give_up_seconds=90,
         **DISTRIBUTED,
     )

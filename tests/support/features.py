@@ -18,6 +18,4 @@ def at(*kinds: str) -> pytest.MarkDecorator:
 
 
 ALONE_AND_IN_PAIRS = pytest.mark.parametrize("service", ["alone", "pair"], indirect=True)
-"""Runs a test with one process and SQLite, and with two processes, PostgreSQL and a Valkey.
-
-`make test` runs the two in the test's first kind of conversation only, `make soak` in all."""
+"""Runs a test with one process and SQLite, and with two processes, PostgreSQL and a Valkey."""

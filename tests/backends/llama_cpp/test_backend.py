@@ -22,7 +22,7 @@ from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt
 from tests.backends.fake_engine import running_fake_engine
-from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.local_model import DEFAULT_ENGINE, lend_model
 
 STORY = prompt(
     "Tell me a very long story.",
@@ -33,7 +33,7 @@ STORY = prompt(
 LONG_READING = prompt("word " * 500, model="default", max_output_tokens=5)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DEFAULT_ENGINE)
 async def local(
     request: pytest.FixtureRequest, tmp_path: Path, renderer: Renderer
 ) -> AsyncIterator[LlamaCpp]:

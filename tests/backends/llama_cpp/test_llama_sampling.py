@@ -13,7 +13,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, TemplateChoice
 from bot.templates.renderer import Renderer
 from tests.backends.asking import Answer, ask, prompt
-from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.local_model import DEFAULT_ENGINE, lend_model
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 Say = Callable[..., Awaitable[str]]
@@ -21,7 +21,7 @@ GREEDY = {"temperature": 0, "repeat_penalty": 1}
 PARROT = "Repeat: la la la la la la la la la la la la la la la la"
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=DEFAULT_ENGINE)
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

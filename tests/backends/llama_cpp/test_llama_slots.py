@@ -11,7 +11,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
-from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.local_model import DEFAULT_ENGINE, lend_model
 
 pytestmark = pytest.mark.service
 
@@ -43,7 +43,7 @@ class BackendHarness:
         return list((self.folder / "slots").glob("*.state"))
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=DEFAULT_ENGINE)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendHarness]:
     await lend_model(tmp_path)
     parallel = 2 if request.param == "xllamacpp" else 1

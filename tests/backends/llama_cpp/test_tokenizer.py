@@ -19,7 +19,7 @@ from bot.templates.control_tokens import TextSpan
 from bot.templates.registry import detect_family
 from bot.templates.renderer import Renderer
 from tests.attacks import attacks
-from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.local_model import DEFAULT_ENGINE, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
@@ -47,7 +47,7 @@ class Model:
         return [token for token in await self.tokenizer.token_ids(pieces) if token in special]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=DEFAULT_ENGINE)
 def settings(request: pytest.FixtureRequest) -> LlamaCppSettings:
     return LlamaCppSettings(
         engine=request.param, threads=1, context_tokens=256, parallel=1, saved_mib=0

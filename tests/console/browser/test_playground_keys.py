@@ -26,7 +26,8 @@ async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
     # An update replaces the elements of a message, so they are looked up again at each step.
     wanted = f"{within!r} + ' :is(button, a)'"
     await tab.wait_for(
-        f"[...document.querySelectorAll({wanted})].some((one) => one.textContent.includes({label!r}))"
+        f"[...document.querySelectorAll({wanted})]"
+        f".some((one) => one.textContent.includes({label!r}))"
     )
     await tab.tab_until(
         f"document.activeElement.matches({wanted})"
