@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
+# Compiled files are kept: here dozens of processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom release resolve deploy docs docs-data assets catalogues lock clean
 
 run: ## start the service; without tokens: a conversation in this terminal

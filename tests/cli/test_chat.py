@@ -98,6 +98,7 @@ def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> No
     )
 
 
+@pytest.mark.soak
 async def test_chat_with_a_preset_is_a_separate_conversation(settings: dict[str, str]) -> None:
     with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "nora"):
         await terminal.shows_text("I am nora. Write to me here.")
@@ -123,6 +124,7 @@ def test_unknown_preset_error_suggests_the_nearest(settings: dict[str, str]) -> 
     )
 
 
+@pytest.mark.soak
 def test_unusable_preset_does_not_stop_others(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     lacking = {"name": "lacking", "provider": "open_router", "model": "m"}
@@ -159,12 +161,14 @@ async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
         assert b"\x1b[3mWaves." in terminal.raw, "in italics"
 
 
+@pytest.mark.soak
 def test_pipe_is_answered_in_the_language_of_its_locale(settings: dict[str, str]) -> None:
     said = {"zh_CN.UTF-8": "这个对话里还没有提问。", "de_DE.UTF-8": "There is no question in this"}
     for locale, text in said.items():
         assert chat({**settings, "LANG": locale}, "/undo\n")[0].startswith(f"⚠ {text}")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_repetition_of_the_included_model_is_cut(
     settings: dict[str, str], tmp_path: Path

@@ -265,7 +265,9 @@ async def test_azure_deployment_address_sets_the_model(folder: Path) -> None:
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("stop_at", range(len(QUESTIONS)))
+@pytest.mark.parametrize(
+    "stop_at", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, len(QUESTIONS)))]
+)
 async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
     folder: Path, platforms: Platforms, stop_at: int
 ) -> None:
@@ -286,11 +288,16 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
 @pytest.mark.parametrize(
     ("answers", "question"),
     [
-        (["2"], "Which service?"),
         (["2", "1"], "it is not shown"),
-        (["3", ""], "OWNER/NAME:FILE"),
-        (["2", "openai"], "The key for OpenAI"),
-        (["claude"], "The key for Anthropic (Claude)"),
+        *(
+            pytest.param(*given, marks=pytest.mark.soak)
+            for given in (
+                (["2"], "Which service?"),
+                (["3", ""], "OWNER/NAME:FILE"),
+                (["2", "openai"], "The key for OpenAI"),
+                (["claude"], "The key for Anthropic (Claude)"),
+            )
+        ),
     ],
 )
 async def test_ctrl_c_at_any_question_about_the_model_writes_nothing(

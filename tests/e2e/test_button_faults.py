@@ -249,7 +249,7 @@ async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
         await chat.nothing_follows()
 
 
-@pytest.mark.parametrize("kind", ["face", "group"])
+@pytest.mark.parametrize("kind", ["face", pytest.param("group", marks=pytest.mark.soak)])
 async def test_presses_are_handled_once_although_the_service_is_killed(
     running: Service, platforms: Platforms, kind: str
 ) -> None:

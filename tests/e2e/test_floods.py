@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.soak
 @at("telegram_group")
 async def test_flood_in_a_group_gets_one_notice_a_minute_without_delaying_answers(
     where: TelegramChat, model: Model

@@ -115,6 +115,7 @@ RACES: dict[Race, str] = {
 """The build in which the protection against it is missing."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_right", [True, False])
 async def test_only_a_missing_protection_repeats_an_answer(
     postgres_folder: str, launcher: ChildLauncher, tmp_path: Path, *, is_right: bool

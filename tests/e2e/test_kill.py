@@ -180,19 +180,27 @@ async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, s
 @pytest.mark.parametrize(
     ("build", "found", "plan"),
     [
-        (
+        pytest.param(
             "blind_resend",
             {"repeated": ["discord:", "telegram:"]},
             {"kills": 4, "dropped_responses": 0.3, "points": ("after_http", "random")},
+            marks=pytest.mark.soak,
         ),
         (
             "acknowledge_first",
             {"lost": [""]},
             {"questions": 90, "kills": 10, "points": ("after_received",)},
         ),
-        ("answer_edits_anew", {"repeated": ["one was edited"]}, EDITED_AND_PRESSED),
+        pytest.param(
+            "answer_edits_anew",
+            {"repeated": ["one was edited"]},
+            EDITED_AND_PRESSED,
+            marks=pytest.mark.soak,
+        ),
         ("ignore_changes", {"ignored": ["has become", "is still there"]}, EDITED_AND_PRESSED),
-        ("forget_gathered", {"repeated": ["2 times"]}, EDITED_AND_PRESSED),
+        pytest.param(
+            "forget_gathered", {"repeated": ["2 times"]}, EDITED_AND_PRESSED, marks=pytest.mark.soak
+        ),
     ],
 )
 async def test_fault_of_each_faulty_build_is_detected(

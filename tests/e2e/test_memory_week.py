@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typing_extensions import override
 
 from bot.memory.extraction import INSTRUCTION
@@ -153,6 +154,7 @@ def on_telegram(platforms: Platforms) -> tuple[Chat, dict[str, Chat]]:
     return TelegramChat(platforms, "telegram_group", -7000, people), dict(private)
 
 
+@pytest.mark.soak
 async def test_characters_recall_only_what_they_may(
     platforms: Platforms, launcher: ChildLauncher, tmp_path: Path, reads_all_messages: None
 ) -> None:

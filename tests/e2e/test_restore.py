@@ -190,6 +190,7 @@ async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
     assert _SINCE.encode() not in stored
 
 
+@pytest.mark.soak
 async def test_drill_fails_without_troupe_db_restore(
     installation: Installation, platforms: Platforms, model: Model
 ) -> None:

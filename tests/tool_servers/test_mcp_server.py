@@ -136,7 +136,7 @@ async def test_allowed_tools_with_side_effects_are_not_repeated(
         assert await server.call("demo_delete", {"name": "a"}) == "deleted a"
 
 
-@pytest.mark.parametrize("over_http", [False, True])
+@pytest.mark.parametrize("over_http", [False, pytest.param(True, marks=pytest.mark.soak)])
 async def test_slow_call_is_cancelled_without_affecting_others(
     tmp_path: Path, over_http: bool
 ) -> None:
@@ -158,6 +158,7 @@ async def test_slow_call_is_cancelled_without_affecting_others(
             assert server.specs
 
 
+@pytest.mark.soak
 async def test_overlong_response_fails_without_affecting_others(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, _),
@@ -236,6 +237,7 @@ async def demo_server(
         await end()
 
 
+@pytest.mark.soak
 async def test_restarted_http_server_does_not_fail_a_call(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, restart),
