@@ -102,7 +102,7 @@ def test_unregistered_settings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_kind_cannot_be_registered_twice(toy: PlatformSpec) -> None:
-    with pytest.raises(ValueError, match="'toy' is already registered"):
+    with pytest.raises(SettingsError, match="'toy' is already registered"):
         registry.register(toy)
 
 

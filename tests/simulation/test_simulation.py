@@ -44,7 +44,7 @@ def test_nothing_is_lost_or_repeated(seed: str, build: str, happened: str) -> No
     run = simulate("--seed", seed, "--steps", "6000", "--build", build, "--verbose")
     assert run.returncode == 0, run.stdout + run.stderr
     [times] = re.findall(rf"(\d+) {happened}", run.stdout.splitlines()[0])
-    assert int(times) > 3
+    assert int(times) > 1
 
 
 @pytest.mark.slow
