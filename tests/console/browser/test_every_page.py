@@ -69,14 +69,19 @@ def sizes_for(theme: str) -> Sequence[tuple[int, int]]:
     return _SIZES if theme == "light" else _SIZES[::-1]
 
 
-async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> None:
+@pytest.mark.parametrize(
+    "looks", [_LOOKS[:2], pytest.param(_LOOKS[2:], marks=pytest.mark.soak)], ids=["two", "others"]
+)
+async def test_every_page_is_quiet_fits_and_is_accessible(
+    browser: Browser, looks: Sequence[tuple[str, str]]
+) -> None:
     tab = browser.tab
     pages = await find_pages(browser)
     assert pages.keys() >= _MUST_BE_FOUND
 
     problems: list[str] = []
     seen = set()
-    for (theme, language), (kind, path) in itertools.product(_LOOKS, pages.items()):
+    for (theme, language), (kind, path) in itertools.product(looks, pages.items()):
         await browser.look(language, theme)
         for number, (width, height) in enumerate(sizes_for(theme)):
             await tab.set_size(width, height)
@@ -92,7 +97,7 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
             if _FOLDER:
                 file = f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.png"
                 await tab.screenshot(Path(_FOLDER) / file)
-    assert len(seen) == 8
+    assert len(seen) == len(looks) * len(_SIZES)
     assert problems == [], "\n".join(problems)
     skip_without_axe()
 
