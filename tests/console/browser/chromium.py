@@ -176,7 +176,8 @@ class Tab:
         raise AssertionError(f"Tab never makes this true: {condition}")
 
     async def place(self, selector: str) -> dict[str, float]:
-        """Scroll to an element, and return its middle in the window."""
+        """Scroll to an element, when there is one, and return its middle in the window."""
+        await self.wait_for(f"document.querySelector({json.dumps(selector)})")
         return dict(
             await self.run(
                 f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
