@@ -151,25 +151,25 @@ async def test_hostile_texts_stay_text(console: ConsoleUnderTest) -> None:
         *with_ours("markup", HOSTILE),
         *(one for kind in ("ssti", "special_tokens", "name_spoof") for one in with_ours(kind, {})),
     ]
-    texts = {}
+    texts: list[tuple[str, str]] = []
     for title, given in (one.values for one in hostile):
         text = given if isinstance(given, str) else str(given)
         if isinstance(given, dict) and "gen" in given:
             text = expanded(given)
-        texts[title] = text[:_MAX_CHARS].replace("\r", "") or "x"
+        texts.append((str(title), text[:_MAX_CHARS].replace("\r", "") or "x"))
     # The pages of the first and the last answer have other links.
-    stored = "the first", *texts.values(), "harmless", "the last"
+    stored = "the first", *(text for _, text in texts), "harmless", "the last"
     await store_answers(console, *map(receipt_of, stored))
     await console.log_in()
 
     for path in ("/answers/{}", "/answers/{}?form=text"):
         harmless = Elements(await console.page(path.format(len(texts) + 2)))
-        for number, title in enumerate(texts, 2):
+        for number, (title, _) in enumerate(texts, 2):
             shown = Elements(await console.page(path.format(number)))
             marks = {"span": 0}  # of pieces of a prompt
             assert dict(shown.tags) | marks == dict(harmless.tags) | marks, title
             assert shown.attributes <= harmless.attributes | {("span", "class")}, title
-    for number, text in enumerate(texts.values(), 2):
+    for number, (_, text) in enumerate(texts, 2):
         assert text in Elements(await console.page(f"/answers/{number}")).text
 
 

@@ -31,7 +31,7 @@ async def platforms() -> AsyncIterator[Platforms]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def model() -> AsyncIterator[Model]:
     async with Model() as answering:
-        answering.chunk_delays = (0.05, 0.1, 0.3)
+        answering.chunk_delays = (0.02, 0.05)  # a slow machine takes longer anyway
         yield answering
 
 

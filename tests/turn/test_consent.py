@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from typing_extensions import override
@@ -41,7 +41,6 @@ from tests.samples import ALICE, BOB, make_incoming
 from tests.sqlite import create_sqlite_database
 from tests.turn.setup import Setup, pass_time_until, pressed
 
-_EXAMPLES = {"quick": 5, "full": 25, "soak": 10_000}  # each takes half a second
 PEOPLE = tuple(Person(f"telegram:{number + 1}", f"word{number}") for number in range(3))
 CHATS = ("5", "6")
 PRESET = {"context": "all", "wake": {"words": ["nora"]}, "busy": "collect"}
@@ -252,7 +251,6 @@ async def open_groups() -> AsyncIterator[Groups]:
 
 
 @pytest.mark.slow
-@settings(max_examples=_EXAMPLES[settings.get_current_profile_name()])
 @given(steps)
 async def test_no_data_of_a_person_who_opted_out_is_kept_anywhere(schedule: list[Step]) -> None:
     with structlog.testing.capture_logs() as logs:
