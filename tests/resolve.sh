@@ -3,9 +3,10 @@
 # check the types of the branches for Windows. Needs uv.
 set -euo pipefail
 python=$1
+"$python" -m uv --version >/dev/null 2>&1 || "$python" -m pip install -q --disable-pip-version-check uv
 
 resolve() {
-    uv pip compile -q pyproject.toml "${@:3}" --only-binary :all: --python-platform "$1" \
+    "$python" -m uv pip compile -q pyproject.toml "${@:3}" --only-binary :all: --python-platform "$1" \
         --python-version "$2" -o /dev/null >/dev/null || { echo "no wheels: $1, Python $2" >&2; exit 1; }
 }
 
@@ -20,7 +21,7 @@ done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for machine in x86_64 aarch64; do # what `docker buildx` installs; 415 MB each
-    uv pip install -q --target "$folder/$machine" --python-platform "$machine-unknown-linux-gnu" \
+    "$python" -m uv pip install -q --target "$folder/$machine" --python-platform "$machine-unknown-linux-gnu" \
         --python-version 3.11 --only-binary :all: --no-deps --require-hashes -r requirements.lock
 done
 echo "requirements.lock: installed for both architectures of the image"
