@@ -33,7 +33,7 @@ def make_backend(
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         return thread.stream(lambda: made.generate(prompt), settings.idle_seconds)
 
-    wrapped: Backend = wrap(made, Backend, thread.call, generate=generate)
+    wrapped: Backend = wrap(made, Backend, thread, generate=generate)
     return wrapped
 
 

@@ -50,5 +50,5 @@ def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     factory = enabled_plugins("embedders")[settings.kind]
     made: Embedder = thread.make(lambda: factory(settings, data_dir))
     facts = thread.make(lambda: {"model_id": made.model_id, "is_metered": made.is_metered})
-    embedder: Embedder = wrap(made, Embedder, thread.call, **facts)
+    embedder: Embedder = wrap(made, Embedder, thread, **facts)
     return embedder

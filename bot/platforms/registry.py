@@ -68,8 +68,8 @@ def create_platform(
     context = use_in_plugin(context, cursors=cursors, web_channels=None)
     thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
     made = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
-    surface = wrap(thread.make(lambda: made.surface, PluginFailed), Surface, thread.call)
-    wrapped: Platform = wrap(made, Platform, thread.call, surface=surface)
+    surface = wrap(thread.make(lambda: made.surface, PluginFailed), Surface, thread)
+    wrapped: Platform = wrap(made, Platform, thread, surface=surface)
     return wrapped
 
 

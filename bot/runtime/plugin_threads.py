@@ -1,21 +1,23 @@
 """Run the code of plug-ins on event loops of their own.
 
 Each plug-in has a daemon thread, so one that blocks stops only itself: calls to it end at their
-deadlines. Functions of backends, embedders and platforms that are not coroutines are called
-directly, and must return at once.
+deadlines. The service waits up to 0.2 s for a function that is not a coroutine, then goes on with
+the last result, or the port's default.
 """
 
 import asyncio
+import concurrent.futures
 import inspect
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import structlog
 
+from bot.chat.outgoing import Limits
 from bot.chat.prompt import Delta, GenerationEvent, PromptDescription
 from bot.errors import BackendError, BackendInterrupted, SettingsError, TroupeError
 from bot.ports import Intake
@@ -26,9 +28,11 @@ _SECONDS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "s
 """The deadlines of some methods; None: it runs until it is cancelled."""
 _RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
 _RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
-_RESULTS |= {"tool": str}
+_RESULTS |= {"tool": str, "limits": Limits, "connection_error": str | None}
+_RESULTS |= dict.fromkeys(("model_health", "models_in_memory"), list | tuple)
 """The types of some methods' results; of other methods, they are not checked."""
 _MAKE_SECONDS = 30.0
+_READ_SECONDS = 0.2
 _MAX_WAITING_EVENTS = 32
 _FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _log = structlog.get_logger(__name__)
@@ -44,6 +48,9 @@ class PluginThread:
     failure: type[TroupeError]
     """Raised after `seconds`, and in place of an exception that is not `allowed`."""
     allowed: tuple[type[Exception], ...] = ()
+    _values: dict[str, Any] = field(default_factory=dict)
+    """The last results of functions that are not coroutines, by name."""
+    _reading: concurrent.futures.Future[Any] | None = None
 
     def make(self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError) -> Any:
         """Call a factory in the thread and wait for it; raises `error` if it fails."""
@@ -57,6 +64,27 @@ class PluginThread:
         except Exception as problem:  # third-party code, whose words may be secret
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
             raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
+
+    def read(self, name: str, function: Callable[[], Any], default: Callable[[], Any]) -> Any:
+        """Call a function in the thread and wait up to 0.2 s for its result.
+
+        If it is late or fails, return its last result, or else `default()`; raises `failure` if
+        that fails, too. While a late call runs, no other is made.
+        """
+
+        async def run() -> None:
+            self._values[name] = _checked(name, function())
+
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
+            try:
+                self._reading.result(_READ_SECONDS)
+            except Exception as error:  # noqa: BLE001 # third-party code
+                self._failed(f"{type(error).__name__} in {name}")
+        try:
+            return self._values[name] if name in self._values else _checked(name, default())
+        except Exception as error:
+            raise self._failed(f"no result of {name}") from error
 
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
@@ -134,23 +162,38 @@ def _checked(name: str, result: Any) -> Any:
 def use_in_plugin(value: object, **own: object) -> Any:
     """Return an object like one of the service whose coroutines run on the current loop."""
     home = asyncio.get_running_loop()
-    return wrap(value, type(value), lambda _name, start: _run_on(home, start()), **own)
+
+    def call(_name: str, start: Callable[[], Awaitable[Any]]) -> Any:
+        return _run_on(home, start())
+
+    return _wrap(value, type(value), call, lambda _name, use: use(value), **own)
 
 
-def wrap(target: object, port: type, call: Callable[..., Any], **own: object) -> Any:
-    """Return an object with the target's attributes and `own`; coroutines pass through `call`."""
+def wrap(target: object, port: type, thread: PluginThread, **own: object) -> Any:
+    """Return an object with the target's attributes and `own`; its code runs in the thread."""
+    defaults = type(port.__name__, (port,), {})()
 
+    def read(name: str, use: Callable[[object], Any]) -> Any:
+        return thread.read(name, lambda: use(target), lambda: use(defaults))
+
+    return _wrap(target, port, thread.call, read, **own)
+
+
+def _wrap(target: object, port: type, call: Any, read: Any, **own: object) -> Any:
     def attribute(name: str) -> object:
+        declared = getattr(port, name, None)
+        found = inspect.getattr_static(target, name, declared)
+        found = getattr(found, "__func__", found)  # of a static method
+
         def start(*args: Any, **options: Any) -> Any:
             args = tuple(use_in_plugin(one) if isinstance(one, Intake) else one for one in args)
             return call(name, lambda: getattr(target, name)(*args, **options))
 
-        def read(_wrapper: object) -> object:
-            declared = getattr(port, name, None)
-            found = declared if inspect.iscoroutinefunction(declared) else getattr(target, name)
-            return start if inspect.iscoroutinefunction(found) else found
-
-        return property(read)
+        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(declared):
+            return staticmethod(start)
+        if callable(found):
+            return lambda _wrapper, *args: read(name, lambda one: getattr(one, name)(*args))
+        return property(lambda _wrapper: read(name, lambda one: getattr(one, name)))
 
     names = (one for one in {*dir(target), *dir(port)} if not one.startswith("_"))
     return type(port.__name__, (), {name: attribute(name) for name in names} | own)()

@@ -278,6 +278,13 @@ class StuckSettings(ElizaSettings):
     kind: Literal["stuck"] = "stuck"
 
 class StuckBackend(ElizaBackend):
+    def sees_images(self, model):
+        block("sees_images")
+
+    @property
+    def can_transcribe(self):
+        raise ValueError("secret")
+
     async def generate(self, prompt):
         block("generate")
         for event in ():
@@ -293,6 +300,11 @@ from bot.platforms.spec import PlatformSpec
 from filedrop_platform import FileDrop, FileDropSettings, FileDropSurface
 
 class StuckSurface(FileDropSurface):
+    def limits(self, address):
+        if address.chat == "blocks":
+            block("limits")
+        return super().limits(address)
+
     async def send(self, message):
         block("send")
 
@@ -410,6 +422,44 @@ async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_late
     assert stuck("platform").calls == ["run"]
 
 
+async def test_value_of_a_blocked_plugin_is_its_last_one(
+    stuck: Callable[[str], Any], tmp_path: Path
+) -> None:
+    settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
+    [spec] = settings.configured_platforms
+    context = PlatformContext()
+    unread = platforms.create_platform(spec, settings.platform(spec), context).surface
+    surface = platforms.create_platform(spec, settings.platform(spec), context).surface
+    limits = surface.limits(Address("stuck", "1"))
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert surface.limits(Address("stuck", "blocks")) == limits
+        with pytest.raises(OutcomeUnknown, match="'stuck_platform' failed: no result of limits"):
+            unread.limits(Address("stuck", "1"))
+
+    assert stuck("platform").calls == ["limits"]
+    late = "the plug-in 'stuck_platform' failed: TimeoutError in limits"
+    assert [one["reason"] for one in logs].count(late) == 2
+
+
+async def test_value_of_a_blocked_or_failing_plugin_has_a_default(
+    stuck: Callable[[str], Any], tmp_path: Path
+) -> None:
+    provider = read_settings(plugins="eliza,stuck_backend", providers={"p": {"kind": "stuck"}})
+    backend = make_backend("p", provider.providers["p"], tmp_path, Renderer())
+
+    with capture_logs() as logs:
+        assert backend.can_transcribe is False
+        assert [backend.sees_images("m"), backend.sees_images("m")] == [False, False]
+
+    assert stuck("backend").calls == ["sees_images"]
+    assert [one["reason"] for one in logs] == [
+        "the plug-in 'stuck_backend' failed: ValueError in can_transcribe",
+        "the plug-in 'stuck_backend' failed: TimeoutError in sees_images",
+    ]
+
+
 JUNK = """
 from dataclasses import replace
 from eliza_backend import ELIZA, ElizaBackend
@@ -421,6 +471,9 @@ class Junk(ElizaBackend):
 
     async def generate(self, prompt):
         yield 7
+
+    def model_health(self):
+        return 7
 
     async def junk(self, *_):
         return {7}
@@ -447,6 +500,7 @@ async def test_junk_from_a_plugin_is_a_failure_that_names_it(
     embedder = make_embedder(settings.embedding, tmp_path)
 
     assert str((await ask(backend)).error) == "the plug-in 'bad' failed: TypeError"
+    assert backend.model_health() == ()
     for use in (backend.count_tokens, backend.describe):
         with pytest.raises(BackendUnavailable, match="the plug-in 'bad' failed: TypeError"):
             await use(PROMPT)
