@@ -41,20 +41,19 @@ from bot.storage.inbox import SqlInbox
 from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
-_MAX_MESSAGES = 10_000
+_MAX_REMEMBERED = 10_000
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
-T = TypeVar("T", IncomingMessage, ButtonPress, MessageDeletion)
+_Event = TypeVar("_Event", IncomingMessage, ButtonPress, MessageDeletion)
 InThread = TypeVar("InThread", bound=IncomingMessage | ButtonPress | ReactionChange)
 
 
 class HistoryRouter:
     """Assigns each event to a history of its channel.
 
-    `scope_of` returns a channel's history scope, or None if nobody chose one, so that the channel
-    has a single history. Its arguments are the event's setting scopes, and the author's id if the
-    bot should answer the event.
+    `scope_of` gets the event's setting scopes, and the author's id if the bot should answer the
+    event. It returns the channel's history scope, or None (a single history) if nobody chose one.
     """
 
     def __init__(
@@ -64,14 +63,14 @@ class HistoryRouter:
     ) -> None:
         self._scope_of = scope_of
         self._index = index
-        # Histories by channel and message id, for messages that may not be stored in one yet.
-        self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
-        self._started_threads = BoundedDict[str, None](_MAX_MESSAGES)  # whose history exists
+        # Histories by channel and message id, for messages that may not be stored yet.
+        self._received = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED)
+        self._started_threads = BoundedDict[str, None](_MAX_REMEMBERED)  # whose history exists
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield events once per history; the block must store them before later ones are routed."""
+        """Yield each event once per history; the block stores them before others are routed."""
         if any(isinstance(event, ReactionChange) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
@@ -93,13 +92,13 @@ class HistoryRouter:
             yield routed
 
     async def route_press(self, pressed: ButtonPress) -> ButtonPress:
-        """Return a button press, assigned to the history of the message with the button."""
+        """Assign a button press to the history of the message with the button."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Return a command with its history, even if the command is not stored yet."""
+        """Assign a command, stored or not, to its history."""
         scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -120,7 +119,7 @@ class HistoryRouter:
         self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return a message with the history it would get, or None if it would start a branch."""
+        """Assign a message to the history it would get; return None if it would start a branch."""
         scope = await self._scope_of(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -140,7 +139,7 @@ class HistoryRouter:
         return _with_history(message, parse_address(found.conversation).history)
 
     async def _locate_reaction(self, event: Incoming) -> Incoming | None:
-        """Return a reaction with its message's history, or None if the message is unknown."""
+        """Assign a reaction to its message's history; return None if the message is unknown."""
         if not isinstance(event, ReactionChange):
             return event
         places = await self._index.find_places(event.address, [event.message_id])
@@ -183,7 +182,7 @@ class HistoryRouter:
 
     async def _find_command_history(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of the message a command replies to, or else the author's newest."""
-        # With personal histories, /new must not end the history of another person.
+        # With personal histories, a person's /new must not end another person's history.
         is_own = scope is HistoryScope.USER and _is_new_command(message)
         if not is_own and message.quote is not None and message.quote.message_id is not None:
             found = await self._find_message_history(message.address, message.quote.message_id)
@@ -285,7 +284,7 @@ def _answerable_author_id(event: Incoming) -> str | None:
     )
 
 
-def _with_history(event: T, history: str) -> T:
+def _with_history(event: _Event, history: str) -> _Event:
     return replace(event, address=replace(event.address, history=history))
 
 
@@ -313,21 +312,21 @@ def _is_command(message: IncomingMessage) -> bool:
 class InboxIntake(Intake):
     """Stores received events, then wakes the workers of their conversations.
 
-    Before, the words of people who opted out are removed. `keep` returns what may be stored of an
-    event, or None to drop it.
+    Words of people who opted out are removed first. `keep` returns the part of an event that may be
+    stored, or None to drop the event.
     """
 
     inbox: SqlInbox
     wake: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
-    """Called with the stored events before workers wake, so that urgent events overtake others."""
+    """Announces the stored events before workers wake, so that urgent events overtake others."""
     router: HistoryRouter | None = None
     """Assigns histories; None if events already contain their history."""
     keep: Callable[[Incoming], Incoming | None] = lambda message: message
     find_opted_out: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
     """Returns the ids of people in these events who opted out; None if nobody can opt out."""
     settings: ChatSettings | None = None
-    """Where new titles of channels are stored."""
+    """The settings in which new titles of channels are stored."""
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
@@ -371,7 +370,7 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
 
 
 def _move_recap_command(event: Incoming) -> Incoming:
-    """Move a `/recap`, which is slow, to a queue of its own; return other events unchanged."""
+    """Move a `/recap`, which is slow, to its own queue; return any other event unchanged."""
     if (
         not isinstance(event, IncomingMessage)
         or event.text[:6].lower() != "/recap"
@@ -387,7 +386,7 @@ _COMMANDS_AFTER_OPT_OUT = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
-"""CommandRunner about their own data that people can still use after they have opted out."""
+"""The commands about their own data that people can still use after they have opted out."""
 
 
 def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:
@@ -424,7 +423,7 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     author, quote = message.author, message.quote
     if author.id not in opted_out:
         return _remove_words_by(message, opted_out)
-    if quote is not None:  # only the history knows whether the webhook is the bot's own
+    if quote is not None:  # only the history shows whether the webhook is the bot's
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
@@ -514,7 +513,7 @@ def to_storable_event(incoming: Incoming) -> Incoming:
 
 
 def to_storable_message(message: IncomingMessage) -> IncomingMessage:
-    """Return a message with its texts cleaned for storage, as in `to_storable_event`."""
+    """Return a message with its texts cleaned for storage like those of `to_storable_event`."""
     quote = message.quote
     if quote is not None:
         quote = replace(

@@ -35,7 +35,7 @@ class CommandSpec:
     is_private: bool = False
     """Whether only the author sees replies and errors, even in groups."""
     changes_channel: bool = False
-    """Whether it changes something for the whole channel, so that everybody sees the reply."""
+    """Whether it changes something in the whole channel, so that everybody sees the reply."""
     needs_admin: bool = False
     """Whether only admins may run it; only the author sees a refusal."""
     default_action: str = ""
@@ -64,7 +64,7 @@ class Command:
 
     name: str
     text: str = ""
-    """The line without the name; handlers of subcommands get it without the subcommand, too."""
+    """The line without the name; for handlers of subcommands, also without the subcommand."""
 
 
 FIELD_END = "\x1f"
@@ -105,7 +105,7 @@ class ButtonAction(StrEnum):
     ABOUT = "about"
     """Save the self-description that a person enters in a form."""
     MEMORY = "memory"
-    """Turn to a page of a list of memories, or do what is chosen from its menu."""
+    """Show a page of a list of memories, or perform the action chosen from its menu."""
     ADULT = "adult"
     """Confirm that the person is an adult, then answer their question."""
 

@@ -219,9 +219,9 @@ class IncomingMessage:
     is_withheld: bool = False
     """Whether the author opted out, so that text, files and names were removed before storage."""
     asked_again_by: str | None = None
-    """The id of another person who asked for a new answer; None: the author asked."""
+    """The id of the person who asked for a new answer; None: the author did."""
     repeated_files: tuple[MediaItem, ...] = ()
-    """Attachments of a question that is asked again; its text already describes them."""
+    """Attachments of a question that is asked again; the question's text already mentions them."""
     asked_with: tuple[str, ...] = ()
     """Ids of other people whose questions the same answer covers, newest first."""
 
@@ -419,7 +419,7 @@ class SayRequested:
 def create_forget_requests(
     keys: Iterable[str], name: str, person_id: str | None, at: datetime, changed: Sequence[str] = ()
 ) -> list[ForgetRequested]:
-    """Return a request for each conversation key, to delete messages of a person or of everybody.
+    """Create a request per conversation to delete the messages of a person or of everybody.
 
     The external keys of the requests start with `name`. `changed` lists scopes whose settings were
     deleted as well.

@@ -13,9 +13,9 @@ from bot.chat.story import PackedVector
 from bot.value_class import value_class
 
 MAX_PER_SUBJECT = 25
-"""How many memories of one person or character a server or a private chat keeps."""
+"""The maximum number of memories about one person or character in a server or private chat."""
 MAX_PER_CHANNEL = 200
-"""How many memories from one channel or private chat are kept, whoever they are about."""
+"""The maximum number of memories from one channel or private chat, about anybody."""
 
 APPROVAL_KEY = "memory approval"
 """The server setting by which new memories about the server need an admin's approval."""
@@ -155,11 +155,11 @@ class Memory:
     turns: tuple[int, ...] = ()
     """The ids of the turns that it is derived from; it is deleted with any of them."""
     is_derived: bool = True
-    """Whether it is derived from turns; else it was made by hand."""
+    """Whether it is derived from turns; if not, it was made by hand."""
     audience: Audience | None = None
-    """Who may recall it. In a new memory, None stands for what author and subject consent to."""
+    """Who may recall it. None, in a new memory: as its author and subject consent."""
     is_widened: bool = False
-    """Whether its author chose the audience; otherwise, the consent of its people decides."""
+    """Whether its author chose the audience; if not, people's consents decide."""
     state: MemoryState = MemoryState.KEPT
     is_pinned: bool = False
     since: float = 0.0
@@ -175,7 +175,7 @@ class Memory:
 
 @value_class
 class CheckedNote:
-    """A note whose quote was found in the conversation, as a memory that is not stored yet."""
+    """A memory to be stored, from a model's note whose quote was found in the conversation."""
 
     memory: Memory
     source: StoredTurn
@@ -210,7 +210,7 @@ class MemoryListener:
 
 @value_class
 class RecalledMemories:
-    """Unranked memories that a character may use here; those of other private chats as ids."""
+    """Memories that a character may use here, unranked; those from other private chats as ids."""
 
     memories: tuple[Memory, ...] = ()
     private: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class KnownChannel:
 
 @value_class
 class KnownSession:
-    """The part of a conversation between two /new commands."""
+    """A session: the part of a conversation between two /new commands."""
 
     number: int
     turns: int
@@ -170,7 +170,7 @@ class Node:
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """The age of its last report; if far above `HEARTBEAT_SECONDS`, the process is dead."""
+    """The age of its last report; far above `HEARTBEAT_SECONDS`, the process is probably dead."""
     leases: tuple[str, ...]
     """The exclusive roles that the process holds now."""
     conversations: int
@@ -197,7 +197,7 @@ class BackgroundWork:
 
 @value_class
 class HeldJob:
-    """A role that only one process may have at a time, and the process that has it, if any."""
+    """A role for one process at a time, and the process that currently holds it, if any."""
 
     role: str
     owner: str
@@ -228,7 +228,7 @@ class AnswerPause:
 
 @value_class
 class DeadLetter:
-    """A received message, or a part of an answer, that was given up after repeated failures."""
+    """A received message, or a part of an answer, that was set aside after repeated failures."""
 
     name: str
     """"in-12" for a received message, "out-7" for one that was not delivered."""
@@ -243,11 +243,11 @@ class DeadLetter:
 
 @value_class
 class DatabaseRestore:
-    """A restore of the database from a backup, and what had been answered and forgotten by then."""
+    """A restore of the database from a backup, and what was answered and forgotten before it."""
 
     answered_until: float
     """When the lost database was last used to answer people, in Unix seconds."""
     forgotten: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)
-    """Forgotten messages, as pairs of a conversation key and the platform's message id."""
+    """By conversation key: messages up to this time, in Unix seconds, were forgotten."""

@@ -83,7 +83,7 @@ class Limits:
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def without_name_line(self, face: "Face | None") -> "Limits":
-        """Return the limits for text below the line with the character's name, if that is sent."""
+        """Return limits reduced by the line with the character's name, if that line is sent."""
         line = face.name_line if face is not None and self.shows_faces else ""
         units = len(line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - units) if units else self
@@ -225,7 +225,7 @@ class PrivateDelivery:
 
 @value_class
 class OutgoingMessage:
-    """A message to send. When sending is attempted again, exactly this value is used again."""
+    """A message to send; every attempt to send it uses exactly this value."""
 
     address: Address
     content: MessageContent
@@ -287,9 +287,9 @@ class OutgoingPart:
     is_private: bool = False
     """Whether only the author of the message it replies to may read it."""
     reader: str = ""
-    """The id of the only reader, if not the author of the message it replies to; else empty."""
+    """The id of the only reader; empty: the author of the message it replies to."""
     is_quiet: bool = False
-    """Whether to post no hint in the group if that person cannot be reached privately."""
+    """Whether to omit the hint in the group if that person cannot be reached privately."""
 
 
 FILE_PARTS = 5_000
@@ -300,12 +300,12 @@ THREAD_PARTS = 6_000
 """Parts from this number on are in a thread that was opened from an answer; like files, they are
 never replaced by another message."""
 NOTICE_PARTS = 1_000_000
-"""Parts from here on say that the service is busy; dropped if an answer is queued behind."""
+"""Parts from here on say that the service is busy; dropped if an answer follows in the queue."""
 
 
 @value_class
 class OutboxRow:
-    """A row of the outbox: a message to send, edit or delete, and how far that is."""
+    """A row of the outbox: a message to send, edit or delete, and the state of that operation."""
 
     id: int
     turn: str

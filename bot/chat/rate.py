@@ -22,13 +22,13 @@ class Rate:
 
     @property
     def tolerance(self) -> float:
-        """How many seconds a burst may run ahead of the average rate."""
+        """How many seconds a full burst is ahead of the average rate."""
         return self.interval * (self.count - 1)
 
 
 @value_class
 class WaitingProcess:
-    """A process that waits for a slot; the most urgent goes first, equally urgent take turns."""
+    """A process that waits for a slot; the most urgent is first, equally urgent ones alternate."""
 
     name: str
     """Identifies the process across its attempts to get a slot."""
@@ -61,7 +61,7 @@ class RateLimitScope:
     """Whether all processes call it, as for a bot; a chat is called by one or two processes."""
 
     def per_process_share(self, processes: int) -> "RateLimitScope":
-        """Return one process's share of the limit, used while processes cannot share a counter."""
+        """Return one process's share of the limit, for when processes cannot share a counter."""
         if not self.spans_processes or processes <= 1:
             return self
         shares = (

@@ -24,9 +24,9 @@ from bot.texts.text import Text
 from bot.value_class import value_class
 
 ACCESS_KEY_PREFIX = "access "
+"""The key prefix of chat settings that control who may use the bot."""
 TITLE_KEY = "title"
 """The setting with a channel's title, as its platform shows it; read from messages."""
-"""The key prefix of chat settings that control who may use the bot."""
 WORDS_KEY = "words"
 """The chat setting with the words banned from answers, one per line."""
 
@@ -71,7 +71,7 @@ class TurnRange:
 
 @value_class
 class Claim:
-    """The right to process a conversation. A claim with a higher epoch invalidates earlier ones."""
+    """The right to process a conversation; a later claim has a higher epoch and invalidates it."""
 
     conversation: str
     epoch: int
@@ -79,9 +79,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""How many process deaths caused by a message alone make it a dead letter."""
+"""The number of crashes, certainly caused by a message, after which it is a dead letter."""
 MAX_CRASHES = 24
-"""How many process deaths during a message, whatever the cause, make it a dead letter."""
+"""The number of crashes while a message is processed after which it is a dead letter."""
 
 
 class AttemptState(IntEnum):
@@ -106,7 +106,7 @@ class InboxMessage:
     crashes: int
     """How many times a process died while processing this message."""
     own_crashes: int = 0
-    """How many of those crashes only this message can have caused."""
+    """The number of those crashes that only this message can have caused."""
     received_at: float = 0.0
     """When the message was stored, in Unix seconds."""
     has_messages_waiting: bool = False
@@ -150,7 +150,7 @@ class InboxMessage:
         return f"{self.turn_name}/{part}"
 
     def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
-        """Return the name of a part, which is that of the earlier message it replaces, if any."""
+        """Return the name of a part: that of the earlier message it replaces, or else a new one."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
@@ -217,7 +217,7 @@ class TurnResult:
     supersedes: TurnRange | None = None
     """Turns that are first removed from the history but kept as inactive versions."""
     was_stopped: bool = False
-    """Whether an answer was stopped, so that messages already sent for it may be left over."""
+    """Whether an answer was stopped, after which sent messages without content may remain."""
     is_withdrawn: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
     next_part: int = 0
@@ -235,7 +235,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """The work that follows a finished message: the next message, and the row to send first."""
+    """What follows a finished message: the next message, and the first row to send."""
 
     next_message: InboxMessage | None
     """The conversation's next message; None: there was none, so the claim was released."""
@@ -425,7 +425,7 @@ class MessagePlace:
     turn: int | None
     """The id of its turn; None: it is part of an unfinished answer."""
     is_last: bool
-    """Whether no message follows or is waiting, so that a reply continues this history."""
+    """Whether it is the newest message of the history, so that a reply continues the history."""
 
 
 @value_class

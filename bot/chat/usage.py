@@ -8,7 +8,7 @@ from enum import StrEnum
 from bot.value_class import value_class
 
 MICROS = 1_000_000
-"""Money is counted in whole millionths of a US dollar, so that sums are exact."""
+"""Millionths per US dollar; money is counted in these, so that sums are exact."""
 
 
 @value_class

@@ -74,7 +74,7 @@ class WebMessage:
 
 
 def web_person(name: str) -> Person:
-    """Return the person with this name; names that differ only in case are the same person."""
+    """Return the person with this name; case does not distinguish people."""
     return Person(f"{WEB_PLATFORM}:{name.casefold()}", name)
 
 

@@ -23,9 +23,9 @@ from bot.telemetry.logs import TurnLogContext
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_LATE_SECONDS = 60.0
-"""The delay after which a message that a search did not find may still appear in the chat."""
-_SEARCH_SECONDS = 15.0
+_SECONDS_UNTIL_LATE_SEARCH = 60.0
+"""The delay before a second search; a message that the first one missed may have appeared."""
+_SEARCH_TIMEOUT_SECONDS = 15.0
 """The time limit for the requests of one search; the lane's lease is longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 30.0  # not less, because nothing else is sent to the chat during a search
@@ -39,7 +39,7 @@ class _ResentRow:
     """A row that was sent again because its message was not found in the chat."""
 
     row: OutboxRow
-    """The row as it was first sent; a growing answer is longer by now."""
+    """The row as it was first sent; a live answer may have grown since."""
     copies: int
     """The number of earlier requests that the platform may still accept."""
     due_at: float
@@ -66,7 +66,7 @@ class LateDuplicates:
         known = self._resent.pop(row.id, None)
         if known is None and found is not None:
             return
-        due_at = self.clock.monotonic() + _LATE_SECONDS
+        due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
         first = known or _ResentRow(row, 0, due_at, due_at)
         self._resent[row.id] = replace(
             first,
@@ -77,7 +77,7 @@ class LateDuplicates:
         self._has_pending.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run due searches until cancelled; `wake` resumes the sending that each has paused."""
+        """Run due searches until cancelled. Each pauses sending to its chat; `wake` resumes it."""
         while True:
             if not self._resent:
                 self._has_pending.clear()
@@ -87,11 +87,11 @@ class LateDuplicates:
             due = {one.row.address.lane: one for one in self._resent.values() if one.due_at <= now}
             async with asyncio.TaskGroup() as group:
                 for repeated in list(due.values())[:_MAX_CHATS]:
-                    group.create_task(self._run_search(repeated, wake))
+                    group.create_task(self._run_due_search(repeated, wake))
             if not due:
                 await self.clock.sleep(_POLL_SECONDS)
 
-    async def _run_search(
+    async def _run_due_search(
         self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> None:
         row, is_done = repeated.row, False
@@ -117,7 +117,7 @@ class LateDuplicates:
         """Delete duplicates while nothing else is sent to the chat; return False to try again."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = repeated.row.address.lane
-        latest = self.clock.monotonic() + _SEARCH_SECONDS
+        latest = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
         held = await self.outbox.hold_lane(lane)
         if held is None:
             return False
@@ -138,7 +138,7 @@ class LateDuplicates:
             found = await self.find(row, sent_as)
             if found is None:
                 break
-            with send_only_if(lambda: True):  # a deletion is never too late
+            with send_only_if(lambda: True):  # delete even if the process was suspended meanwhile
                 await self.surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

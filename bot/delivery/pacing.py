@@ -48,20 +48,20 @@ class DeliverySettings(BaseModel, extra="forbid"):
     )
 
 
-_MAX_ASKING = 32
-"""How many calls may request a slot at once: as many rows as a worker pool claims at once."""
-_MIN_SECONDS = 0.05
-_MAX_SECONDS = 1.0
-_MAX_HOLD_SECONDS = 5.0
-"""After this time, some lanes on hold are admitted, even if their bot is still rate limited."""
-_MAX_PLACE_SECONDS = 60.0
-"""A lane without requests for this long was served by another process and leaves the queue."""
-_MAX_PLACES = 10_000
+_MAX_CHECKS = 32
+"""The maximum number of calls that check the rate limit at once: one claim of a worker pool."""
+_MIN_HOLD_SECONDS = 0.05
+_MAX_HOLD_SECONDS = 1.0
+_SECONDS_BETWEEN_ADMISSIONS = 5.0
+"""The interval at which some lanes on hold are admitted although their bot is rate limited."""
+_MAX_IDLE_SECONDS = 60.0
+"""A lane without requests for this long leaves the queue; another process has served it."""
+_MAX_QUEUE_LENGTH = 10_000
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
 _MAX_CACHED_LIMITS = 64  # cached results for different `Limits`, of which a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
-"""For a longer wait, `RateLimited` is raised, so that the sender reschedules the row."""
+"""The longest wait; beyond it, `RateLimited` makes the sender reschedule the row."""
 _MIN_WAIT_SECONDS = 0.05
 
 
@@ -70,23 +70,23 @@ class WaitingCalls:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._asking = Counter[str]()  # by source, like the others below
+        self._checking = Counter[str]()  # by source, like the others below
         self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
         """By source and lane: the event to set when a waiting call is first in the queue."""
-        self._ends_at: dict[str, float] = {}
-        self._joins_at: dict[str, float] = {}
-        self._joining = Counter[str]()
-        self._places: dict[str, tuple[float, float]] = {}
-        """By lane: when it started to wait, and when it last asked."""
+        self._blocked_until: dict[str, float] = {}
+        self._next_admission_at: dict[str, float] = {}
+        self._admissions_left = Counter[str]()
+        self._queue: dict[str, tuple[float, float]] = {}
+        """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
-    def count_asking(self, source: str) -> Iterator[None]:
-        """Count a call, during the block, as one that asks if the rate limit allows it."""
-        self._asking[source] += 1
+    def count_check(self, source: str) -> Iterator[None]:
+        """Count a check of the rate limit as running during the block."""
+        self._checking[source] += 1
         try:
             yield
         finally:
-            self._asking[source] -= 1
+            self._checking[source] -= 1
 
     def has_waiting_calls(self, source: str) -> bool:
         """Return whether any call of a bot is waiting in this process."""
@@ -111,46 +111,46 @@ class WaitingCalls:
         return min(self._waiting[source], key=self._waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
-        self._places.pop(lane, None)
+        self._queue.pop(lane, None)
 
     def record_blocked(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
-        self._ends_at[source] = self._clock.monotonic() + seconds
+        self._blocked_until[source] = self._clock.monotonic() + seconds
 
     def seconds_until_admitted(self, source: str, lane: str) -> float:
         """Return how long the sender must wait before it takes a row for a chat, or 0."""
         now = self._clock.monotonic()
-        ends_at = self._ends_at.get(source, now)
+        ends_at = self._blocked_until.get(source, now)
         is_limited = self.has_waiting_calls(source) or ends_at > now
-        if not is_limited and self._asking[source] < _MAX_ASKING:
-            self._joins_at.pop(source, None)
-            self._joining.pop(source, None)
+        if not is_limited and self._checking[source] < _MAX_CHECKS:
+            self._next_admission_at.pop(source, None)
+            self._admissions_left.pop(source, None)
             return 0.0
         since = self._start_waiting(lane)
         places = [self._waiting_since(one) for one in self._waiting[source]]
-        if since < max(places, default=0.0) and sum(one < since for one in places) < _MAX_ASKING:
+        if since < max(places, default=0.0) and sum(one < since for one in places) < _MAX_CHECKS:
             return 0.0
-        if now >= self._joins_at.setdefault(source, now + _MAX_HOLD_SECONDS):
-            self._joins_at[source] = now + _MAX_HOLD_SECONDS
-            self._joining[source] = _MAX_ASKING
-        if self._joining[source] > 0:
-            self._joining[source] -= 1
+        if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
+            self._next_admission_at[source] = now + _SECONDS_BETWEEN_ADMISSIONS
+            self._admissions_left[source] = _MAX_CHECKS
+        if self._admissions_left[source] > 0:
+            self._admissions_left[source] -= 1
             return 0.0
-        return min(max(ends_at - now, _MIN_SECONDS), _MAX_SECONDS)
+        return min(max(ends_at - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
     def _waiting_since(self, lane: str) -> float:
-        return self._places[lane][0] if lane in self._places else self._clock.monotonic()
+        return self._queue[lane][0] if lane in self._queue else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
-        """Return since when a chat has been waiting; add it to the queue if it is not there."""
+        """Return when a chat started to wait; add it to the queue if it is missing."""
         now = self._clock.monotonic()
-        since, asked_at = self._places.get(lane, (now, now))
-        if asked_at < now - _MAX_PLACE_SECONDS:
+        since, asked_at = self._queue.get(lane, (now, now))
+        if asked_at < now - _MAX_IDLE_SECONDS:
             since = now
-        self._places[lane] = since, now
-        if len(self._places) > _MAX_PLACES:
-            latest = now - _MAX_PLACE_SECONDS
-            self._places = {key: one for key, one in self._places.items() if one[1] >= latest}
+        self._queue[lane] = since, now
+        if len(self._queue) > _MAX_QUEUE_LENGTH:
+            latest = now - _MAX_IDLE_SECONDS
+            self._queue = {key: one for key, one in self._queue.items() if one[1] >= latest}
         return since
 
 
@@ -159,7 +159,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     """Wraps a surface; each call waits until the platform's rate limits allow it.
 
     With `best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
-    waiting, and leave a part of the limits to the sender. With learned pacing, limits of chats that
+    waiting, and leave a part of each limit to the sender. With learned pacing, limits of chats that
     are only approximately known apply for an hour after the platform has refused a call.
     """
 
@@ -244,7 +244,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Send a response, counted by no limit; raises `RateLimited` if bot or chat is blocked."""
+        """Send a response, which no limit counts; raise `RateLimited` if bot or chat is blocked."""
         route = f"{address.lane} respond"
         scopes = [RateLimitScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
@@ -323,7 +323,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
                     continue
                 if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
-                with self._waiting.count_asking(source):
+                with self._waiting.count_check(source):
                     of_bot = await self.rates.seconds_until_call(of_all)
                 if of_bot <= 0:
                     return wait
@@ -331,7 +331,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 await self._sleep(of_bot, latest)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
-        with self._waiting.count_asking(source):
+        with self._waiting.count_check(source):
             return await self.rates.take_call(scopes)
 
     async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:

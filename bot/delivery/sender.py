@@ -56,38 +56,38 @@ from bot.texts.text import supported_language, translatable, translate, translat
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""If the next row of a lane is due later than this, `deliver_lane` returns instead of waiting."""
+"""The longest time that `deliver_lane` waits for the next row of a lane; it returns otherwise."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
-_MORE_SEARCH_SECONDS = 5.0
-"""Extra time for a search: it needs more requests than a send, and cannot add a message."""
+_EXTRA_SEARCH_SECONDS = 5.0
+"""The extra time limit for a search, which needs more requests than sending a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""After this many unknown outcomes, give up on a row if rows of other lanes are accepted."""
+"""The number of unknown outcomes after which a row is given up if other lanes work."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
 _MAX_ROWS_REMEMBERED = 1000
-_SET_ASIDE = translatable(
+_PART_UNDELIVERED = translatable(
     "⚠ A part of my answer could not be delivered. The log contains the reason."
 )
-_NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
+_FILES_FORBIDDEN = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
-_NOT_SHOWN = translatable(
+_PART_HIDDEN = translatable(
     "⚠ A part of my answer belongs here, but this chat does not let me show it."
 )
-_WORDS_BLOCKED = translatable(
+_BLOCKED_BY_MODERATION = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please rephrase your"
     " question, or ask the server's admins about the rule."
 )
-_FOR_YOU_ALONE = translatable("🔒 Only you can read this.")
+_PRIVATE_PLACEHOLDER = translatable("🔒 Only you can read this.")
 SENT_ROWS = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
 
 
 @dataclass(eq=False)
 class SentRows:
-    """Lets callers wait until any process has sent a row; polls, as announcements may be lost."""
+    """Lets callers wait until any process has sent a row; polls in case announcements are lost."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -105,7 +105,7 @@ class SentRows:
                 await asyncio.wait([arrival], timeout=self.poll_seconds)
                 if not arrival.done() and loop.time() >= self._asks_at:
                     self._asks_at = loop.time() + self.poll_seconds
-                    await self._query_sent_rows()
+                    await self._poll_sent_rows()
             external_id = arrival.result()
         finally:
             self._arrivals.pop(row_id, None)
@@ -113,7 +113,7 @@ class SentRows:
             raise AnswerRefused("the first message of the answer was refused")
         return external_id
 
-    async def _query_sent_rows(self) -> None:
+    async def _poll_sent_rows(self) -> None:
         for row_id, external_id in (await self.outbox.sent_ids([*self._arrivals])).items():
             self.record_sent(row_id, external_id)
 
@@ -188,7 +188,7 @@ class Sender:
                         following = await self._set_aside(following, problem)
                     else:
                         following = await self._deliver_row(following)
-        except Fenced as error:  # this sender was too slow, and another one has claimed the lane
+        except Fenced as error:  # this sender was too slow; another has claimed the lane
             FENCED.labels("lanes").inc()
             _log.warning("sender_lost_lane", lane=row.address.lane, reason=str(error))
 
@@ -198,7 +198,7 @@ class Sender:
             return None
         began, started = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
-        write_before = row.send_before + (_MORE_SEARCH_SECONDS if is_search else 0.0)
+        write_before = row.send_before + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         following: OutboxRow | None = None
         wait: float | None = None  # seconds until the row is tried again; None: the row is done
@@ -255,7 +255,7 @@ class Sender:
     async def _handle_refusal(
         self, row: OutboxRow, error: Refused
     ) -> tuple[OutboxRow | None, float | None]:
-        """Deliver a refused private row to its reader's private chat, or drop another refused row.
+        """Deliver a refused row to its reader's private chat if it is private, or else drop it.
 
         Return the chat's next row, and the seconds until this row is tried again, or None.
         """
@@ -276,7 +276,7 @@ class Sender:
     async def _deliver_privately(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
-        """Move a row to its reader's private chat, or tell how to open it; return the next row."""
+        """Move a row to its reader's private chat, or say how to open one; return the next row."""
         chats = self.private_chats[row.address.source]
         if not private.group:
             try:
@@ -319,7 +319,7 @@ class Sender:
         try:
             with send_only_if(lambda: True):  # a deletion is never too late
                 await self.surfaces[row.address.source].delete(row.address, row.external_id)
-        except PlatformError as error:  # continue, or else the new message would be sent again
+        except PlatformError as error:  # continue; otherwise the new message would be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 
     def _limits(self, row: OutboxRow) -> Limits:
@@ -392,7 +392,7 @@ class Sender:
         return None
 
     async def _needs_placeholder(self, row: OutboxRow) -> bool:
-        """Return whether to send a placeholder first, and then edit it to have the content."""
+        """Return whether to send a placeholder first, and then edit it to show the content."""
         if row.private is None or row.op is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
@@ -405,7 +405,7 @@ class Sender:
     async def _send_placeholder(self, row: OutboxRow) -> str:
         """Send a placeholder in place of private content, and return its message id."""
         locale = row.private.locale if row.private else None
-        content = MessageContent(translate(_FOR_YOU_ALONE, supported_language(locale)))
+        content = MessageContent(translate(_PRIVATE_PLACEHOLDER, supported_language(locale)))
         message = replace(_to_message(row, content, None), file=None)
         return await self.surfaces[row.address.source].send(message)
 
@@ -426,7 +426,7 @@ class Sender:
             if row.file is None or _is_still_in_group(row):
                 raise
             _log.warning("file_refused", row=row.id, reason=str(error))
-            content = replace(row.content, text=translate_to_all_languages(_NO_FILES_HERE))
+            content = replace(row.content, text=translate_to_all_languages(_FILES_FORBIDDEN))
             return await surface.send(replace(_to_message(row, content, thread), file=None))
 
     async def _find_thread(self, row: OutboxRow) -> MessageThread | None:
@@ -436,7 +436,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:
-        """Return whether to give up on a row that fails while the bot's other chats work."""
+        """Return whether to give up on a row: it keeps failing, but the bot's other chats work."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
@@ -449,7 +449,7 @@ class Sender:
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
-        notice = "" if is_quiet else translate_to_all_languages(_SET_ASIDE)
+        notice = "" if is_quiet else translate_to_all_languages(_PART_UNDELIVERED)
         following = await self.outbox.give_up_with_notice(row, reason, notice)
         self._notify_waiters(row, None)
         return following
@@ -479,7 +479,7 @@ class Sender:
         return min(delay * growth, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
-        """Return whether the platform recognizes a row that is sent twice, and shows it once."""
+        """Return whether the platform shows a row once even if it is sent twice."""
         limits = self._limits(row)
         has_nonce = row.content.face is None or limits.can_repeat_faces
         return limits.can_repeat_sends and has_nonce
@@ -521,16 +521,16 @@ async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
     """Request with the content, then as plain text, then with a notice, until one is accepted."""
-    face, notice = row.content.face, _NOT_SHOWN
+    face, notice = row.content.face, _PART_HIDDEN
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
             return await request(content)
         except ContentRefused as error:
             _log.warning("content_refused", row=row.id, plain=content.is_plain, reason=str(error))
             if isinstance(error, WordsRefused):
-                notice = _WORDS_BLOCKED
+                notice = _BLOCKED_BY_MODERATION
                 break
-    # The notice has no character's name and picture, because these may have been refused.
+    # The notice omits the character's name and picture, which may have been refused.
     return await request(MessageContent(translate_to_all_languages(notice)))
 
 

@@ -58,7 +58,7 @@ class Character:
         user_name: the value of `{{user}}` until someone else talks to the character.
         texts: the character's stories.
         vecs: the stories' vectors from `embedding`, as numbers or in ChatHaruhi's base64 form.
-        llm: the model for `chat`, which returns None if there is none.
+        llm: the model for `chat`; without a model, `chat` returns None.
         llm_async: the model for `async_chat`.
         embedding: a function from text to vector, or a `FunctionEmbedder` with different functions
         for queries and stories.
@@ -189,7 +189,7 @@ class Character:
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
-        """Add the answer to the last `get_message` or, with `speaker`, someone else's line."""
+        """Add the answer to the last `get_message` or, with `speaker`, another person's line."""
         if self._question:
             self._lines.append(self._question)
             self._question = None
@@ -200,7 +200,7 @@ class Character:
         self._lines.append(TranscriptLine(speaker, response))
 
     def chat(self, user: str, text: str) -> str | None:
-        """Return `llm`'s answer, or None without one; if it fails, the history is unchanged."""
+        """Return the answer of `llm` (None: there is none); a failure leaves the history alone."""
         messages = self.get_message(user, text)
         if self.llm is None:
             return None
@@ -208,7 +208,7 @@ class Character:
         return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Return `llm_async`'s answer, or None without one; calls are answered in order."""
+        """Return the answer of `llm_async` (None: there is none); calls are answered in order."""
         async with self._chat_lock:
             # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)

@@ -70,7 +70,7 @@ class Draft:
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in the order of the text."""
     left_out: tuple[DroppedItem, ...] = ()
-    """Items that were dropped before the token budget was applied."""
+    """Items that were already dropped before the token budget was applied."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -96,7 +96,7 @@ class Draft:
         return required.messages
 
     def without_story(self, story: Story) -> "Draft":
-        """Return the draft without a story in its system text."""
+        """Return the draft after removing a story from its system text."""
         block = f"###\n{story.text}"
         parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
         stories = tuple(one for one in self.stories if one is not story)
@@ -141,9 +141,9 @@ def group_history(
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    `questions` marks the messages that are questions, because other characters' answers have the
-    role "user", too; by default, all messages except the assistant's are. With the session's
-    `memo`, units are reused from the last prompt of the character `key`.
+    `questions` marks the questions, because other characters' answers also have the role "user"; by
+    default, all messages except the assistant's are questions. With the session's `memo`, units are
+    reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
     begins = questions or [one.role != "assistant" for one in history]

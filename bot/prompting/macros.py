@@ -36,7 +36,7 @@ def parse_expression(text: str) -> VariableExpression | None:
 
 
 class Variables:
-    """The variables of one prompt; not stored, because people could not see or reset them."""
+    """The variables of one prompt; they are not stored, as people could not see or reset them."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -191,7 +191,7 @@ _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
-_TRIM = "\x00trim\x00"  # cannot occur in a text, because NULs are removed first
+_TRIM = "\x00trim\x00"  # texts contain no NUL, which is removed first
 _BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
 _CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
@@ -214,7 +214,7 @@ _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """How much work remains for a prompt's macros; macros beyond it are not expanded."""
+    """The work that a prompt's macros may still do; macros beyond it are not expanded."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS
@@ -473,7 +473,7 @@ class _Call:
 
 
 class _Document:
-    """A text's outermost macro calls, and the closing tag that belongs to each opening one."""
+    """A text's outermost macro calls, and the closing tag of each opening one."""
 
     def __init__(self, text: str) -> None:
         self.text = text

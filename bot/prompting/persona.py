@@ -19,9 +19,9 @@ from bot.ports import TextTokenCounter
 from bot.texts.text import Text, join_texts, translatable
 from bot.value_class import value_class
 
-_ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
-_ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
-_SEVERAL = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
+_ONE_STORY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
+_ONE_STORY_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
+_SEVERAL_STORIES = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
 _LIMIT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
 
 _ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
@@ -169,11 +169,11 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
         return None, None
     has_several = len(_ANY_PLACEHOLDER.findall(line)) > 1
     problem = translatable("only one placeholder per line is used") if has_several else None
-    if _ONE.search(line):
+    if _ONE_STORY.search(line):
         return Placeholder(number), problem
-    if match := _ONE_BY_QUERY.search(line):
+    if match := _ONE_STORY_BY_QUERY.search(line):
         return Placeholder(number, match[1]), problem
-    if match := _SEVERAL.search(line):
+    if match := _SEVERAL_STORIES.search(line):
         limits, unknown = _parse_limits(match[1], number)
         placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
         told = translatable("{argument} is not a valid limit", argument=unknown)

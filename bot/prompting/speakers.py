@@ -69,7 +69,7 @@ def is_unambiguous(name: str) -> bool:
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
-    """Add `#` and four hex digits of the id's hash; clean names contain no `#` to imitate it."""
+    """Add `#` and four hex digits of the id's hash, which no clean name can imitate."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
@@ -139,8 +139,8 @@ _OTHER_SEPARATORS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|
 _MAX_SEPARATORS = 4  # a time of day has two colons; only hostile texts have more
 _LEADING_PUNCTUATION = re.compile(r"^[\W_]+")
 # Times and punctuation around a name: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
-_BEFORE = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
-_AROUND = re.compile(rf"{_BEFORE.pattern}|[\W\d_]+$", re.IGNORECASE)
+_TEXT_BEFORE_NAME = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
+_TEXT_AROUND_NAME = re.compile(rf"{_TEXT_BEFORE_NAME.pattern}|[\W\d_]+$", re.IGNORECASE)
 _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 
@@ -148,7 +148,7 @@ def candidate_names(line: str) -> Iterator[str]:
     """Yield the prefixes of a line that could be read as a speaker's name."""
     for head in _possible_names(line):
         yield head
-        yield _AROUND.sub("", head)
+        yield _TEXT_AROUND_NAME.sub("", head)
 
 
 def is_role_heading(text: str) -> bool:
@@ -160,7 +160,7 @@ def is_role_heading(text: str) -> bool:
 
 
 def strip_name_suffix(head: str) -> str:
-    """Remove what follows a name before its colon, as in `Bob #12:` and `Bob (laughs):`."""
+    """Remove the text between a name and its colon, as in `Bob #12:` and `Bob (laughs):`."""
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
@@ -168,7 +168,7 @@ def _possible_names(line: str) -> Iterator[str]:
     for tag in _possible_tags(line):
         yield tag
         yield strip_name_suffix(tag)
-    yield from _texts_before(_OTHER_SEPARATORS, _BEFORE.sub("", line[:MAX_TAG_CHARS]))
+    yield from _texts_before(_OTHER_SEPARATORS, _TEXT_BEFORE_NAME.sub("", line[:MAX_TAG_CHARS]))
     if len(line) <= _MAX_HEADING_CHARS:
         yield line  # a name alone on its line, like a heading
 
@@ -177,7 +177,7 @@ def _possible_tags(line: str) -> Iterator[str]:
     """Yield the texts before colons in a line, such as `Bob: hi` or `10:30 Bob: hi`."""
     start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
     yield from _texts_before(COLON, start)
-    name_first = _BEFORE.sub("", start)
+    name_first = _TEXT_BEFORE_NAME.sub("", start)
     if name_first != start:
         yield from _texts_before(COLON, name_first)
 
@@ -270,7 +270,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
         is_unique = not is_taken and all_skeletons.count(skeletons[one]) == 1
         if not (is_unique and is_unambiguous(people[one])):
             label = with_id_suffix(cleaned[one], one)
-            while label in given.values():  # a hash collision: 1 in 65,536
+            while label in given.values():  # a hash collision, 1 in 65,536
                 attempt += 1
                 label = with_id_suffix(cleaned[one], one, attempt)
         given[one] = label
@@ -314,12 +314,12 @@ MAX_PERSONA_CHARS = 500
 MAX_SPEAKERS_WITH_PERSONA = 16
 """The number of most recent speakers whose persona is loaded."""
 
-_MAX_DESCRIBED = 8
+_MAX_DESCRIBED_SPEAKERS = 8
 _SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 
 def sanitize_persona(text: str) -> str:
-    """Return a persona as one line of visible text, which cannot imitate a speaker's turn."""
+    """Return a persona as one line of visible text, so that it cannot imitate a speaker's turn."""
     kept = (
         " " if char.isspace() else char
         for char in unicodedata.normalize("NFC", text)
@@ -342,13 +342,13 @@ def describe_speakers(
         for one in dict.fromkeys(speakers)
         if personas.get(one)
     ]
-    return "\n".join(lines[:_MAX_DESCRIBED])
+    return "\n".join(lines[:_MAX_DESCRIBED_SPEAKERS])
 
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
-_CLOSING = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
-_DELIMITERS = frozenset(_OPENING + _OPENING.translate(_CLOSING))
+_OPENING_DELIMITER = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
+_CLOSING_DELIMITERS = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
+_DELIMITERS = frozenset(_OPENING_DELIMITER + _OPENING_DELIMITER.translate(_CLOSING_DELIMITERS))
 _WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
@@ -436,8 +436,8 @@ class EchoFilter:
 def _closing_delimiter(before: str) -> str:
     """Return the closing delimiter expected after the colon, as in `**Nora:**`, or ""."""
     name = before.strip()
-    opening = name[: len(name) - len(name.lstrip(_OPENING))]
-    closing = opening[::-1].translate(_CLOSING)
+    opening = name[: len(name) - len(name.lstrip(_OPENING_DELIMITER))]
+    closing = opening[::-1].translate(_CLOSING_DELIMITERS)
     return "" if name.endswith(closing) else closing
 
 

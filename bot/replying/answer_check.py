@@ -16,24 +16,24 @@ from bot.texts.text import StoredPattern, marked, supported_language, translatab
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_SHOWN_INSTEAD = translatable("I would rather not say that here. Let’s talk about something else.")
-_BY_WORDS = marked("withheld: contains a word banned in this chat")
-_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
+_REFUSAL = translatable("I would rather not say that here. Let’s talk about something else.")
+_WITHHELD_BY_WORDS = marked("withheld: contains a word banned in this chat")
+_WITHHELD_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
 _WITHHELD_UNCHECKED = marked("withheld: moderation failed")
 _SHOWN_UNCHECKED = marked("shown unchecked: moderation failed")
-_BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
-_MODERATION_SECONDS = 5.0
+_WITHHELD_BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
+_MODERATION_TIMEOUT_SECONDS = 5.0
 _WINDOW_CHARS = 300
-"""How many new characters are moderated at a time."""
+"""The number of new characters that are sent to moderation at a time."""
 _OVERLAP_CHARS = 300
-"""How many of the preceding characters are sent as context."""
-_MAX_PIECE_CHARS = 2000  # moderation is less accurate for longer texts
+"""The number of preceding characters that are sent along as context."""
+_MAX_PIECE_CHARS = 2000  # moderation of longer texts is less accurate
 _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _MAX_REASON_CHARS = 200
 _MAX_SPACES = 3  # between the words of a phrase
-# Scripts from here on have no spaces between words or attach endings: Thai, CJK, Korean.
-_FIRST_UNSPACED = "\u0e00"
-_LETTER = rf"(?![{_FIRST_UNSPACED}-\U0010ffff])[^\W_]"
+# Scripts from this letter on (Thai, CJK, Korean) write words without spaces or attach endings.
+_FIRST_UNSPACED_LETTER = "\u0e00"
+_LETTER = rf"(?![{_FIRST_UNSPACED_LETTER}-\U0010ffff])[^\W_]"
 
 
 @value_class
@@ -44,14 +44,14 @@ class BannedWords:
     longest: int
 
     def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a banned word is found, other than at the end of a partial text."""
+        """Return whether a text contains a banned word, not counting the end of a partial text."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
 def parse_banned_words(words: str) -> BannedWords | None:
-    """Parse banned phrases, one per line, or return None; a final "*" stands for any ending."""
+    """Parse banned phrases, one per line (None: no phrase); a final "*" stands for any ending."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
@@ -64,14 +64,14 @@ def _phrase_pattern(phrase: Sequence[str]) -> str:
     is_open = text.endswith(r"\*")
     text = text.removesuffix(r"\*")
     first, last = phrase[0][0], phrase[-1][-1]
-    begin = rf"(?<!{_LETTER})" if first < _FIRST_UNSPACED else ""
-    end = "" if is_open or last >= _FIRST_UNSPACED else rf"(?!{_LETTER})"
+    begin = rf"(?<!{_LETTER})" if first < _FIRST_UNSPACED_LETTER else ""
+    end = "" if is_open or last >= _FIRST_UNSPACED_LETTER else rf"(?!{_LETTER})"
     return begin + text + end
 
 
 def refusal_sentence(locale: str | None) -> str:
     """Return the sentence that replaces a refused answer."""
-    return translate(_SHOWN_INSTEAD, supported_language(locale))
+    return translate(_REFUSAL, supported_language(locale))
 
 
 @dataclass(eq=False)
@@ -99,10 +99,10 @@ class AnswerCheck:
         """Wrap the callbacks `show` and `replace_shown`, so that they show only checked text."""
 
         def show_checked(text: str) -> None:
-            begin = max(0, len(self._text) - self._held_chars)
+            begin = max(0, len(self._text) - self._chars_held_back)
             self._text += text
             if self.words is not None and self.words.is_found_in(self._text, begin, is_whole=False):
-                self._refuse(_BY_WORDS, "words")
+                self._refuse(_WITHHELD_BY_WORDS, "words")
             self._show_passed_text()
 
         def replace_checked(text: str) -> None:
@@ -116,7 +116,7 @@ class AnswerCheck:
         return show_checked, replace_checked
 
     async def moderate_new_text(self) -> None:
-        """Moderate the text so far if enough was added since the last time."""
+        """Moderate the text so far if enough of it is new."""
         if self._is_moderated and len(self._text) - self._judged >= _WINDOW_CHARS:
             ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged)]
             read, judged = len(self._text), ends[-1] if ends else len(self._text)
@@ -130,7 +130,7 @@ class AnswerCheck:
         return "; ".join([*self._failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
-        """Return a complete text as changed by the plug-ins; failing plug-ins are skipped."""
+        """Pass a complete text through the plug-ins and return it; skip plug-ins that fail."""
         for name, hook in HOOKS["check_answer"].items():
             if self.is_refused or not text:
                 break
@@ -141,7 +141,7 @@ class AnswerCheck:
                 continue
             if isinstance(checked, Refusal):
                 reason = checked.reason[:_MAX_REASON_CHARS]
-                self._refuse(_BY_PLUGIN.with_values(plugin=name, reason=reason), "plugin")
+                self._refuse(_WITHHELD_BY_PLUGIN.with_values(plugin=name, reason=reason), "plugin")
             else:
                 text = checked
         return text
@@ -149,7 +149,7 @@ class AnswerCheck:
     async def refuses(self, text: str) -> bool:
         """Check a complete text; return whether the answer is refused."""
         if not self.is_refused and self.words is not None and self.words.is_found_in(text):
-            self._refuse(_BY_WORDS, "words")
+            self._refuse(_WITHHELD_BY_WORDS, "words")
         if self._is_moderated:
             begins = range(0, len(text), _MAX_PIECE_CHARS)
             pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in begins]
@@ -161,14 +161,14 @@ class AnswerCheck:
         return self.backend is not None and not self.note
 
     @property
-    def _held_chars(self) -> int:
+    def _chars_held_back(self) -> int:
         return self.words.longest + 1 if self.words is not None else 0
 
     def _show_passed_text(self) -> None:
-        end = len(self._text) - self._held_chars
+        end = len(self._text) - self._chars_held_back
         if self._is_moderated:
             end = min(end, self._judged)
-        if HOOKS["check_answer"]:  # they check the complete answer
+        if HOOKS["check_answer"]:  # plug-ins check only the complete answer
             end = 0
         if self._show is not None and not self.is_refused and end > self._released:
             self._show(self._text[self._released : end])
@@ -177,7 +177,7 @@ class AnswerCheck:
     async def _moderate(self, texts: Sequence[str]) -> None:
         assert self.backend is not None  # noqa: S101 -- see `_is_moderated`
         try:
-            async with asyncio.timeout(_MODERATION_SECONDS):
+            async with asyncio.timeout(_MODERATION_TIMEOUT_SECONDS):
                 categories = await self.backend.moderate(texts)
         except (BackendUnavailable, TimeoutError) as error:
             reason = str(error) or "no answer in time"
@@ -190,7 +190,7 @@ class AnswerCheck:
             return
         if categories:
             names = {"provider": self.moderator, "categories": ", ".join(categories)}
-            self._refuse(_BY_MODERATION.with_values(**names), "moderation")
+            self._refuse(_WITHHELD_BY_MODERATION.with_values(**names), "moderation")
 
     def _refuse(self, note: str, outcome: str) -> None:
         if not self.is_refused:

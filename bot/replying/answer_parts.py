@@ -93,23 +93,23 @@ def _translate_label(label: Text, language: str) -> str:
     return translate(label, language)
 
 
-_FEWEST_UNITS = 300
-"""The free units that a message needs for thoughts; with fewer, they get their own message."""
+_MIN_UNITS_FOR_THOUGHTS = 300
+"""The free units that thoughts need in a message; with fewer, they get a message of their own."""
 _FRAME_UNITS = 16
 """The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
-_CUT = " …"
-_MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
+_ELLIPSIS = " …"
+_SPOILER_ENDS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 
 
 def fold_thoughts(
     parts: Sequence[OutgoingPart], thoughts: str, limits: Limits, *, may_add_message: bool
 ) -> tuple[OutgoingPart, ...]:
-    """Return an answer's parts with the thoughts added, cut to the available space.
+    """Add the thoughts to an answer's parts, cut to the available space.
 
-    They are added to the last message or, if it is nearly full and `may_add_message`, to a new one.
+    They go into the last message or, if it is nearly full and `may_add_message`, into a new one.
     """
-    # Break marks in thoughts, which could end the spoiler.
-    thoughts = _MARKS.sub("\\g<0>\u200b", thoughts.strip())
+    # Break up marks in the thoughts that would end the spoiler.
+    thoughts = _SPOILER_ENDS.sub("\\g<0>\u200b", thoughts.strip())
     messages = [at for at, one in enumerate(parts) if one.file is None]
     if not thoughts or not messages or not limits.folds_thoughts:
         return tuple(parts)
@@ -118,7 +118,7 @@ def fold_thoughts(
     most = limits.without_name_line(last.content.face).max_units - _FRAME_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
-    if left >= min(_FEWEST_UNITS, units(thoughts)):
+    if left >= min(_MIN_UNITS_FOR_THOUGHTS, units(thoughts)):
         content = replace(last.content, thoughts=_cut_to_fit(thoughts, left, units))
         return (*parts[:at], replace(last, content=content), *parts[at + 1 :])
     if not may_add_message:
@@ -131,19 +131,19 @@ def fold_thoughts(
 def _cut_to_fit(text: str, most: int, units: Callable[[str], int]) -> str:
     if units(text) <= most:
         return text
-    most -= len(_CUT)
+    most -= len(_ELLIPSIS)
     kept = text[:most]
     while units(kept) > most:
         kept = kept[: -max(1, (units(kept) - most) // 2)]
-    return kept.rstrip() + _CUT
+    return kept.rstrip() + _ELLIPSIS
 
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
 _FILE_NAME = "answer.md"
-_MAX_THREAD_PARTS = 1_000
-"""The most thread parts per answer, so that part numbers of answers do not overlap."""
-_WHOLE = translatable("📄 The whole answer is in this file.")
-_REST = translatable("The rest of the answer")
+_MAX_PARTS_IN_THREAD = 1_000
+"""The maximum number of thread parts per answer, so that answers' part numbers do not overlap."""
+_CAPTION = translatable("📄 The whole answer is in this file.")
+_THREAD_TITLE = translatable("The rest of the answer")
 
 
 def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
@@ -153,20 +153,20 @@ def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
 
 @value_class
 class PartPlaces:
-    """The destinations of an answer's parts: the channel, or a thread for all but the first."""
+    """Where an answer's parts are sent: all to the channel, or all but the first to a thread."""
 
     first_part: int = 0
     """The number of the first part; other characters' parts may precede it."""
     thread: AnswerThread | None = None
     """The thread for all parts but the first one; None: the channel."""
-    most_live: int | None = None
-    """The most parts to show during generation; None: all."""
+    max_live: int | None = None
+    """The maximum number of parts to show during generation; None: all."""
 
     def place(self, index: int, content: MessageContent) -> OutgoingPart:
         """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
-        number = THREAD_PARTS + self.first_part * _MAX_THREAD_PARTS + index - 1
+        number = THREAD_PARTS + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
         return OutgoingPart(number, content, thread=self.thread)
 
 
@@ -175,9 +175,9 @@ def choose_part_places(
 ) -> PartPlaces:
     """Return the destinations of an answer's parts, numbered from `first_part`."""
     if form == "thread":
-        title = translate(_REST, supported_language(locale))
+        title = translate(_THREAD_TITLE, supported_language(locale))
         return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
-    return PartPlaces(first_part, most_live=1 if form == "file" else None)
+    return PartPlaces(first_part, max_live=1 if form == "file" else None)
 
 
 def arrange_parts(
@@ -189,21 +189,23 @@ def arrange_parts(
 ) -> tuple[OutgoingPart, ...]:
     """Return an answer's parts in the preset's form for long answers.
 
-    With "parts", each part is a message. With "file", the first part is followed by a file with all
-    of `text`. With "thread", the parts after the first are sent to a thread opened from the first.
+    With "parts", each part is a message. With "file", the first part is followed by a file with the
+    whole `text`. With "thread", the other parts are sent to a thread opened from the first.
     """
     if form == "parts" or len(parts) < 2:
         return tuple(parts)
     first = parts[0]
     if form == "file":
-        caption = MessageContent(translate(_WHOLE, supported_language(locale)), first.content.face)
+        caption = MessageContent(
+            translate(_CAPTION, supported_language(locale)), first.content.face
+        )
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
     places = choose_part_places(form, first.part, locale, part_name)
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))
 
 
 def message_part_numbers(numbers: Iterable[int]) -> list[int]:
-    """Return the part numbers of channel messages, without those of files and threads."""
+    """Return only the part numbers of channel messages, not those of files and threads."""
     return [number for number in numbers if number < FILE_PARTS]
 
 

@@ -111,7 +111,7 @@ def close_open_markdown(part: str) -> str:
     if trailing is not None:
         before = part[: trailing.start()]
         still_open = find_open_marks(before)
-        if len(marks) >= len(still_open):  # it closes nothing, so it is an incomplete mark
+        if len(marks) >= len(still_open):  # an incomplete mark, because it closes nothing
             part, marks = before.rstrip(), still_open
     return part + "".join(reversed(marks))
 
@@ -152,9 +152,9 @@ def _find_open_fence(part: str) -> Fence | None:
     return fence
 
 
-_VISIBLE = re.compile(r"\S")
+_VISIBLE_CHARACTER = re.compile(r"\S")
 _UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
-_GAP = re.compile(r"\s+")
+_WHITESPACE = re.compile(r"\s+")
 # The mark must follow two letters, because "e.g. this" and "1. one" do not end a sentence.
 _SENTENCE_END = re.compile(r"\w\w[.!?…]+[\"')\]»”’*_]{0,3}$")
 _MAX_SENTENCE_END_CHARS = 10
@@ -173,7 +173,7 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, and where to cut it; later text never moves the cut."""
+    """The text that fits into one message, and its possible cuts; text added later moves none."""
 
     text: str
     offsets: Sequence[int]
@@ -185,7 +185,7 @@ class CutWindow:
     """The code block that is open at the start, if any."""
     max_units: int
     max_fence_units: int
-    """Longer fence lines count as plain text, because they leave no space for code."""
+    """The length above which a fence line counts as plain text, as it leaves no space for code."""
 
     def __post_init__(self) -> None:
         self.max_offset = self.offsets[self.start] + self.max_units
@@ -195,7 +195,7 @@ class CutWindow:
         self._fences = [(self.start, self.fence)]
         self._closing_ends: dict[int, int] = {}  # ends of lines that close a code block
         self._uncuttable: list[tuple[int, int]] = []
-        """Ranges in which no message may start: after the first position, up to the second."""
+        """Ranges in which no message may start: after their first position, up to their second."""
         self.edges: set[int] = set()
         """The positions where code blocks begin and end."""
         self._scan_fence_lines()
@@ -246,7 +246,7 @@ class CutWindow:
         beyond = bisect_right(self.offsets, self.max_offset - self._reserve)
         if beyond == len(self.offsets):
             return None
-        visible = _VISIBLE.search(self.text, beyond - 1)
+        visible = _VISIBLE_CHARACTER.search(self.text, beyond - 1)
         return visible.end() if visible else None
 
     def _reserve_closing(self, line: FenceLine) -> None:
@@ -267,7 +267,7 @@ class CutWindow:
             return
         if line.start < self.start:
             fence = replace(fence, margin=fence.margin.lstrip())
-        content = _VISIBLE.search(self.text, line.end, self._window_end)
+        content = _VISIBLE_CHARACTER.search(self.text, line.end, self._window_end)
         self._fences.append((line.start + 1, fence))
         self._uncuttable.append((line.start, content.start() if content else line.end))
         self.edges.add(line.start + line.indentation)
@@ -306,7 +306,7 @@ class CutWindow:
         around = self.text[position - 1 : position + 1]
         if around.isascii():
             return around == "\r\n"
-        if around[0].isascii():  # mostly a space, so that earlier text does not matter
+        if around[0].isascii():  # usually a space, which makes earlier text irrelevant
             return len(grapheme_starts(around, 0, 2)) == 1
         return position not in self._grapheme_starts
 
@@ -335,7 +335,7 @@ def closing_units(fence: Fence | None) -> int:
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
-    gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
+    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.half, window.stop)]
     words = []
     last_line: tuple[int, int] | None = None
     for end, resume in reversed(gaps):

@@ -21,7 +21,7 @@ def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
 
 
 class OutputFilter:
-    """Applies `apply_filters` to a stream, without returning text that is removed later.
+    """Applies `apply_filters` to a stream, and returns only text that will not be removed later.
 
     The joined results of `feed` and `finish` equal `apply_filters` of the joined input. Text that
     may become an unwanted text is held back, and so is whitespace that may be trailing.
@@ -81,7 +81,7 @@ class RepeatedStartFilter:
     """Removes the already shown beginning from the continuation of a cut-off answer.
 
     Some services return the complete text, others only the rest. Whitespace at the cut was not sent
-    to the model, so the model may generate that whitespace again.
+    to the model, which may therefore generate it again.
     """
 
     def __init__(self, begun: str) -> None:
@@ -117,26 +117,26 @@ _MAX_CANDIDATES = 8
 _FENCE = "```"
 
 # The number of repetitions that count as endless, by minimum length of the repeated text.
-_FEWEST_REPEATS = 6
-_REPEATS_BY_LENGTH = ((120, _FEWEST_REPEATS), (40, 12), (1, 16))
+_MIN_REPEATS = 6
+_REPEATS_BY_LENGTH = ((120, _MIN_REPEATS), (40, 12), (1, 16))
 _MIN_CHARS = 400
 _FACTOR_IN_CODE = 5
 _MIN_CHARS_WITHOUT_LETTERS = 6000  # rulers, dots, matrices of zeros
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
 
 
-_LOOP_CHARS = 1500
-_FEWEST_SENTENCES = 5
+_MAX_LOOP_CHARS = 1500
+_MIN_SENTENCES_IN_LOOP = 5
 _SENTENCE = re.compile(r"[\n.!?。！？]+")
 _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Return whether the end of a truncated answer repeats sentences, ignoring digits."""
-    tail = _DIGITS.sub("", text[-_LOOP_CHARS:].casefold())
+    """Return whether a truncated answer ends in repeated sentences, which may differ in digits."""
+    tail = _DIGITS.sub("", text[-_MAX_LOOP_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
     counts = Counter(one for one in sentences if one)
-    if sum(counts.values()) < _FEWEST_SENTENCES:
+    if sum(counts.values()) < _MIN_SENTENCES_IN_LOOP:
         return False
     return len(counts) <= sum(counts.values()) // 2
 
@@ -201,13 +201,13 @@ class RepetitionDetector:
             end = at + _PROBE_CHARS - 1
 
     def _is_repeated(self, unit: str) -> bool:
-        """Return whether the answer ends with so many repetitions of `unit` that it is a loop."""
+        """Return whether the answer ends with enough repetitions of `unit` to be a loop."""
         in_code = self._fences % 2 == 1
         if any(char.isalpha() for char in unit):
             repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)
             needed = max(_MIN_CHARS, repeats * len(unit)) * (_FACTOR_IN_CODE if in_code else 1)
         else:
-            needed = max(_MIN_CHARS_WITHOUT_LETTERS, _FEWEST_REPEATS * len(unit))
+            needed = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
         if needed > len(self._tail):
             return False
         repeated = unit * (needed // len(unit) + 1)

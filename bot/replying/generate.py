@@ -75,7 +75,7 @@ class GeneratedAnswer:
     tool_calls: tuple[ToolRecord, ...] = ()
     """The tools it called, in order."""
     begun: str = ""
-    """The text from a cut-off stream that was then continued; its usage was not reported."""
+    """The text of a stream that was cut off and then continued; its usage was not reported."""
 
 
 @value_class
@@ -88,7 +88,7 @@ class VisibleTokenLimit:
 
 @contextmanager
 def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """If the block fails with `BackendError`, log the duration of each step so far."""
+    """Log the duration of each step so far if the block fails with `BackendError`."""
     asked_at = clock.monotonic()
     try:
         yield
@@ -203,14 +203,14 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
                 answer.add(event)
                 if answer.check is not None:
                     await answer.check.moderate_new_text()
-                if answer.is_complete:  # leaving the stream stops the model
+                if answer.is_complete:  # leaving the stream makes the model stop
                     break
 
 
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note on why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
-    unseen = {UNKNOWN_TOOL, REACT}  # the reaction itself is visible
+    unseen = {UNKNOWN_TOOL, REACT}  # a reaction is visible by itself
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
@@ -290,7 +290,7 @@ class _AnswerBuilder:
         self._beginning: RepeatedStartFilter | None = None
         self._reasoning: list[str] = []
         self.finish = Finish(FinishReason.STOP)
-        """The end of the newest request, with its tool calls."""
+        """The event that ended the newest request, with its tool calls."""
         self._usages: list[Usage] = []
         self._written_before = self._chunks_before = 0
         self._started_at = self.clock.monotonic()
@@ -322,7 +322,7 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether to stop: the text is too long, repetitive, refused, or speaks for others."""
+        """Whether to stop: the text is too long, repetitive, refused, or another's lines."""
         is_refused = self.check is not None and self.check.is_refused
         return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
 

@@ -25,13 +25,13 @@ from bot.texts.text import Text, supported_language, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
-_IN_CHANNEL = PartPlaces()
+_ALL_IN_CHANNEL = PartPlaces()
 _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 
 @dataclass(eq=False)
 class LiveReply:
-    """Shows an answer during an `async with` block, whose end waits for a request in flight."""
+    """Shows an answer while it grows in an `async with` block, which ends when no request runs."""
 
     surface: Surface
     address: Address
@@ -39,14 +39,14 @@ class LiveReply:
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
-    places: PartPlaces = _IN_CHANNEL
+    places: PartPlaces = _ALL_IN_CHANNEL
     on_first_text: Callable[[], None] | None = None
     language: str = "en"
     """The language of notices."""
     buttons: tuple[Button, ...] = ()
     """The buttons under the first part during generation."""
     earlier: "LiveReply | None" = None
-    """The previous speaker's answer, which must be shown completely before this one."""
+    """The previous speaker's answer, which is shown completely before this one."""
     face: Face | None = None
     _: KW_ONLY
     may_edit: Callable[[], bool] = lambda: True
@@ -164,11 +164,11 @@ class LiveReply:
                 continue
             try:
                 await self._update_parts()
-            except RateLimited as error:  # not a failure: retry at the time the platform says
+            except RateLimited as error:  # no failure: retry when the platform allows it
                 self._slow_down(error.retry_after_seconds)
             except (PlatformError, StoreError) as error:
                 if isinstance(error, AnswerRefused) and not self._message_ids:
-                    raise  # nothing of the answer will ever be shown
+                    raise  # no part of the answer can ever be shown
                 failures += 1
                 _log.warning("live_edit_failed", lane=self.address.lane, reason=str(error))
                 self._slow_down()
@@ -183,7 +183,7 @@ class LiveReply:
 
     async def _update_parts(self) -> None:
         self._changed.clear()
-        parts = self._buffer.take_parts(self.clock.monotonic())[: self.places.most_live]
+        parts = self._buffer.take_parts(self.clock.monotonic())[: self.places.max_live]
         if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
             await self._show_draft(self.surface, parts)
             return
@@ -336,11 +336,11 @@ class StreamBuffer:
         return closed if is_whole else part
 
     def restart_pause(self, now: float) -> None:
-        """Restart the pause after sending a message, which may have waited for other messages."""
+        """Restart the pause after a message was sent, which may have waited in the queue."""
         self._not_before = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
-        """Restart the pause if the update took longer than the pause, as after a rate limit."""
+        """Restart the pause if the update took longer than it, as after a rate limit."""
         if now >= self._not_before:
             self.restart_pause(now)
 
@@ -403,7 +403,7 @@ class LiveReplies:
     ) -> tuple[OutgoingPart, ...]:
         """Return the parts with buttons and menus under the last one, if supported.
 
-        Parts in a thread get none, because a press must come from the channel.
+        Parts in a thread get none, because presses must come from the channel.
         """
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)
@@ -500,7 +500,7 @@ class TypingIndicator:
         self._typing = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
-        """Repeat the indicator until cancelled, even if the platform rejects it."""
+        """Send the indicator repeatedly until cancelled, even if the platform rejects it."""
         while True:
             pause = self._seconds
             try:

@@ -25,14 +25,14 @@ _HIDDEN_MARKS = re.compile(
     r"|(?P<mark>`+|\*{1,3}|__|~~|\|\|)(?=\S)(?P<inner>[^\n]*?\S)(?P=mark)(?![*`])",
     re.MULTILINE | re.DOTALL,
 )
-_SHOWN = ("code", "label", "inner")
+_VISIBLE_GROUPS = ("code", "label", "inner")
 
 
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of Markdown marks, which rendering hides; skip marks inside other marks."""
+    """Yield the spans of Markdown marks that rendering hides, but not of marks inside others."""
     for found in _HIDDEN_MARKS.finditer(text):
         start, end = found.span()
-        shown = next((name for name in _SHOWN if found[name] is not None), None)
+        shown = next((name for name in _VISIBLE_GROUPS if found[name] is not None), None)
         if shown is None:
             yield start, end
         else:
@@ -40,9 +40,9 @@ def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
             yield found.end(shown), end
 
 
-_ROW = re.compile(r"[ \t]*\|")
+_TABLE_ROW = re.compile(r"[ \t]*\|")
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
-_RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
+_TABLE_RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
 
 
 def find_open_table_head(text: str, before: str) -> str:
@@ -55,7 +55,7 @@ def find_open_table_head(text: str, before: str) -> str:
         return before
     lines = block.split("\n")
     for head, rule in pairwise(lines):
-        if head.lstrip().startswith("|") and _RULE.fullmatch(rule):
+        if head.lstrip().startswith("|") and _TABLE_RULE.fullmatch(rule):
             return f"{head}\n{rule}\n"
     return ""
 
@@ -64,21 +64,21 @@ def continues_with_row(text: str, end: int, position: int) -> bool:
     """Return whether the message after a cut from `end` to `position` starts with a table row."""
     between = text[end:position]
     is_new_line = "\n" in between and not _BLANK_LINE.search(between)
-    return is_new_line and _ROW.match(text, position) is not None
+    return is_new_line and _TABLE_ROW.match(text, position) is not None
 
 
 _MARKS = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
-"""Units of a message that are reserved for closing marks."""
-_FEWEST_UNITS_WITH_MARKS = 200
+"""The units of a message that are reserved for closing marks."""
+_MIN_UNITS_WITH_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
-_VISIBLE = re.compile(r"\S")
+_VISIBLE_CHARACTER = re.compile(r"\S")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 
 @value_class
 class PartSpan:
-    """A message: a span of the text, plus texts that reopen and close a code block."""
+    """One message as a span of the text, plus texts that reopen and close a code block."""
 
     start: int
     end: int
@@ -175,7 +175,7 @@ def _find_cut_window(
 
 
 def _reopens_marks(limits: Limits) -> bool:
-    return limits.render is not None and limits.max_units >= _FEWEST_UNITS_WITH_MARKS
+    return limits.render is not None and limits.max_units >= _MIN_UNITS_WITH_MARKS
 
 
 def _find_reopened_marks(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
@@ -205,7 +205,7 @@ def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[
 
 
 def _content_start(text: str, position: int, fence: Fence | None) -> int:
-    visible = _VISIBLE.search(text, position)
+    visible = _VISIBLE_CHARACTER.search(text, position)
     if visible is None:
         return len(text)
     return visible.start() if fence is None else position  # code keeps its indentation

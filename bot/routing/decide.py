@@ -388,13 +388,13 @@ class DecisionLog:
         if logged is not None:
             self._add(message.address.channel, logged, message.author.id)
 
-    def note_refusal(self, message: IncomingMessage, access: Access) -> None:
+    def log_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
         names = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
         outcome = _REFUSED.with_values(**names)
         self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
-    def note_substitute_models(
+    def log_substitute_models(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from another model than the preset's own."""

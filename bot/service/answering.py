@@ -33,7 +33,7 @@ from bot.storage.web_channels import WebMessageBlanker
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnStages
-from bot.turn.limits.refusals import OperatorNotes, QueueLimit
+from bot.turn.limits.refusals import OperatorNotices, QueueLimit
 from bot.turn.limits.slots import Urgency
 from bot.turn.limits.spending import BudgetedSummaries
 from bot.turn.model_requests import ModelRequests
@@ -103,10 +103,10 @@ class AnsweringContainer(MessagingContainer, ABC):
         return DeletionRequests(data, self.personas, index, scopes, self.receive, memories)
 
     @cached_property
-    def operator_notes(self) -> OperatorNotes:
+    def operator_notes(self) -> OperatorNotices:
         surfaces = self.rate_limited_surfaces(best_effort=True)
         operators = sorted(self.settings.admins)
-        return OperatorNotes(self.notices, operators, surfaces, self.private_chats)
+        return OperatorNotices(self.notices, operators, surfaces, self.private_chats)
 
     @cached_property
     def exact_prompts(self) -> ExactPromptWriter:

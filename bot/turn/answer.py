@@ -44,15 +44,15 @@ from bot.turn.model_requests import AnswerRequest, ModelRequests
 from bot.turn.prompt_inputs import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
-_MAX_NOTED_EDITS = 300
-_SECONDS_UNTIL_TOLD_AGAIN = 30 * 86400.0
-_SECONDS_BETWEEN_REASONS = 600.0
-_LAST_LATIN = "\u024f"
-_REMEMBERS = translatable(
+_MAX_RECORDED_EDITS = 300
+_SECONDS_BETWEEN_MODEL_NOTICES = 30 * 86400.0
+_SECONDS_BETWEEN_ADULT_NOTICES = 600.0
+_LAST_LATIN_LETTER = "\u024f"
+_MEMORY_NOTICE = translatable(
     "🧠 I remember some of what you say: /memory shows it, /memory forget deletes it, and"
     " /settings me off ends it."
 )
-_SAMPLE_MODEL = translatable(
+_SAMPLE_MODEL_NOTICE = translatable(
     "⚠ That is beyond the small model that comes with Troupe. Whoever runs this bot can set up a"
     " better one: `troupe init`."
 )
@@ -60,7 +60,7 @@ _SAMPLE_MODEL = translatable(
 
 @dataclass(eq=False)
 class AnswerPipeline:
-    """Generates the characters' answers one after another; each reads the previous answers."""
+    """Generates the answers of all speakers in turn; each speaker sees the previous answers."""
 
     sources: PromptSources
     models: ModelRequests
@@ -107,7 +107,7 @@ class AnswerPipeline:
         await self._generate_answers(speakers, context, stop)
         remembers = any(one.memory for one in active.presets)
         if remembers and await self.extractor.claim_first_notice(message.author.id):
-            context.notices.append(_REMEMBERS)
+            context.notices.append(_MEMORY_NOTICE)
         if stop.requested and not context.turns:
             await self._regenerate_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
@@ -136,9 +136,9 @@ class AnswerPipeline:
         try:
             return await resolver.filter_adult_speakers(message, asked.speakers, active)
         except UserError:
-            name, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_REASONS
+            name, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_ADULT_NOTICES
             if message.wake is None and not await self.notices.is_due(name, seconds):
-                raise AlreadyNotified from None  # nobody asked, so the reason is not repeated
+                raise AlreadyNotified from None  # not addressed: give the reason rarely
             raise
 
     async def _add_greeting(self, context: TurnContext, gathered: int) -> TurnContext:
@@ -158,7 +158,7 @@ class AnswerPipeline:
         limits = self.replies.limits(context.incoming.address)
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
-        places = PartPlaces(first_part, most_live=len(parts))
+        places = PartPlaces(first_part, max_live=len(parts))
         showing = self.replies.show_live(context.claim, context.message, places, face=face)
         async with showing as live:
             live.final = [one.content.text for one in parts]
@@ -181,7 +181,7 @@ class AnswerPipeline:
             speaker = queue.pop(0)
             try:
                 await self._generate_answer(speaker, context, stop)
-            except (BackendError, UserError) as error:  # others may have another model
+            except (BackendError, UserError) as error:  # other speakers may have other models
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             except AnswerRefused as error:
@@ -261,10 +261,10 @@ class AnswerPipeline:
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
         if await self._should_tell_model_is_weak(receipt, context):
-            context.notices.append(_SAMPLE_MODEL)
+            context.notices.append(_SAMPLE_MODEL_NOTICE)
 
     async def _should_tell_model_is_weak(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Return whether to tell people, now and then, that the sample model is too weak here."""
+        """Return whether a notice that the sample model is too weak for this chat is due."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
@@ -272,7 +272,7 @@ class AnswerPipeline:
         if not (is_repetitive or _is_mostly_non_latin(context.incoming.text)):
             return False
         name = f"sample model {context.claim.conversation}"
-        return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
+        return await self.notices.is_due(name, _SECONDS_BETWEEN_MODEL_NOTICES)
 
     def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         newest = context.turns[-1].preset if context.turns else None
@@ -296,16 +296,16 @@ class AnswerPipeline:
 
 
 def _is_mostly_non_latin(text: str) -> bool:
-    """Return whether most letters are not Latin, so that the sample model cannot cope."""
+    """Return whether most letters of a text are not Latin; the sample model cannot read those."""
     letters = [char for char in text if char.isalpha()]
-    return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
+    return sum(char > _LAST_LATIN_LETTER for char in letters) * 2 > len(letters)
 
 
 def _with_edit_times(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
     if not live_reply.shown_at:
         return receipt
     received = message.at.timestamp()
-    edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
+    edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_RECORDED_EDITS])
     return replace(receipt, timings=replace(receipt.timings, edits=edits))
 
 

@@ -42,13 +42,13 @@ class LeaseKeeper:
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_surely_held(self, claim: Claim) -> bool:
-        """Return whether the lease lasts long enough for a request sent now to complete."""
+        """Return whether the claim's lease outlasts a request that is sent now."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
-        """Keep a claim during the block, which is cancelled with `Fenced` if the claim is lost."""
+        """Renew a claim during the block; if the claim is lost, cancel the block with `Fenced`."""
         worker = asyncio.current_task()
         assert worker is not None  # noqa: S101 -- claims are worked on by tasks
         self._workers[claim] = worker
@@ -81,13 +81,13 @@ class LeaseKeeper:
 RecordAttempt = Callable[[AttemptState], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
-"""After this many crashes while it was processed, a message is a suspect, to be isolated."""
+"""A message is a suspect, to be isolated, after this many crashes during its processing."""
 _MAX_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
-_LONGEST_WAIT_SECONDS = 60.0
-_DEFERRED_SECONDS = 10.0
+_WAIT_LIMIT_SECONDS = 60.0
+_DEFERRAL_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
-_ALWAYS_IN_FLIGHT = 2
-"""This many suspects may always run at once, because one alone may take very long."""
+_MIN_IN_FLIGHT = 2
+"""The number of suspects that may always run at once, since a single one may take very long."""
 
 
 def has_crashed_too_often(message: InboxMessage) -> bool:
@@ -118,12 +118,12 @@ class _TrackedAttempt:
     @property
     def max_wait_seconds(self) -> float:
         growth = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
-        longest = min(_MAX_WAIT_SECONDS * growth, _LONGEST_WAIT_SECONDS)
+        longest = min(_MAX_WAIT_SECONDS * growth, _WAIT_LIMIT_SECONDS)
         return longest if self.message.own_crashes else longest * self.random_rank
 
 
 class IsolationGate:
-    """Decides when the processing of messages starts, so that a crash can be blamed on one message.
+    """Delays the processing of messages that may crash the process, to find the one that does.
 
     Most messages start at once. Suspects, which were being processed during several crashes,
     usually start one at a time.
@@ -142,7 +142,7 @@ class IsolationGate:
         self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
         self._alone: _TrackedAttempt | None = None
-        """The attempt that is recorded as `Attempt.ALONE`; None: there is none."""
+        """The attempt that is recorded as `Attempt.ALONE`, if any."""
         self._recording = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -161,12 +161,12 @@ class IsolationGate:
                 self._in_flight -= 1
             return
         attempt = _TrackedAttempt(message, record, self._dice())
-        enter = self._admitted_as_suspect if attempt.is_suspect else self._admitted_as_innocent
+        enter = self._admit_suspect if attempt.is_suspect else self._admit_normally
         async with enter(attempt):
             yield
 
     @contextlib.asynccontextmanager
-    async def _admitted_as_innocent(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+    async def _admit_normally(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         self._in_flight += 1
         try:
             if attempt.message.crashes:
@@ -179,15 +179,15 @@ class IsolationGate:
             self._end_alone(attempt)
 
     @contextlib.asynccontextmanager
-    async def _admitted_as_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+    async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crashes:
             await self._defer(attempt)
         heapq.heappush(self._waiting, (attempt.sort_key, next(self._order), attempt))
         self._suspects += 1
         due = attempt.max_wait_seconds
         cancel_timers = [
-            self._clock.call_later(due, lambda: self._start_when_few(attempt)),
-            self._clock.call_later(due + _LONGEST_WAIT_SECONDS, lambda: self._start(attempt)),
+            self._clock.call_later(due, lambda: self._start_when_few_run(attempt)),
+            self._clock.call_later(due + _WAIT_LIMIT_SECONDS, lambda: self._start(attempt)),
         ]
         try:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
@@ -212,7 +212,7 @@ class IsolationGate:
             async with self._recording:
                 first = AttemptState.NONE if self._suspects_in_flight else AttemptState.DEFERRED
                 await _record_attempt(attempt, first)
-            await self._clock.sleep(_DEFERRED_SECONDS)
+            await self._clock.sleep(_DEFERRAL_SECONDS)
         finally:
             self._deferred.remove(attempt)
 
@@ -221,12 +221,12 @@ class IsolationGate:
             _, _, attempt = heapq.heappop(self._waiting)
             self._start(attempt)
 
-    def _start_when_few(self, attempt: _TrackedAttempt) -> None:
+    def _start_when_few_run(self, attempt: _TrackedAttempt) -> None:
         self._due.append(attempt)
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
-        limit = max(_ALWAYS_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
+        limit = max(_MIN_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
         while self._due and self._suspects_in_flight < limit:
             self._start(self._due.popleft())
 

@@ -51,8 +51,8 @@ from bot.value_class import value_class
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
 _RECAP_STOPPED = translatable("The recap was stopped.")
-_NOT_HERE = translatable("That is not possible here.")
-_MAX_TURNS = 400
+_IMPOSSIBLE_HERE = translatable("That is not possible here.")
+_MAX_LOADED_TURNS = 400
 
 
 @value_class
@@ -134,8 +134,8 @@ class CommandRunner:
         stages, finisher, claim = self.stages, self.finisher, group.claim
         result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered:
-            session = await stages.conversations.load_session(claim, _MAX_TURNS)
-            is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
+            session = await stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
+            is_begun = session.is_answered or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
             others = await stages.forgetting.request_channel_deletion(request.incoming)
@@ -156,11 +156,11 @@ class CommandRunner:
     async def refuse_access(
         self, group: MessageGroup, message: IncomingMessage, access: Access
     ) -> InboxMessage | None:
-        """Finish an unauthorized message; if it addressed the bot, tell its author once."""
+        """Finish a message whose author lacks access; say so once if the bot was addressed."""
         stages, finisher = self.stages, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
-        stages.decisions.note_refusal(message, access)
+        stages.decisions.log_refusal(message, access)
         pairing = stages.commands.pairing
         if access.rule == "dm pairing" and (code := await pairing.code_for(message)):
             access = replace(access, rule=f"{PAIRING_RULE_PREFIX}{code}")
@@ -168,14 +168,14 @@ class CommandRunner:
         if not (is_due or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
         if not is_due and message.has_public_response:
-            return await finisher.finish_with_text(group, _NOT_HERE)
+            return await finisher.finish_with_text(group, _IMPOSSIBLE_HERE)
         told = explain_refusal(access.rule)
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def check_greeting(
         self, asked: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
-        """Check the greeting of a character created in chats by the rules for answers."""
+        """Check the greeting of a character that was created in a chat, as answers are checked."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
@@ -226,7 +226,7 @@ class CommandRunner:
         if found.turn.role == "user" and found.turn.sent_as:
             earlier = tuple(exchange.before.turns)
             return AskedQuestion(asked, speakers, exchange.parts, earlier), None
-        session = await self.stages.conversations.load_session(claim, _MAX_TURNS)
+        session = await self.stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
         newer = _count_turns_since(question, session.turns)
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 

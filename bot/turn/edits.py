@@ -33,14 +33,14 @@ from bot.turn.message_groups import MessageGroup, recognize_reply
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_MAX_TURNS_BEFORE = 400
-_MAX_AGE = timedelta(minutes=5)
+_MAX_LOADED_TURNS = 400
+_MAX_AGE_TO_ANSWER = timedelta(minutes=5)
 """The maximum age of a message that an edit can turn into a new question."""
 
 
 @value_class
 class EditHandler:
-    """Computes the effects of edits, without storing anything."""
+    """Computes the effects of edited messages; the caller stores them."""
 
     stages: TurnStages
 
@@ -57,10 +57,10 @@ class EditHandler:
         conversations = stages.conversations
         incoming = await recognize_reply(conversations, claim, edited.said)
         if (message := incoming.message_id) is not None:
-            exchange = await conversations.load_exchange(claim, message, _MAX_TURNS_BEFORE)
+            exchange = await conversations.load_exchange(claim, message, _MAX_LOADED_TURNS)
         if exchange is None:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
-            is_new = edited.at - incoming.at < _MAX_AGE and not incoming.is_late
+            is_new = edited.at - incoming.at < _MAX_AGE_TO_ANSWER and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
         incoming = replace(incoming, earlier_files=unanswered_files(exchange.before.turns))
         result = await self._edit_known_message(group, incoming, edited.at, exchange)
@@ -82,7 +82,7 @@ class EditHandler:
         match decision:
             case Answer() if is_same_text and is_complete:
                 return TurnResult()  # only the addressees have changed
-            # A message that was not answered by chance does not get a second chance.
+            # Do not roll the dice a second time for a message that was not answered.
             case Answer() if exchange.answers or message.wake is not None:
                 result = await self.answer_in_place(
                     group, message, at, exchange, active, decision.speakers, change.texts
@@ -99,7 +99,7 @@ class EditHandler:
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide about an edited message, which is answered again if it was answered by chance."""
+        """Decide about an edited message; if chance made the bot answer it, answer it again."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:

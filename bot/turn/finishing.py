@@ -36,13 +36,13 @@ from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_REMOVED_FROM_TEXT = translatable(
+_SECRET_REMOVED = translatable(
     "⚠ Your message seems to contain a token, key or password. I removed it from my stored copy,"
     " but others here can read it: delete the message and replace the secret."
 )
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
-_REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
-_SENT_ALONE = translatable("My reply is for you alone. I am sending it in a private chat.")
+_ANSWER_REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
+_SENT_PRIVATELY = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -122,7 +122,7 @@ class TurnFinisher:
                 and result.outgoing
             ):
                 following = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
-                result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT, following)
+                result = self._with_notice(incoming, result, _SECRET_REMOVED, following)
         if message.refused:
             refused = [
                 one.incoming
@@ -171,7 +171,7 @@ class TurnFinisher:
             return tuple(replace(one, is_private=True, is_response=is_response) for one in parts)
         if not asked.has_public_response:
             return tuple(replace(one, is_private=True) for one in parts)
-        response, *_ = replies.notice_parts(asked.address, _SENT_ALONE, asked.locale)
+        response, *_ = replies.notice_parts(asked.address, _SENT_PRIVATELY, asked.locale)
         alone = (replace(one, part=one.part + 1, is_private=True) for one in parts)
         return (replace(response, is_response=True), *alone)
 
@@ -186,7 +186,7 @@ class TurnFinisher:
     async def finish_with_retry_button(
         self, group: MessageGroup, text: Text, button: Callable[[str, str | None], Sequence[Button]]
     ) -> InboxMessage | None:
-        """Finish by saying why a question is not answered, with a button that asks it again."""
+        """Finish by saying why a question is not answered, with a button that retries it."""
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
         question = (
@@ -208,7 +208,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting turns, their copies, and routing decisions (all, or of a person)."""
+        """Finish by deleting a person's (None: everybody's) turns, copies and routing decisions."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:
@@ -231,7 +231,7 @@ class TurnFinisher:
     async def add_notice_if_due(
         self, message: IncomingMessage, result: TurnResult, notice: Text
     ) -> TurnResult:
-        """Return the result, with the notice added if the channel got no notice recently."""
+        """Add a notice to a result, unless the channel got a notice recently."""
         if result.outgoing and await self.stages.notices.is_due_in_channel(message.address.channel):
             return self._with_notice(message, result, notice, NOTICE_PARTS)
         return result
@@ -276,7 +276,7 @@ class QuestionAnswerer:
             return "told", await finisher.finish_with_retry_button(group, asking, age_button)
         except AnswerRefused:
             unshown = _background_result(gathering, is_new=is_new)
-            unshown = add_private_response(group.message, unshown, _REFUSED)
+            unshown = add_private_response(group.message, unshown, _ANSWER_REFUSED)
             return "refused", await finisher.finish(group, unshown)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
@@ -292,7 +292,7 @@ class QuestionAnswerer:
             return "withdrawn", await finisher.finish_forgetting(group, gone)
         asked = gathering.asked
         channel = asked.incoming.address.channel
-        stages.decisions.note_substitute_models(channel, asked.speakers, result.receipts)
+        stages.decisions.log_substitute_models(channel, asked.speakers, result.receipts)
         turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.uncovered_count and not group.message.refused:
@@ -374,7 +374,7 @@ def has_private_response(message: InboxMessage) -> bool:
 def add_private_response(
     message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
 ) -> TurnResult:
-    """Add a private response for the author if a native command has a public answer."""
+    """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
     following = max((one.part + 1 for one in result.outgoing), default=result.next_part)

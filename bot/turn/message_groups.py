@@ -34,22 +34,22 @@ from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
-_MOST_UNITS = 2  # per character, in any `Limits.unit`
+_MIN_SHARE_OF_CUT_TEXT = 0.98  # clients cut a long text at a space near the limit
+_MAX_UNITS_PER_CHARACTER = 2  # per character, in any `Limits.unit`
 _MAX_PARTS = 20
 _MAX_WAIT_SECONDS = 5.0  # for the next part, and for a pause in the channel
-_LOOK_SECONDS = 0.2  # between queries for the next part
-_MAX_COUNTED = 100
+_POLL_SECONDS = 0.2  # between queries for the next part
+_MAX_COUNTED_MESSAGES = 100
 
 
 @dataclass(slots=True)
 class MessageGroup:
-    """The claimed messages that are processed together; later messages may be added."""
+    """Messages of a claimed conversation that are processed together; more may be added."""
 
     claim: Claim
     message: InboxMessage
     between: list[InboxMessage] = field(default_factory=list)
-    """Other people's messages between the parts of a split message; not gathered yet."""
+    """Other people's messages that arrived between the parts of a split message."""
     asked: AskedQuestion | None = None
     """The question being answered."""
 
@@ -67,10 +67,10 @@ class SplitMessageJoiner:
             return 0.0
         if message.album is not None:
             return self.rules.album_seconds
-        longest = self.limits.max_units  # a client never sends longer parts
-        if len(message.text) * _MOST_UNITS < longest * _FULL_SHARE:
+        longest = self.limits.max_units  # longer than any part that a client sends
+        if len(message.text) * _MAX_UNITS_PER_CHARACTER < longest * _MIN_SHARE_OF_CUT_TEXT:
             return 0.0  # the normal case, without counting units
-        is_cut = longest * _FULL_SHARE <= self.limits.units(message.text) <= longest
+        is_cut = longest * _MIN_SHARE_OF_CUT_TEXT <= self.limits.units(message.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
@@ -138,10 +138,10 @@ async def join_parts(
         wait = min(wait, until - clock.monotonic())
         if wait <= 0:
             break
-        await clock.sleep(min(wait, _LOOK_SECONDS))
+        await clock.sleep(min(wait, _POLL_SECONDS))
     first = group.message.incoming
     if incoming.has_masked_token and isinstance(first, IncomingMessage):
-        # So that the author is warned.
+        # The author is then warned.
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
     if group.message.gathered:
         await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
@@ -158,7 +158,7 @@ class _PendingMessage:
 
 @dataclass(eq=False)
 class MessageGathering:
-    """Collects the messages that an answer covers, except those that need separate answers."""
+    """Collects the messages that one answer covers; some messages need a separate answer."""
 
     group: MessageGroup
     asked: AskedQuestion
@@ -214,7 +214,7 @@ class MessageGathering:
     async def interrupt_on_arrival(self, stop: StopFlag) -> AsyncIterator[None]:
         """Interrupt the answer that the block generates, if it should cover a new message.
 
-        In `collect` mode, this happens only in the first moments, before anybody has read anything.
+        In `collect` mode, only do so in the first moments, before anybody has read the answer.
         """
         began, conversation = self.clock.monotonic(), self.group.claim.conversation
         checks: list[asyncio.Task[None]] = []
@@ -289,7 +289,7 @@ class MessageGathering:
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
-        """Return the pending message to which this message belongs, with both joined, or None."""
+        """Join a message to the pending message that it continues; return None if there is none."""
         for index, one in enumerate(self._pending):
             incoming = self._parts.join(one.message, one.parts[-1], message)
             if incoming is not None:
@@ -309,7 +309,7 @@ class MessageGathering:
         parts = [part for one in taken for part in one.parts]
         gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
         self.group.message = replace(message, gathered=tuple(gathered))
-        # Recorded first, so that after a crash each message is processed alone.
+        # This is recorded first, so that after a crash each message is processed alone.
         beside_others = AttemptState.BESIDE_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
         asked, speakers = self.asked, list(self.asked.speakers)
@@ -336,7 +336,7 @@ class MessageGathering:
         self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_seen = self.group.claim, self._newest_message
-            more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED)
+            more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED_MESSAGES)
             waiting = (one.incoming for one in more if isinstance(one.incoming, IncomingMessage))
             self.uncovered_count = sum(one.wake is not None for one in waiting)
 
@@ -370,7 +370,7 @@ def observed_turn(message: IncomingMessage) -> Turn:
 async def recognize_reply(
     conversations: Conversations, claim: Claim, message: IncomingMessage
 ) -> IncomingMessage:
-    """Mark a message as a reply to the bot if it quotes a webhook message that the bot sent."""
+    """Mark a message as a reply to the bot if it quotes a message sent by the bot's webhook."""
     quote = message.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
         return message

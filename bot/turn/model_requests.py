@@ -35,7 +35,7 @@ from bot.runtime.plugins import HOOKS
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS, reaction_line
-from bot.turn.limits.refusals import OperatorNotes
+from bot.turn.limits.refusals import OperatorNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, list_usages
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
@@ -87,7 +87,7 @@ class ModelRequests:
     clock: Clock
     spending: Spending
     tools: AnswerTools
-    notes: OperatorNotes
+    notes: OperatorNotices
     slots: ProviderSlots
     access: AccessRules
     withholds_unchecked: bool = False
@@ -148,7 +148,7 @@ class ModelRequests:
         return receipt
 
     async def _generate_with_retry(self, request: AnswerRequest) -> Receipt:
-        """Request an answer; at a limit, retry with no output limit or with a shorter prompt."""
+        """Request an answer; at a limit, retry without output limit or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)
@@ -223,12 +223,12 @@ class ModelRequests:
         self, asked: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
     ) -> str:
         """Return a greeting, checked by `check_text` if its character was created in a chat."""
-        if OWNER_SEPARATOR not in preset:  # it is the operator's
+        if OWNER_SEPARATOR not in preset:  # operators' greetings need no check
             return greeting
         return await self.check_text(asked, provider, greeting)
 
     async def check_text(self, asked: Request | ChatJoin, provider: str, text: str) -> str:
-        """Return a text as changed by plug-ins, or a standard refusal if it breaks a rule."""
+        """Pass a text through plug-ins; return the result, or a refusal if it breaks a rule."""
         check = await self.create_check(asked.scopes, provider)
         if check is None:
             return text
@@ -236,7 +236,7 @@ class ModelRequests:
         return refusal_sentence(asked.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
-        """Return the check for a provider's answers, or None if nothing has to be checked."""
+        """Create the check for a provider's answers; None: answers are not checked here."""
         settings = self.access.chat_settings
         found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
         names = [one for one in (provider, *self.backends) if one in self.backends]
@@ -290,7 +290,7 @@ def _apply_regex_scripts(
 async def _apply_check(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
-    """Return the answer as changed by plug-ins, or a standard refusal if it breaks a rule."""
+    """Pass an answer through plug-ins; return the result, or a refusal if it breaks a rule."""
     shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
     if await check.refuses("\n\n".join(shown)):
@@ -314,7 +314,7 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
 
 
 def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
-    """Show why the answer is waiting. A wait for a rate limit may not be interrupted."""
+    """Show why the answer is waiting, and forbid interrupting a wait for a rate limit."""
     if isinstance(waiting, RateLimitWait):
         stop.keep()
     if live_reply is not None:

@@ -55,15 +55,15 @@ _FORGOTTEN = translatable(
     "I am now deleting everything that you said, in all channels, with the answers to"
     " it and everything that was stored about it."
 )
-_STAYS_OFF = translatable(
+_STILL_OPTED_OUT = translatable(
     "I stay switched off for you; /settings me reset deletes that choice, too."
 )
-_KEPT = translatable("Nothing was deleted.")
+_NOTHING_DELETED = translatable("Nothing was deleted.")
 _AGE_CONFIRMED = translatable("Thank you. Write to me now; /forget me deletes what you confirmed.")
 
 
 _log = structlog.get_logger(__name__)
-_ORIGIN = (
+_ORIGIN_FIELDS = (
     *("address", "external_key", "author", "at", "scopes", "author_is_admin", "author_roles"),
     *("locale", "is_private", "is_age_restricted", "in_thread", "thread_title"),
 )
@@ -77,7 +77,7 @@ shown), and the content that replaces the menu."""
 
 @value_class
 class PressHandler:
-    """Computes the effects of presses and reactions; confirmations (as of age) are also stored."""
+    """Computes the effects of presses and reactions, and stores confirmations, such as of age."""
 
     stages: TurnStages
     edits: EditHandler
@@ -117,7 +117,7 @@ class PressHandler:
     async def react(
         self, group: MessageGroup, reacted: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return a reaction's effect: feedback on the answer, or that of the matching button."""
+        """Treat a reaction as feedback on the answer or as a press of the matching button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _REACTIONS.get(reacted.reaction)
@@ -133,7 +133,7 @@ class PressHandler:
                 return TurnResult(feedback=given)
             if not reacted.is_removed:
                 await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
-        except UserError as error:  # anybody may react, so a refusal is not shown
+        except UserError as error:  # reactions may be meant for people, so show no refusal
             _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
         return TurnResult()
 
@@ -144,12 +144,12 @@ class PressHandler:
         found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
         same = (one for one, receipt in found if receipt.answer == answer.text)
         number = next(same, None)
-        if number is None:  # edited in the meantime, or its receipt is deleted
+        if number is None:  # the answer was edited, or its receipt deleted
             return None
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
     async def _find_exchange(self, pressed: ButtonPress, data: ButtonData) -> Exchange | None:
-        """Return a button's question and answers; None if it would delete what is already gone."""
+        """Return a button's question and answers; None if it deletes what is already deleted."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -164,17 +164,17 @@ class PressHandler:
     async def _confirm(
         self, pressed: ButtonPress, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
-        """Apply what a button confirms; return a notice, or None to answer the question now."""
+        """Apply a confirmation; return a notice of it, or None if the question is answered now."""
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.forgetting.request_person_deletion(pressed)
-                return join_texts([_FORGOTTEN, _STAYS_OFF], " ") if is_off else _FORGOTTEN
+                return join_texts([_FORGOTTEN, _STILL_OPTED_OUT], " ") if is_off else _FORGOTTEN
             case ButtonAction.ADULT:
                 await self.stages.resolver.confirm_age(pressed.author.id)
                 is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED if is_command else None
             case _:
-                return _KEPT
+                return _NOTHING_DELETED
 
     async def _run_choice(
         self, pressed: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
@@ -184,7 +184,7 @@ class PressHandler:
         if author is not None and is_the_group(author, pressed.address):
             # The public notice must not name a person who wrote as the group.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
-        if not exchange.parts:  # a message that one person saw is not kept for long
+        if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE)
         message, part = _as_typed(pressed, ""), exchange.parts[0]
         page = max(1, data.number)
@@ -303,4 +303,4 @@ def _as_typed(pressed: ButtonPress, text: str) -> IncomingMessage:
 
 def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
-    return {name: getattr(event, name) for name in _ORIGIN}
+    return {name: getattr(event, name) for name in _ORIGIN_FIELDS}

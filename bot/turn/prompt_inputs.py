@@ -71,7 +71,7 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _Read = TypeVar("_Read")
-_READ_SECONDS = 3.0  # the answer waits for this
+_READ_TIMEOUT_SECONDS = 3.0  # the answer waits for this
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class ChannelReader:
     """Reads messages that the bot did not receive, from the platform, as turns of the history."""
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
-    """Returns up to that many messages before a message, oldest first; raises `PlatformError`."""
+    """Returns the last N messages before a message, oldest first; raises `PlatformError`."""
     read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns the message that a thread was opened from; raises `PlatformError`."""
     retention_start: Callable[[], float]
@@ -91,7 +91,7 @@ class ChannelReader:
         """Return earlier messages that are not stored, oldest first; empty if reading fails."""
         if message.wake is WakeReason.DM or not active.any_reads_all_messages:
             return ()
-        if message.address.history:  # the channel's messages belong to other histories
+        if message.address.history:  # the channel's other messages belong to other histories
             return ()
         found = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
@@ -121,7 +121,7 @@ class ChannelReader:
 
 async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
     try:
-        async with asyncio.timeout(_READ_SECONDS):
+        async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
             return await reading
     except (PlatformError, TimeoutError) as error:
         conversation, reason = message.address.conversation, str(error) or "no answer"
@@ -129,7 +129,7 @@ async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> 
         return None
 
 
-_MANY_ENTRIES = 100  # of a lorebook: searching 1,000 entries takes 10 ms
+_MANY_LOREBOOK_ENTRIES = 100  # searching 1,000 entries takes 10 ms
 _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average; limits the number of loaded turns
 
@@ -153,9 +153,9 @@ class TurnContext:
     first_part: int = 0
     """The number of the answer's first part; earlier parts belong to a dropped answer."""
     in_place_of: tuple[str, ...] = ()
-    """The names of earlier parts whose messages this answer replaces."""
+    """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
-    """Whether the question was answered before and the new answer should be different."""
+    """Whether the question was answered before, so that the new answer should differ."""
     opened: list[int] = field(default_factory=list)
     """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)
@@ -219,7 +219,7 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load the data that all speakers of a turn share; pictures only if a model sees them."""
+        """Load what all speakers of a turn share; load pictures only if a model can see them."""
         incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
@@ -288,7 +288,7 @@ class PromptSources:
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session
     ) -> IncomingMessage:
-        """Remove the text of a quoted answer that was forgotten in all histories."""
+        """Remove the text of a quoted answer if the answer was forgotten in all histories."""
         quote = message.quote
         if quote is None or not quote.is_ours or quote.message_id is None:
             return message
@@ -341,7 +341,7 @@ class PromptSources:
             files=files,
         )
         lorebook = preset.parsed_lorebook
-        if lorebook is None or len(lorebook.entries) < _MANY_ENTRIES:
+        if lorebook is None or len(lorebook.entries) < _MANY_LOREBOOK_ENTRIES:
             draft = compose_now()
         else:
             draft = await asyncio.to_thread(compose_now)
@@ -369,7 +369,7 @@ async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessa
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
-    """Drop greetings of characters that were replaced before the first question."""
+    """Drop greetings of characters that were replaced before the first question was asked."""
     begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
     greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
     if not greetings:
@@ -400,7 +400,7 @@ class AnswerTools:
     servers: Mapping[str, ToolServer]
     """Tool servers by the name used in presets."""
     readable: TurnFilter
-    """Returns the turns without observed messages of people who opted out."""
+    """Removes the observed messages of people who opted out from turns."""
     limits: Callable[[Address], Limits]
 
     async def create_toolbox(
@@ -428,7 +428,7 @@ class AnswerTools:
         for server in servers:
             await server.wait_for_first_attempt()
         tools += server_tools(servers)
-        # Even without tools, the model may call a tool from memory, which must return an error.
+        # Even without tools, a model may call a tool that it knows; the call must return an error.
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
 
     def _may_react(self, context: TurnContext) -> bool:

@@ -41,7 +41,7 @@ _PRESSES = "stop_presses"
 _EDITS = "edits"
 _DELETIONS = "deletions"
 _RECAPS = "recaps"
-_MAX_KEPT = 1000
+_MAX_REMEMBERED = 1000
 _OUTCOMES = {None: StopOutcome.UNKNOWN, True: StopOutcome.STOPPED, False: StopOutcome.REFUSED}
 _encode = msgspec.json.Encoder().encode
 
@@ -81,17 +81,17 @@ class StopRequests:
 
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
-        self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_KEPT)
-        self._edited = BoundedDict[tuple[str, str], None](_MAX_KEPT)
-        self._deleted = BoundedDict[tuple[str, str], None](_MAX_KEPT)
+        self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_REMEMBERED)
+        self._edited = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED)
+        self._deleted = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED)
         self.find_events_after: (
             Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
         )
         """Returns the events that wait after a message in its conversation."""
         self.find_events_after = None
-        self._recaps = BoundedDict[str, bool](_MAX_KEPT)
-        """Whether a recap is being written in any process, by its asker and conversation."""
-        self.signals.subscribe(_RECAPS, self._note_recaps)
+        self._recaps = BoundedDict[str, bool](_MAX_REMEMBERED)
+        """Whether a recap is being written in any process, by asker and conversation."""
+        self.signals.subscribe(_RECAPS, self._record_recaps)
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._subscribe(_STOPS, IncomingMessage, self._handle_request)
@@ -131,7 +131,7 @@ class StopRequests:
         asked: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
-        """Let a stop, edit or deletion, before or during the block, interrupt its answer."""
+        """Yield a flag that a stop, edit or deletion sets, even if it came before the block."""
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
@@ -154,7 +154,7 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
-        """Return what a /stop has done. From then on, it cannot stop another answer."""
+        """Return what a /stop has done; afterwards it can stop no other answer."""
         return self._outcomes.setdefault(_event_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
@@ -175,13 +175,13 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     async def run(self) -> None:
-        """Handle each /stop from people who may stop an answer only as admins, until cancelled."""
+        """Handle each /stop that is allowed only if its author is an admin, until cancelled."""
         while True:
             command = await self._undecided.get()
             if self._apply_outcome(command, _OUTCOMES[await self.is_admin(command)]):
                 try:
                     await self.audit(command, "stop answer")
-                except StoreError as error:  # the answer is stopped all the same
+                except StoreError as error:  # the answer is stopped even without an audit entry
                     _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
     def _handle_press(self, pressed: ButtonPress) -> None:
@@ -210,7 +210,7 @@ class StopRequests:
             recap = f"{asked.author.id} {asked.address.conversation}"
             self.signals.publish(_RECAPS, [f"{int(is_running)}{recap}"])
 
-    def _note_recaps(self, keys: Sequence[str]) -> None:
+    def _record_recaps(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._recaps[key[1:]] = key.startswith("1")
 
@@ -299,7 +299,7 @@ class ArrivalSignals:
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
         self._listeners: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
-        signals.subscribe(CONVERSATIONS, self.note_arrivals)
+        signals.subscribe(CONVERSATIONS, self.record_arrivals)
 
     def watch(self, conversations: Collection[str]) -> None:
         """Start watching conversations. Call this before reading their events."""
@@ -328,7 +328,7 @@ class ArrivalSignals:
 
         return unsubscribe
 
-    def note_arrivals(self, conversations: Sequence[str]) -> None:
+    def record_arrivals(self, conversations: Sequence[str]) -> None:
         """Record that events have arrived in these conversations."""
         for key in conversations:
             if key in self._watched:
@@ -337,9 +337,9 @@ class ArrivalSignals:
                 on_arrival()
 
 
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 _MAX_EVENTS = 500
-_MAX_OF_CONVERSATION = 20
+_MAX_PER_CONVERSATION = 20
 """The limit per conversation, so that one long queue does not hide a /stop in another."""
 
 
@@ -357,7 +357,7 @@ class MissedSignalPoller:
 
     async def run(self) -> None:
         while True:
-            await self.clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_POLL_SECONDS)
             try:
                 await self.poll()
             except StoreError as error:
@@ -369,9 +369,9 @@ class MissedSignalPoller:
         events: Sequence[Incoming] = ()
         if conversations:
             newest_unanswered = self.inbox.newest_unanswered
-            events = await newest_unanswered(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
+            events = await newest_unanswered(conversations, _MAX_EVENTS, _MAX_PER_CONVERSATION)
         unseen = (one for one in events if _event_key(one) not in self._seen)
         missed = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._seen = frozenset(map(_event_key, events))
         self.stops.handle_missed(missed)
-        self.arrivals.note_arrivals([one.address.conversation for one in missed])
+        self.arrivals.record_arrivals([one.address.conversation for one in missed])

@@ -77,12 +77,12 @@ from bot.turn.presses import ChosenCommand, PressHandler
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
 """The number of newest turns that influence which character speaks next."""
-_SECONDS_BETWEEN_EDITS = 1.0
-_MAX_LATER = 50
-"""The most waiting events that are read; a /stop behind them arrives as a signal."""
+_SECONDS_TO_AWAIT_NEWER_EDIT = 1.0
+_MAX_LATER_EVENTS = 50
+"""The maximum number of waiting events to read; a /stop behind them arrives as a signal."""
 _MAX_COUNTED_TURNS = 10_000
 _SECONDS_BETWEEN_OFF_NOTICES = 600.0
-_SET_ASIDE = translatable(
+_CRASHED_REPEATEDLY = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
 _FAILED_OUTCOMES = {"failed", "set_aside"}
@@ -187,7 +187,7 @@ class ConversationWorker:
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
             is_private = has_private_response(message)
-            told = finisher.finish_with_text(group, _SET_ASIDE, is_private=is_private)
+            told = finisher.finish_with_text(group, _CRASHED_REPEATEDLY, is_private=is_private)
             return "set_aside", await told
         except (Fenced, StoreError):
             raise
@@ -226,7 +226,7 @@ class ConversationWorker:
                 return await self._say_requested(group, asked)
 
     async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
-        """Say a program's text as the chat's character, even if paused, unless the bot is off."""
+        """Send a program's text as the chat's character, even during a pause, unless off."""
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(asked.scopes)
@@ -243,7 +243,7 @@ class ConversationWorker:
         return await self._finisher.finish_forgetting(group, gone)
 
     async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
-        """Greet in a new group, or say in a reopened chat that its conversation continues."""
+        """Greet a new group, or say in a reopened chat that its conversation continues."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
@@ -312,12 +312,12 @@ class ConversationWorker:
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
     async def _is_superseded(self, group: MessageGroup, edited: MessageEdit) -> bool:
-        """Return whether a newer edit of the message has arrived or arrives within a moment."""
+        """Wait a moment, then return whether a newer edit of the message has arrived."""
         if await self._later_edits(group, edited.message_id):
             return True
         if not self._stages.stops.was_edited(edited.message_id, group.claim.conversation):
             return False
-        await self._clock.sleep(_SECONDS_BETWEEN_EDITS)
+        await self._clock.sleep(_SECONDS_TO_AWAIT_NEWER_EDIT)
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
@@ -325,7 +325,7 @@ class ConversationWorker:
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
-        waiting = await self._conversations.load_waiting(claim, _MAX_LATER)
+        waiting = await self._conversations.load_waiting(claim, _MAX_LATER_EVENTS)
         return [one.incoming for one in waiting if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
@@ -335,7 +335,7 @@ class ConversationWorker:
         if readable is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
         if off and isinstance(group.message.incoming, IncomingMessage):
-            # It may have been stored before the author opted out.
+            # The message may have been stored before its author opted out.
             group.message = replace(group.message, incoming=readable)
         refused = None if message.author_is_bot else await stages.access.find_refusal(readable)
         if refused is not None:

@@ -16,7 +16,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.turn.limits.rate_limits import NoticeLimiter
-from bot.turn.limits.refusals import OperatorNotes
+from bot.turn.limits.refusals import OperatorNotices
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface, ScriptStep
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said, thinking
@@ -208,11 +208,11 @@ def test_shipped_presets_set_no_limit() -> None:
 AWAY = BackendUnavailable("away", notice="The key is wrong.")
 
 
-def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotes:
+def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotices:
     """Return notes to an operator on a surface."""
     notices = NoticeLimiter(InProcessRateLimits(clock))
     chats = {"telegram": FakePrivateChats()}
-    return OperatorNotes(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
+    return OperatorNotices(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
 
 
 def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Setup:

@@ -13,12 +13,12 @@ from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 
-_HEADING = "[Background: said here since your last message; do not answer it]"
-_THREAD = "[The title of this thread]"
-_MAX_LINES = 50
+_OBSERVED_HEADING = "[Background: said here since your last message; do not answer it]"
+_TITLE = "[The title of this thread]"
+_MAX_OBSERVED_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
-_PROMPT_DIVISOR = 7  # the block may use about 15 % of the prompt
+_MAX_SHARE_DIVISOR = 7  # the block may use about 15 % of the prompt
 _TOKENS_WITHOUT_LIMIT = 2000
 _BYTES_PER_TOKEN = 3  # as for Chinese; English has more bytes per token
 _TOO_OLD = marked("older than the background that fits")
@@ -27,7 +27,7 @@ _TOO_OLD = marked("older than the background that fits")
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return the background's parts (observed lines, quote, files), and the items left out."""
+    """Return the background's parts (observed lines, quote, files), and the omitted items."""
     message = inputs.incoming
     if not (observed or message.thread_title or message.quote or files.texts or files.unread):
         return [], []  # the usual case
@@ -40,9 +40,9 @@ def build_background(
     parts = []
     opened = message.thread_title
     if opened and (title := " ".join(strip_hidden_text(opened.text).split())):
-        parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
+        parts.append(PromptPart("thread", f"{_TITLE}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:
-        parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))
+        parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
     if quote := _quote_replied_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _file_parts(files, inputs.max_input_tokens)
@@ -68,10 +68,10 @@ def _fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
     """Return the newest turns that fit, oldest first, each as quoted lines."""
-    left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
-    left -= _estimate_tokens(_HEADING)
+    left = max_input_tokens // _MAX_SHARE_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
+    left -= _estimate_tokens(_OBSERVED_HEADING)
     fitting: list[str] = []
-    for turn in reversed(turns[-_MAX_LINES:]):
+    for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
         text = turn.text
         short = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
         quoted = "\n".join(f"> {line}" for line in tag(turn, short).splitlines() or [""])
@@ -100,7 +100,7 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
 
 
 def _estimate_tokens(line: str) -> int:
-    """Estimate a line's tokens generously, because the tokenizer may not be loaded yet."""
+    """Estimate a line's tokens, rather too high, because the tokenizer may not be loaded yet."""
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 

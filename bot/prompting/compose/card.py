@@ -97,7 +97,7 @@ def _apply_prompt_order(
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand macros in the persona and stories, because other macros insert these texts."""
+    """Expand the macros in the persona and stories, which other macros insert elsewhere."""
 
     def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(

@@ -36,7 +36,7 @@ class CardMacros:
     """The macros for a prompt's stable start, and for the part that changes with each message."""
 
     stable: Macros
-    """Macros in which `{{user}}` means all people, because the author changes too often."""
+    """For the start: `{{user}}` means all people, so that the text is the same for all authors."""
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
@@ -95,7 +95,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 
 def own_instructions(preset: Preset) -> str:
-    """Return a card's own instructions, or "" if it uses the default ones."""
+    """Return a card's own instructions, or "" if it uses the default instructions."""
     return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
 
@@ -135,13 +135,13 @@ def build_reply_macros(
 
 
 def seeded_random(*seeds: str) -> random.Random:
-    """Return a random number generator that is determined by the seeds."""
+    """Return a random number generator that the seeds determine."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 # not for security
 
 
 def turn_seed(turn: Turn) -> str:
-    """Return a text that identifies a turn, and stays the same when its session is reloaded."""
+    """Return a text that identifies a turn even after its session is reloaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 

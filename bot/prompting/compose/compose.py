@@ -43,9 +43,9 @@ from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.templates import names
 from bot.texts.text import marked
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
-_NOT_RETRIEVED = marked("the search failed or took too long")
+_SEARCH_FAILED = marked("the search failed or took too long")
 _RETRY_TEMPERATURE = 0.5
 
 
@@ -71,7 +71,7 @@ def compose(
     stories, and is None if the preset has no stories. `wants_variety` asks for a new answer even at
     temperature 0. Raises `UserError` if a form field of the preset's prompter has no value.
     """
-    answers = () if preset.prompter else answers  # a form is filled in by one person
+    answers = () if preset.prompter else answers  # one person fills in a form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
     tag_mode = preset.user_name_in_message
     tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
@@ -83,7 +83,7 @@ def compose(
     if prompter := build_prompter(preset, filled.text):
         instruction, newest = _fill_prompter(prompter, newest.content)
         system = _required_parts("system", instruction)
-        if not isinstance(prompter, ChatPrompter):  # its prompt has no turns
+        if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
             pinned, history, observed = [], (), []
     background, too_old = build_background(observed, inputs, files, tagged=tagged)
     if memories is not None and not preset.prompter:
@@ -127,8 +127,8 @@ def choose_template(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
-def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
-    """Return the messages of the last rounds; a round is a question with its answer.
+def last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
+    """Return the messages of the last rounds; a round is a question and its answer.
 
     The newest message is a question without an answer, so `n` rounds are `2 * n - 1` messages, of
     any roles. Zero and negative numbers keep all messages (docs/sources.md#rodel).
@@ -137,7 +137,7 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
 
 
 def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the last rounds' turns; observed lines and the last `answers` turns do not count."""
+    """Return the last rounds' turns, not counting observed lines and the last `answers` turns."""
     if max_rounds <= 0:
         return turns
     asked = len(turns) - answers
@@ -252,7 +252,7 @@ def _left_out_items(
         wanted = story_queries_for(inputs.preset, inputs.incoming.text).items()
         missing = sum(limit for query, limit in wanted if query not in stories)
         if missing:
-            items.append(DroppedItem("stories", "", _NOT_RETRIEVED, missing))
+            items.append(DroppedItem("stories", "", _SEARCH_FAILED, missing))
     return tuple(items)
 
 
@@ -275,7 +275,7 @@ def _turn_messages(
         return Message(_turn_role(turn, own), strip_ask_command(turn.text))
 
     def tagged_message(turn: Turn) -> Message:
-        if turn.role == "system":  # has no speaker, such as narration
+        if turn.role == "system":  # no speaker, as in narration
             return plain_message(turn)
         label = labels.find_label(turn, own)
         return Message(_turn_role(turn, own), labels.tag_text(label, turn.text), name=label)
@@ -293,7 +293,7 @@ def _turn_role(turn: Turn, own: str) -> Role:
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
-    """Return the preset's stop strings and the other speakers' tags, latest speakers first."""
+    """Return the preset's stop strings, and the tags of the other speakers, latest first."""
     own = inputs.preset.name
     others = inputs.speakers.other_labels(own)
     newest_first = [inputs.speakers.find_label(turn, own) for turn in reversed(inputs.turns)]

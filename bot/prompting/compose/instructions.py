@@ -75,7 +75,7 @@ def build_instructions(
     newest: str,
     max_input_tokens: int | None,
 ) -> FilledText:
-    """Return the system text and the stories in it; `stories` maps queries to search results.
+    """Return the system text and its stories; `stories` maps queries to search results.
 
     With `role_name` and `persona`, the text is exactly that of a `Character`. Without `role_name`,
     the persona is used verbatim, and `{{role}}` is the preset's name. If `stories` is None, the

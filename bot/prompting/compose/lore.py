@@ -27,19 +27,19 @@ from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
 
-_PROMPT_DIVISOR = 4  # a quarter of the prompt, if the book has no budget
+_MAX_SHARE_DIVISOR = 4  # a quarter of the prompt, if the book has no budget
 _TOKENS_WITHOUT_LIMIT = 1024
-_MAX_REPLAYED = 40  # earlier prompts to search again
-_MAX_ENTRIES_REPLAYED = 20_000  # in all these prompts together; takes 0.1 s
-_MAX_REPORTED = 100  # inactive entries to list in a receipt
-_MAX_LABELS = 8  # entries without a matching key to list in a receipt
+_MAX_REPLAYED_PROMPTS = 40  # earlier prompts to search again
+_MAX_ENTRIES_REPLAYED = 20_000  # in all these prompts together, in 0.1 s
+_MAX_REPORTED_ENTRIES = 100  # inactive entries to list in a receipt
+_MAX_REPORTED_LABELS = 8  # entries without a matching key to list in a receipt
 _MAX_LABEL_CHARS = 40
-_ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
-_LORE_PRIORITY = 2  # lore has its own budget already, so others are dropped first
+_LABEL_AND_REASON = StoredPattern(marked("{label}: {reason}"))
+_LORE_PRIORITY = 2  # lore has its own budget, so other parts are dropped first
 
 
 DeepMessage: TypeAlias = tuple[int, Message, str]
-"""(depth, message, name): inserted before the last `depth` messages, the newest included."""
+"""(depth, message, name); the message goes before the last `depth` messages, newest included."""
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
@@ -53,7 +53,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         return LorebookSearch(
             book,
             texts[:length],
-            budget=limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
+            budget=limit // _MAX_SHARE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=counter_for_model(inputs.preset.model),
             random_float=rng.random,
             activated_at=activated_at,
@@ -73,10 +73,10 @@ def _earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
-    # Before an effect, another effect may have prevented it, so look back twice as far.
+    # Look back twice as far, because an earlier effect may have prevented this one.
     oldest = max(1, len(inputs.turns) - 2 * reach)
     answered = [at for at in range(oldest, len(inputs.turns)) if inputs.is_own(inputs.turns[at])]
-    most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
+    most = min(_MAX_REPLAYED_PROMPTS, _MAX_ENTRIES_REPLAYED // len(book.entries))
     return answered[len(answered) - most :] if most < len(answered) else answered
 
 
@@ -146,19 +146,19 @@ def deep_lore_parts_without_history(
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return an item with the reason for each inactive entry; unmatched entries share an item."""
+    """Return a receipt item per inactive entry; all entries with unmatched keys share one."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]
     if len(others) < len(inactive):
         labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND]
         items.append(_unmatched_item(labels))
-    return items[:_MAX_REPORTED]
+    return items[:_MAX_REPORTED_ENTRIES]
 
 
 def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
-    named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_LABELS])
-    if len(labels) > _MAX_LABELS:
+    named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
+    if len(labels) > _MAX_REPORTED_LABELS:
         named += ", …"
     reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys was found")
     return DroppedItem("lore", named, reason, len(labels))
@@ -174,4 +174,4 @@ def _to_part(entry: LoreEntry, lore: LoreResult) -> PromptPart:
 
 
 def _named_reason(entry: LoreEntry, lore: LoreResult) -> str:
-    return _ACTIVE_ENTRY.with_values(label=entry.label, reason=lore.reasons[entry.uid])
+    return _LABEL_AND_REASON.with_values(label=entry.label, reason=lore.reasons[entry.uid])

@@ -13,8 +13,8 @@ from bot.texts.text import marked
 _MAX_MEMORIES = 20
 _TOKENS_WITHOUT_LIMIT = 1600
 _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
-_MAX_CHARS = 500
-_PRIVATE = marked("told in private")
+_MAX_MEMORY_CHARS = 500
+_TOLD_IN_PRIVATE = marked("told in private")
 _OVER_BUDGET = marked("over the budget")
 _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 
@@ -40,13 +40,13 @@ def build_memories(
     if over := len(ranked.memories) - len(parts):
         dropped.append(DroppedItem("memory", "", _OVER_BUDGET, over))
     if ranked.private:
-        dropped.append(DroppedItem("memory", "", _PRIVATE, ranked.private))
+        dropped.append(DroppedItem("memory", "", _TOLD_IN_PRIVATE, ranked.private))
     return parts, dropped
 
 
 def _memory_line(inputs: PromptInputs, one: RankedMemory) -> str:
     memory = one.memory
-    text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_CHARS]
+    text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
     about = f" of {_subject_name(inputs, one)}" if is_named else ""
     teller = memory.told_by

@@ -22,19 +22,19 @@ _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
-_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
+_KEY_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found}; secondary keys: {logic}"))
 # As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
-# Syntax in which brackets may be plain text, so the weight of a pattern cannot be computed.
-_UNSUPPORTED = re.compile(r"\(\?(?:#|[\w-]*[xV])")
-_JAVASCRIPT = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
+# In this syntax, brackets may be plain text, so that a pattern's weight cannot be computed.
+_UNSUPPORTED_SYNTAX = re.compile(r"\(\?(?:#|[\w-]*[xV])")
+_JAVASCRIPT_SYNTAX = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
 class KeyLogic(StrEnum):
-    """How secondary keys affect a match. The order is that of SillyTavern's numbers for them."""
+    """How secondary keys affect a match, in the order of SillyTavern's numbers for them."""
 
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
@@ -72,7 +72,7 @@ class LoreEntry:
     enabled: bool = True
     constant: bool = False
     vectorized: bool = False
-    """Whether SillyTavern also finds the entry by the similarity of vectors."""
+    """Whether SillyTavern also finds the entry by vector similarity."""
     never_active: bool = False
     """Whether the entry has the decorator `@@dont_activate` of V3 cards."""
     order: int = 100
@@ -172,7 +172,7 @@ class KeyMatcher:
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
-        """Say, for receipts, which of the entry's keys match a text, or return None if none do."""
+        """Describe for receipts which of the entry's keys match a text; return None if none do."""
         first = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
         if first is None:
             return None
@@ -180,7 +180,7 @@ class KeyMatcher:
         found = _KEY.with_values(key=repr(first))
         if line := next(lines, ""):  # "" if a pattern spans several lines
             said = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first)
-            found = _IN_LINE.with_values(key=repr(first), line=said)
+            found = _KEY_IN_LINE.with_values(key=repr(first), line=said)
         if not entry.secondary_keys:
             return found
         if not self._secondary_keys_match(entry, text):
@@ -244,11 +244,11 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
     pattern, letters = literal[1], literal[2]
-    for written, meant in _JAVASCRIPT:
+    for written, meant in _JAVASCRIPT_SYNTAX:
         pattern = pattern.replace(written, meant)
     if len(pattern) > _MAX_PATTERN_CHARS:
         return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
-    if _UNSUPPORTED.search(pattern):
+    if _UNSUPPORTED_SYNTAX.search(pattern):
         return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
     if regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
         return translatable("its repetition counts are too high; lower the numbers in braces")
@@ -283,7 +283,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the longest alternative's number of elements, which no literal text can exceed."""
+    """Return the number of elements of the longest alternative, the maximum length of a literal."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

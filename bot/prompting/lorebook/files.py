@@ -35,7 +35,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 class LocatedPresetError(PresetError, ValueError):
-    """Part of a JSON value is invalid; `path` has the keys and indexes that lead to it."""
+    """A part of a JSON value is invalid; `path` holds the keys and indexes that lead to it."""
 
     def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
         super().__init__(problem)

@@ -19,13 +19,13 @@ from bot.prompting.lorebook.entries import (
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
-_COUNTED_AT_ONCE = 64
-_SECONDS_PER_KEY = 0.05  # in a trial
+_ENTRIES_COUNTED_AT_ONCE = 64
+_TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
 KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
 _FAILED_PROBABILITY = StoredPattern(marked("its probability of {percent} % failed"))
-_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
+_GROUP_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
@@ -93,7 +93,7 @@ class LorebookSearch:
         return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
-        """Continue an entry's sticky or cooldown time, unless the message that began it is gone."""
+        """Continue an entry's sticky or cooldown time if the message that began it still exists."""
         if begin is None or begin >= len(self._messages):
             return
         ends = begin + entry.sticky
@@ -165,7 +165,7 @@ class LorebookSearch:
 
         Return the activated entries.
         """
-        # Only now, so that macros of entries that are not triggered set no variables.
+        # Expand macros only now, so that those of other entries set no variables.
         triggered = [
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered
@@ -196,8 +196,8 @@ class LorebookSearch:
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
-        for start in range(0, len(entries), _COUNTED_AT_ONCE):
-            some = entries[start : start + _COUNTED_AT_ONCE]
+        for start in range(0, len(entries), _ENTRIES_COUNTED_AT_ONCE):
+            some = entries[start : start + _ENTRIES_COUNTED_AT_ONCE]
             contents = [one.content for one in some if self._is_counted(one)]
             counts = iter(self._count(contents) if contents else ())
             counted = [next(counts) if self._is_counted(one) else 0 for one in some]
@@ -219,7 +219,7 @@ class LorebookSearch:
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
     def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
-        """Return whether to search again, in new entries' texts or at the next recursion level."""
+        """Return whether to search again: in new entries' texts, or at the next recursion level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
         if self._budget_exceeded or not self._book.recursive:
@@ -242,7 +242,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return why entries lose in their groups, by uid; already active entries always win."""
+    """Return, by uid, why entries lose in their groups; entries that are already active win."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:
@@ -262,7 +262,7 @@ def _reject_group_rivals(
         for rival in rivals:
             if rival.uid not in kept:
                 label = repr(winners[0].label)
-                rejected[rival.uid] = _TAKEN.with_values(group=repr(group), label=label)
+                rejected[rival.uid] = _GROUP_TAKEN.with_values(group=repr(group), label=label)
     return rejected
 
 
@@ -294,7 +294,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return which entries a text activates, with lines as messages and every chance succeeding."""
+    """Return which entries a text activates; lines count as messages, and all chances succeed."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
@@ -311,7 +311,7 @@ def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
         pattern = compile_key(key) if is_regex(key) else None
         if pattern is not None and not isinstance(pattern, str):
             try:
-                matches = list(pattern.finditer(text, timeout=_SECONDS_PER_KEY))
+                matches = list(pattern.finditer(text, timeout=_TRIAL_SECONDS_PER_KEY))
             except TimeoutError:
                 continue
             yield from (match.span() for match in matches)
@@ -324,7 +324,7 @@ def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield ranges by start, longest first, without those that overlap an earlier range."""
+    """Yield ranges by start, longest first, omitting those that overlap an earlier range."""
     end = 0
     for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:

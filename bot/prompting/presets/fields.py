@@ -41,7 +41,7 @@ _SHELL_CHARACTERS = re.compile(r"[$`;|<>]")
 
 # Control and format characters, surrogates, line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"  # Persian spelling and emoji sequences need them
+_JOINERS = "\u200c\u200d"  # needed in Persian spelling and emoji sequences
 
 
 def preset_id(name: str) -> str:
@@ -77,19 +77,19 @@ MAX_LIST_ITEMS = 256
 STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 """The parameters that contain RodelAgent's string templates."""
 
-_REFUSED = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").read_text("utf-8"))
+_FORBIDDEN = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").read_text("utf-8"))
 
 
 def parameter_problem(name: str) -> Text | None:
     """Return why a preset must not have a parameter with this name, or None if it may."""
     plain = name.strip().casefold().replace("-", "_")
-    if _is_refused(plain, "operator"):
+    if _is_forbidden(plain, "operator"):
         return translatable(
             "{name} can be set only by the operator, with the provider addresses and keys in"
             " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
-    if _is_refused(plain, "unseen"):
+    if _is_forbidden(plain, "unseen"):
         return translatable(
             "{name} would change the model, its tools, or its cost without the budgets noticing;"
             " use the preset's keys {keys} instead",
@@ -99,8 +99,8 @@ def parameter_problem(name: str) -> Text | None:
     return None
 
 
-def _is_refused(name: str, group: str) -> bool:
-    refused = _REFUSED[group]
+def _is_forbidden(name: str, group: str) -> bool:
+    refused = _FORBIDDEN[group]
     return name in refused["names"] or name.startswith(tuple(refused["prefixes"]))
 
 
@@ -192,7 +192,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-_NO_IMAGE = translatable("an image must be a link, a data:image/ URI, or base64")
+_NOT_AN_IMAGE = translatable("an image must be a link, a data:image/ URI, or base64")
 
 
 class ContentPart(StrictModel):
@@ -219,7 +219,7 @@ class ContentPart(StrictModel):
             except binascii.Error:
                 is_image = b""
             if not is_image:
-                raise ValueError(_NO_IMAGE)
+                raise ValueError(_NOT_AN_IMAGE)
         return self
 
 

@@ -32,7 +32,7 @@ class PresetsInFolder:
 
     presets: dict[str, Preset] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
-    """The name of the preset in each file; if unreadable, the file's own name."""
+    """The name of the preset in each file, or the file's own name if it cannot be read."""
     problems: dict[Path, str] = field(default_factory=dict)
     """Why a file cannot be used, one problem per line."""
     stories: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -59,8 +59,8 @@ def read_presets(
 ) -> PresetsInFolder:
     """Read all presets in a folder; raise `PresetError` if the folder cannot be read.
 
-    Lorebooks are skipped. For a file that is not a valid preset, `describe_other` may return what
-    the file is instead, or None.
+    Lorebooks are skipped. `describe_other` may say what kind of file an invalid preset is instead;
+    it returns None if it does not know.
     """
     found = PresetsInFolder()
     origins: dict[str, Path] = {}
@@ -250,7 +250,7 @@ def _contains_preset(file: Path, preset: Preset) -> bool:
 MAX_PROBLEMS = 100
 """The most problems to describe; describing each takes tenths of a millisecond."""
 
-_NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
+_NOT_AN_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
 
 @value_class
@@ -281,7 +281,7 @@ def check_preset(text: str) -> CheckedPreset:
     except JsonSyntaxError as error:
         return CheckedPreset(None, [PresetProblem(error.line, error.problem)])
     if not isinstance(document.value, dict):
-        return CheckedPreset(None, [PresetProblem(1, _NO_OBJECT)])
+        return CheckedPreset(None, [PresetProblem(1, _NOT_AN_OBJECT)])
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:

@@ -322,7 +322,7 @@ class Preset(StrictModel):
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     memory: StrictBool = False
-    """Whether it recalls what people told it, as extracted by its own or the `summary` model."""
+    """Whether it recalls what people told it; its own or the `summary` model extracts that."""
     adults_only: StrictBool = False
     """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
     private chats with people who confirmed their age."""

@@ -32,7 +32,7 @@ _ENCLOSED_LETTERS = {
     first + index: chr(ord("a") + index) for first in _ENCLOSED_ALPHABETS for index in range(26)
 }
 _LOOKALIKES: dict[int, int | str] = {**_SMALL_CAPITALS, **_CAPITAL_LOOKALIKES, **_OTHER_LOOKALIKES}
-# Scripts that share letter shapes; no real name mixes them within a word (UTS #39, 5.2).
+# Scripts that share letter shapes; no real name mixes them in a word (UTS #39, 5.2).
 _CONFUSABLE_SCRIPTS = frozenset(
     {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"}
 )
@@ -46,8 +46,8 @@ _CACHE_SIZE = 4096
 _TAGS = "\U000e0000-\U000e007f"
 _SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _ZERO_WIDTH = "\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff"
-_HIDDEN = re.compile(f"[{_TAGS}]|(?<=[{_SELECTORS}])[{_SELECTORS}]+|[{_ZERO_WIDTH}]{{4,}}")
-_MAY_HIDE = re.compile(f"[{_TAGS}{_SELECTORS}{_ZERO_WIDTH}]")
+_HIDDEN_TEXT = re.compile(f"[{_TAGS}]|(?<=[{_SELECTORS}])[{_SELECTORS}]+|[{_ZERO_WIDTH}]{{4,}}")
+_HIDING_CHARACTER = re.compile(f"[{_TAGS}{_SELECTORS}{_ZERO_WIDTH}]")
 
 # Invisible letters and marks: fillers and variation selectors.
 _BLANK = frozenset(
@@ -56,7 +56,7 @@ _BLANK = frozenset(
 )
 # Combining classes of marks that only decorate a letter. Marks of other classes are part of the
 # spelling.
-_THROUGH, _ABOVE_OR_BELOW = 1, 200
+_CLASS_THROUGH, _ABOVE_OR_BELOW = 1, 200
 
 
 @text_cache(_CACHE_SIZE)
@@ -92,15 +92,15 @@ def is_invisible(char: str) -> bool:
 
 
 def is_overlay_mark(char: str) -> bool:
-    """Return whether a character strikes through or encloses letters, which names never need."""
-    return unicodedata.combining(char) == _THROUGH or unicodedata.category(char) == "Me"
+    """Return whether a character strikes through or encloses letters; names never need that."""
+    return unicodedata.combining(char) == _CLASS_THROUGH or unicodedata.category(char) == "Me"
 
 
 def strip_hidden_text(text: str) -> str:
     """Remove text that models can read but people cannot see."""
-    if text.isascii() or not _MAY_HIDE.search(text):
+    if text.isascii() or not _HIDING_CHARACTER.search(text):
         return text  # the usual case, in a tenth of the time
-    return _HIDDEN.sub("", text)
+    return _HIDDEN_TEXT.sub("", text)
 
 
 def find_script(char: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-_USUALLY_NEW = 4
-"""How many items at the end usually differ from the last sequence, at most: the newest message is a
-different object once it is in the history."""
+_MAX_CHANGED_ITEMS = 4
+"""The maximum number of last items that usually differ from the sequence before: the newest message
+is a different object once it is in the history."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -49,7 +49,7 @@ def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]
             return 0, 0
         begin = before.index(now[0])
     most = min(len(before) - begin, len(now))
-    for length in range(most, max(-1, most - _USUALLY_NEW), -1):
+    for length in range(most, max(-1, most - _MAX_CHANGED_ITEMS), -1):
         end = begin + length
         # The last items are compared first, because they usually differ.
         if length and not _is_same(before[end - 1], now[length - 1]):

@@ -29,7 +29,7 @@ _PYTHON_MESSAGES = (
     marked("invalid \\uXXXX escape"),
     marked("unterminated string starting at"),
 )
-"""Error messages of Python's `json`, in lower case."""
+"""The error messages of Python's `json`, in lower case, for translation."""
 
 
 class JsonSyntaxError(Exception):

@@ -25,15 +25,15 @@ except ImportError:  # the extra is not installed
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
 _BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
-_UNKNOWN_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked image may have any size
-_HEAD_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
+_ASSUMED_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked image may have any size
+_MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
 
 
 def image_tokens(image: Image) -> int:
     """Estimate an image's tokens, assuming the largest size for links and unknown formats."""
     if image.detail == "low":
         return _BASE_TOKENS
-    width, height = image_size(image) or _UNKNOWN_SIZE
+    width, height = image_size(image) or _ASSUMED_SIZE
     shrunk = min(1.0, _LONGEST_SIDE / max(width, height))
     shrunk *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * shrunk))
     across, down = (max(1, math.ceil(side * shrunk / _TILE)) for side in (width, height))
@@ -45,7 +45,7 @@ def image_size(image: Image) -> tuple[int, int] | None:
     kind, _, encoded = image.url.partition(";base64,")
     if not kind.startswith("data:image/") or not encoded:
         return None
-    head = encoded[:_HEAD_CHARS]
+    head = encoded[:_MAX_HEADER_CHARS]
     try:
         data = base64.b64decode(head[: len(head) // 4 * 4])
         return _read_size(data)

@@ -5,13 +5,13 @@ from itertools import pairwise
 import regex
 
 # Korean appends particles to words without a space, so every position is a word boundary there.
-_UNSPACED = (
+_SCRIPTS_WITHOUT_SPACES = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 )
-_WORD = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}_{_UNSPACED}]+")
-_IN_ONE_SCRIPT = regex.compile(rf"[{_UNSPACED}]+|[^{_UNSPACED}]+")
-_FIRST_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
-_JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
+_WORD = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}_{_SCRIPTS_WITHOUT_SPACES}]+")
+_IN_ONE_SCRIPT = regex.compile(rf"[{_SCRIPTS_WITHOUT_SPACES}]+|[^{_SCRIPTS_WITHOUT_SPACES}]+")
+_UNSPACED_LETTER = regex.compile(rf"[{_SCRIPTS_WITHOUT_SPACES}]")
+_SPACED_LETTER = regex.compile(rf"(?![{_SCRIPTS_WITHOUT_SPACES}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
@@ -36,7 +36,7 @@ def split_words(text: str) -> list[str]:
             found.append(run)
             continue
         for word in _IN_ONE_SCRIPT.findall(run):
-            if _FIRST_UNSPACED.match(word):
+            if _UNSPACED_LETTER.match(word):
                 found += [*word, *map("".join, pairwise(word))]
             else:
                 found.append(word)
@@ -44,4 +44,4 @@ def split_words(text: str) -> list[str]:
 
 
 def _are_in_same_word(left: str, right: str) -> bool:
-    return bool(_JOINS.match(left) and _JOINS.match(right))
+    return bool(_SPACED_LETTER.match(left) and _SPACED_LETTER.match(right))

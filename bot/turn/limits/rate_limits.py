@@ -75,11 +75,11 @@ class NoticeLimiter:
     rates: RateLimits
 
     async def is_due_in_channel(self, channel: str) -> bool:
-        """Return whether a channel may get a notice, at most one of any kind per minute."""
+        """Return whether a channel may get a notice: at most one per minute, of whatever kind."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
-        """Return whether the notice `name` may be shown, at most once in `seconds`."""
+        """Return whether the notice `name` may be shown: at most once in `seconds`."""
         return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 
@@ -118,7 +118,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
-        """Count the answer for the newest asker within the limit; return False if there is none."""
+        """Charge the answer to the newest asker below the limit; return whether there is one."""
         people = message.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
@@ -126,7 +126,7 @@ class AnswerLimits:
         return False
 
     async def admits_voice(self, message: IncomingMessage) -> bool:
-        """Count a voice message like an answer; return whether it may be transcribed."""
+        """Count a voice message like an answer, and return whether it may be transcribed."""
         rates = [replace(one, key=f"voice:{one.key}") for one in self._applicable_rates(message)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
@@ -171,11 +171,11 @@ class AnswerLimits:
         )
 
 
-_SECONDS_BETWEEN_UNREADABLE = 20.0
+_SECONDS_BETWEEN_UNREADABLE_NOTICES = 20.0
 _COMMANDS_PER_ANSWER = 2
-_ALWAYS_ADMITTED = 30
-_ALWAYS_SECONDS = 30.0
-_NEVER_REFUSED = frozenset(
+_MIN_COMMANDS = 30
+_SECONDS_FOR_MIN_COMMANDS = 30.0
+_UNLIMITED_ACTIONS = frozenset(
     {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 )
 
@@ -196,10 +196,10 @@ class CommandLimits:
 
     @classmethod
     def from_settings(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
-        """Return limits of two commands or presses per allowed answer, but at least 30 in 30 s."""
+        """Allow two commands or presses per allowed answer, but at least 30 in 30 s."""
         count, seconds = _COMMANDS_PER_ANSWER * settings.answers_per_person, settings.seconds
-        if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
-            count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
+        if count / seconds < _MIN_COMMANDS / _SECONDS_FOR_MIN_COMMANDS:
+            count, seconds = _MIN_COMMANDS, _SECONDS_FOR_MIN_COMMANDS
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
@@ -221,7 +221,7 @@ class CommandLimits:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
-        is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
+        is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
         if is_told and not message.is_private:
             is_told = await self._notices.is_due_in_channel(message.address.channel)
         if not is_told:
@@ -231,7 +231,7 @@ class CommandLimits:
     async def press_refusal(self, pressed: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
         data = parse_button(pressed)
-        if data is None or data.action in _NEVER_REFUSED:
+        if data is None or data.action in _UNLIMITED_ACTIONS:
             return None
         return await self._limit_refusal(pressed, "commands")
 

@@ -27,13 +27,13 @@ from bot.turn.message_groups import MessageGroup
 from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
-_SECONDS_BETWEEN_NOTES = 6 * 3600.0
-_SEND_SECONDS = 5.0
+_SECONDS_BETWEEN_NOTICES = 6 * 3600.0
+_SEND_TIMEOUT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
-class OperatorNotes:
+class OperatorNotices:
     """Sends private messages to operators, about the same problem at most every six hours."""
 
     notices: NoticeLimiter
@@ -47,7 +47,7 @@ class OperatorNotes:
     async def notify_about_fallback(
         self, preset: Preset, failure: BackendError, message: IncomingMessage
     ) -> Text | None:
-        """Tell operators that a fallback model answers; if impossible, return a note or None."""
+        """Tell operators that a fallback model answers, or return a note for the chat if due."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
@@ -56,11 +56,11 @@ class OperatorNotes:
         )
         name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
-            is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES)
+            is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES)
             if not is_due or await self._send_to_operators(message, note):
                 return None
         name = f"{name}:{message.address.conversation}"
-        return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES) else None
+        return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES) else None
 
     def _operators_to_notify(self, message: IncomingMessage) -> list[str]:
         if message.address.source not in self.private_chats:
@@ -76,7 +76,7 @@ class OperatorNotes:
         source, is_sent = incoming.address.source, False
         for person in self._operators_to_notify(incoming):
             try:
-                async with asyncio.timeout(_SEND_SECONDS):
+                async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
                     address = await self.private_chats[source].private_chat(person)
                     nonce = secrets.token_hex(12)
                     message = OutgoingMessage(address, MessageContent(text), nonce)
@@ -89,12 +89,12 @@ class OperatorNotes:
 
 
 PAUSES_TOPIC = "pauses"
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 @dataclass(eq=False)
 class AnsweringPauses:
-    """Tells whether answers are paused, from pauses that this process reads regularly."""
+    """Tells whether answers are paused; reads the pauses from the database regularly."""
 
     pauses: PauseStore
     signals: Signals
@@ -126,7 +126,7 @@ class AnsweringPauses:
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_POLL_SECONDS):
                     await self._changed.wait()
 
 
@@ -164,7 +164,7 @@ class RestoreFilter:
         return at <= until or self._is_forgotten(channel, message.message_id)
 
     def filter_received(self, event: Incoming) -> Incoming | None:
-        """Return an event without a forgotten quote, or None if already handled or forgotten."""
+        """Drop a forgotten quote from an event; return None for a handled or forgotten event."""
         if self._newest is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_obsolete(event):
@@ -179,40 +179,40 @@ class RestoreFilter:
         return newest is not None and (channel, message_id or "") in newest.forgotten
 
 
-_CHECK_SECONDS = 1.0
-"""Wait this long before counting waiting messages, so that a burst is counted once."""
+_CHECK_DELAY_SECONDS = 1.0
+"""The delay before waiting messages are counted, so that a burst is counted once."""
 BUSY = translatable(
     "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
     " answer them. Please write again later."
 )
 _COUNTED_BEYOND = 100
-"""One query reads at most this many messages over the limit; the next one reads further."""
+"""The maximum number of messages over the limit that one query reads."""
 
 
 @value_class
 class QueueLimit:
-    """Limits the number of waiting messages in a conversation during an answer."""
+    """Refuses messages when too many wait in a conversation for the current answer to end."""
 
     conversations: Conversations
     arrivals: ArrivalSignals
     replies: LiveReplies
     clock: Clock
-    most: int
-    """The maximum number of waiting messages."""
+    max_waiting: int
+    """The maximum number of waiting messages in a conversation."""
 
     @contextlib.asynccontextmanager
     async def refuse_excess_messages(
-        self, group: MessageGroup, gathers_at_most: int
+        self, group: MessageGroup, max_gathered: int
     ) -> AsyncIterator[None]:
         """During the block, refuse the newest waiting messages over the limit."""
         looks: list[asyncio.Task[None]] = []
-        most = max(self.most, gathers_at_most)
+        most = max(self.max_waiting, max_gathered)
         has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
 
         async def refuse_until_quiet() -> None:
             nonlocal has_arrived
             while has_arrived:
-                await self.clock.sleep(_CHECK_SECONDS)
+                await self.clock.sleep(_CHECK_DELAY_SECONDS)
                 has_arrived = False
                 try:
                     await self._refuse_newest(group, most)

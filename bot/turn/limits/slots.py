@@ -40,13 +40,13 @@ class SlotRequest:
     limit: int
     """The number of slots of the provider."""
     chat: str = ""
-    """The lane of the chat whose quota the slot counts against; empty if there is none."""
+    """The lane of the chat whose quota of slots is charged; empty: no quota."""
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
     number: int = 0
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the request is next in line, and when it has waited too long."""
-    has_waited_long: bool = False
+    has_waited_too_long: bool = False
 
     @property
     def chat_key(self) -> str:
@@ -59,7 +59,7 @@ class SlotRequest:
 
 
 class SlotQueue:
-    """Orders requests for slots by urgency, then fairly between chats; only the first may try."""
+    """Orders requests for slots by urgency, then fairly between chats; lets only the first try."""
 
     def __init__(self) -> None:
         self._waiting: list[SlotRequest] = []
@@ -77,7 +77,7 @@ class SlotQueue:
         self._select_next()
 
     def remove(self, request: SlotRequest, *, is_served: bool) -> None:
-        """Remove a request that got a slot (`is_served`) or gave up."""
+        """Remove a request; `is_served`: because it got a slot, not because it gave up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
@@ -94,8 +94,8 @@ class SlotQueue:
         self._served_at[chat] = self._count
 
     def allow_last_try(self, request: SlotRequest) -> None:
-        """Let a request that has waited too long try a last time, out of order."""
-        request.has_waited_long = True
+        """Let a request that has waited too long try a last time, ahead of its turn."""
+        request.has_waited_too_long = True
         request.may_try.set()
 
     def set_full(self, chat: str, *, is_full: bool) -> None:
@@ -116,7 +116,7 @@ class SlotQueue:
         for each in self._waiting:
             if each is following:
                 each.may_try.set()
-            elif not each.has_waited_long:
+            elif not each.has_waited_too_long:
                 each.may_try.clear()
 
     def _sort_key(self, request: SlotRequest) -> tuple[bool, int, int, int]:
@@ -130,11 +130,11 @@ TAKEN_SLOTS = "taken_provider_slots"
 """The topic of signals about taken slots: provider, slots held by other chats, and the chat."""
 _POLL_SECONDS = 0.1
 """The interval of checks for free slots, in case a signal is lost."""
-_MISSED_POLLS = 5
+_MAX_MISSED_POLLS = 5
 """A process that misses this many checks in a row loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
-_ANY_NUMBER = 1_000_000
+_UNLIMITED = 1_000_000
 _BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
@@ -227,7 +227,7 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
         """Count a waiting request; yield how many wait elsewhere, or raise `BackendUnavailable`."""
-        key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
+        key, most = f"{asked.provider} waiting", self.max_waiting or _UNLIMITED
         try:
             waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)
             if not waiting:
@@ -256,7 +256,7 @@ class ProviderSlots:
                 await asked.may_try.wait()
                 if await self._try_acquire(asked):
                     return
-                if asked.has_waited_long:
+                if asked.has_waited_too_long:
                     raise BackendUnavailable(
                         f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
                         f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
@@ -279,7 +279,7 @@ class ProviderSlots:
 
     async def _try_acquire(self, asked: SlotRequest) -> bool:
         provider, seconds, shares = asked.provider, self.lease_seconds, self._shares[asked.provider]
-        waiter = WaitingProcess(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
+        waiter = WaitingProcess(self._name, asked.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
         held = await self.rates.acquire_slot(provider, asked.limit, asked.holder, seconds, waiter)
         if not held or not asked.is_shared:
             return bool(held)

@@ -28,19 +28,19 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for estimates, rather too high
-_REASONING_TOKENS = 32_000  # the most that a reasoning model may add
-_OF_MODEL = (
+_REASONING_TOKENS = 32_000  # the most that a reasoning model adds to an answer
+_MODEL_FIELDS = (
     *("provider", "model", "parameters", "max_input_tokens", "max_output_tokens"),
     *("token_counter", "template", "fallbacks"),
 )
 _SECONDS_BETWEEN_NOTICES = 6 * 3600.0
-_WHOSE = {
+_BUDGET_NAMES = {
     BudgetKind.PERSON: translatable("Your budget"),
     BudgetKind.CHANNEL: translatable("This channel's budget"),
     BudgetKind.SERVER: translatable("This server's budget"),
     BudgetKind.PRESET: translatable("This preset's budget"),
 }
-_WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
+_PERIOD_NAMES = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
 
 
 @value_class
@@ -55,7 +55,7 @@ class BudgetRules:
     """The output limit where a budget applies, for presets without their own limit."""
 
 
-_NO_RULES = BudgetRules({})
+_NO_BUDGETS = BudgetRules({})
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Spending:
     clock: Clock
     budgets: Budgets
     notices: NoticeLimiter
-    rules: BudgetRules = _NO_RULES
+    rules: BudgetRules = _NO_BUDGETS
 
     @contextlib.asynccontextmanager
     async def reserve_cost(
@@ -134,7 +134,7 @@ class Spending:
     def with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
     ) -> FittedPrompt:
-        """Return a prompt with the output limit that `reserve_cost` would set for it."""
+        """Return the prompt with the output limit that `reserve_cost` would set."""
         if not self.applicable_caps(message, preset):
             return fitted
         return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
@@ -142,7 +142,7 @@ class Spending:
     def record_charge(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
-        """Return what an answer costs, and record that cost in its reservation."""
+        """Compute an answer's cost from its usages, record it in the reservation, and return it."""
         price = self._find_price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
@@ -194,7 +194,7 @@ class Spending:
         other = self.rules.cheaper
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
-        return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
+        return preset.model_copy(update={name: getattr(other, name) for name in _MODEL_FIELDS})
 
     async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers, or None if it was shown recently."""
@@ -212,9 +212,9 @@ class Spending:
             renewed = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
         return translatable(
             "{whose} of {amount} is used up {when}. It is renewed at {time} UTC.",
-            whose=_WHOSE[cap.kind],
+            whose=_BUDGET_NAMES[cap.kind],
             amount=format_cost(cap.limit),
-            when=_WHEN[cap.period],
+            when=_PERIOD_NAMES[cap.period],
             time=f"{renewed:%Y-%m-%d %H:%M}",
         )
 
@@ -235,7 +235,7 @@ class Spending:
     async def _reserve_for_any_person(
         self, caps: Sequence[BudgetCap], amount: int
     ) -> list[BudgetCap]:
-        """Reserve an amount in the common budgets and any one person's, or raise `BudgetUsedUp`."""
+        """Reserve an amount in the shared budgets and in one person's, or raise `BudgetUsedUp`."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
@@ -308,7 +308,7 @@ class BudgetedSummaries:
             ):
                 try:
                     yield request
-                except asyncio.CancelledError as error:  # what was written until then counts
+                except asyncio.CancelledError as error:  # the output until then is charged
                     stop = error
             usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
             charge = self.spending.record_charge(reservation, preset, [usage])
