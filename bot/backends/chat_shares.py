@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from bot.ports import Clock
 
 _RECENT_SECONDS = 60.0
-_CHECKED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest first
-_AHEAD = 1.5  # times the average: a chat that took more leaves the last slots to others
+_DROPPED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest first
+_BUSY_FACTOR = 1.5  # times the average: a chat that took more leaves the last slots to others
 _LAST_SLOTS = 2
 MIN_SHARED_SLOTS = 4
 """With fewer slots, one chat may hold all of them."""
@@ -46,7 +46,7 @@ class ChatShares:
     def _took_many_slots(self, chat: str) -> bool:
         self._forget_old_slots()
         own = self._counts[chat]
-        return own > 1 and own * len(self._counts) > _AHEAD * len(self._taken)
+        return own > 1 and own * len(self._counts) > _BUSY_FACTOR * len(self._taken)
 
     def _forget_old_slots(self) -> None:
         moment = self.clock.monotonic() - _RECENT_SECONDS
@@ -66,7 +66,7 @@ class ChatShares:
         while seen and seen[-1][1] <= held_by_others:
             seen.pop()
         seen.append((now, held_by_others))
-        for quiet in [one for one, _ in zip(self._seen, range(_CHECKED_AT_ONCE), strict=False)]:
+        for quiet in [one for one, _ in zip(self._seen, range(_DROPPED_AT_ONCE), strict=False)]:
             _forget_before(now - _RECENT_SECONDS, self._seen[quiet])
             if not self._seen[quiet]:
                 del self._seen[quiet]

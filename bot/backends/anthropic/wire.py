@@ -26,12 +26,12 @@ DEFAULT_MAX_TOKENS = 4096
 _MIN_BUDGET_TOKENS = 1024
 _ADAPTIVE_TOKENS = 8192  # added to the answer's limit when the model decides how long it reasons
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_BUDGET_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
+_EFFORT_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
 # Models up to 4.5 accept a token budget for reasoning and, when they do not reason, continue a
 # prefilled answer. Later models accept an effort level and reject prefilled answers.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
-_LIMITS = ("max_tokens", "max_completion_tokens")
+_LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
 _SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
 
 
@@ -49,13 +49,13 @@ def _is_thinking_setting(value: object) -> bool:
             return False
 
 
-_COUNT = ValueCheck(_is_count, translatable("an integer of at least {low}", low=1))
+_COUNT_CHECK = ValueCheck(_is_count, translatable("an integer of at least {low}", low=1))
 _CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
-    "top_k": _COUNT,
-    "max_tokens": _COUNT,
-    "max_completion_tokens": _COUNT,
+    "top_k": _COUNT_CHECK,
+    "max_tokens": _COUNT_CHECK,
+    "max_completion_tokens": _COUNT_CHECK,
     "stop": parameter_table.STOP_CHECK,
     "n": parameter_table.ONE_CHECK,
     "user": ValueCheck(lambda value: isinstance(value, str), translatable("a text")),
@@ -74,14 +74,14 @@ _CHECKS: Mapping[str, ValueCheck] = {
         ),
     ),
 }
-_TABLE = ParameterTable(
+_PARAMETERS = ParameterTable(
     _CHECKS, translatable("the Messages API supports {names}", names=", ".join(sorted(_CHECKS)))
 )
 
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each parameter that the API does not support."""
-    return [*_TABLE.find_problems(parameters_to_send(parameters))]
+    return [*_PARAMETERS.find_problems(parameters_to_send(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
@@ -96,7 +96,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
         fields["thinking"] = thinking
     if effort:
         fields["output_config"] = {"effort": effort}
-    limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMITS)]
+    limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMIT_NAMES)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
     return fields
@@ -115,7 +115,7 @@ def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str
     if effort == "none":
         return given.get("thinking", {}), None
     if _BUDGET_MODELS.search(model):
-        budget = _BUDGET_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
+        budget = _EFFORT_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
         return {"type": "enabled", "budget_tokens": budget}, None
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
@@ -155,7 +155,7 @@ _ERROR_STATUSES = {
     "overloaded_error": 529,
 }
 THINKING_BLOCKS = "thinking_blocks"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
@@ -399,7 +399,7 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for number, exchange in enumerate(prompt.tool_exchanges):
-        given = (_NOT_IN_NAMES.sub("_", one.id) for one in exchange.calls)
+        given = (_INVALID_IN_NAMES.sub("_", one.id) for one in exchange.calls)
         ids = [f"{number}_{at}_{one}" for at, one in enumerate(given)]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
@@ -422,7 +422,7 @@ def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
 
 
 def _tool_name(call: ToolCall) -> str:
-    return _NOT_IN_NAMES.sub("_", call.name) or "unknown"
+    return _INVALID_IN_NAMES.sub("_", call.name) or "unknown"
 
 
 def _tool_input(call: ToolCall) -> object:

@@ -19,7 +19,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
 # Fields to send back with tool calls: reasoning, and signatures under any name.
-_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
+_RETURNED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
 def tool_spec_to_wire(spec: ToolSpec) -> dict[str, object]:
@@ -224,7 +224,7 @@ def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
 
 @lru_cache(256)
 def _is_expected_back(name: str) -> bool:
-    return _ATTACHED.search(name) is not None
+    return _RETURNED.search(name) is not None
 
 
 class ReturnedFields:

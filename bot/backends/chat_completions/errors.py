@@ -22,7 +22,7 @@ _MIN_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
 _NUMBER = r"(\d[\d,_']*)"
 _IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
-_TRANSIENT = frozenset({408, 409, 429})
+_TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _OVERLOADED = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _MIN_REPORTED_WAIT_SECONDS = 5.0
@@ -96,7 +96,7 @@ def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-_REFUSALS = [
+_KNOWN_ERRORS = [
     _KnownError(**{**one, "words": _compile_alternatives(one["words"]) if "words" in one else None})
     for one in _CATALOG["refusals"]
 ]
@@ -198,7 +198,7 @@ def translate_status(
             provider_unhealthy=False,
             is_loading=True,
         )
-    if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
         wait = requested_wait_seconds(headers, body, now)
         asks = f"it asks to wait {wait:g} s; " if wait else ""
@@ -240,12 +240,12 @@ def format_rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    known = next((one for one in _REFUSALS if one.matches(status, body)), None)
+    known = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
         return None
     is_permanent = known.is_permanent or _WORDS["always_too_large"].search(body)
-    if status in _TRANSIENT and not is_permanent:
+    if status in _TRANSIENT_STATUSES and not is_permanent:
         return None
     what = known.message.format(
         status=status,
@@ -276,7 +276,7 @@ def translate_error_event(
     """Return the error for a stream's error event; `statuses` has HTTP statuses by error type."""
     status = _find_status(data, statuses)
     if status is None:
-        is_refused = any(one.matches(0, data) for one in _REFUSALS)
+        is_refused = any(one.matches(0, data) for one in _KNOWN_ERRORS)
         status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 

@@ -32,7 +32,7 @@ _MAX_LEARNED_MESSAGES = 32  # counting longer prompts again is not worth it
 _MIN_TOKENS = 100  # in shorter prompts, the service's additions distort the ratio
 _DEFAULT_ANSWER_DIVISOR = 4  # a quarter of the context, for an answer without a limit
 # Of a rejected prompt's tokens: the assumed context, if the service does not report its size.
-_REJECTED_CONTEXT_SHARE = 0.9
+_ASSUMED_CONTEXT_SHARE = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
@@ -129,7 +129,7 @@ class HttpChatBackend(Backend, Generic[S]):
         tokens = self._estimator.learn_from_rejection(prompt, model, rejected)
         context = rejected.context_tokens
         if context is None and tokens is not None:
-            context = int(tokens * _REJECTED_CONTEXT_SHARE)
+            context = int(tokens * _ASSUMED_CONTEXT_SHARE)
         if context is not None:
             self._learned_contexts[model] = context
 

@@ -81,8 +81,8 @@ _TAGS = (
         for kind in (TagKind.LONE_END, TagKind.MARKER, TagKind.TURN_END, TagKind.WRAPPER)
     ),
 )
-_HEAD_CHARS = 3
-_IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
+_TAG_HEAD_CHARS = 3
+_TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
@@ -91,7 +91,7 @@ def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
     With `may_continue`, return `INCOMPLETE` if more text could complete a tag.
     """
     found: Tag | None = None
-    for pattern, kind, family in _possible_tags(text[at : at + _HEAD_CHARS]):
+    for pattern, kind, family in _possible_tags(text[at : at + _TAG_HEAD_CHARS]):
         match = pattern.match(text, at, partial=may_continue)
         if match is None:
             continue
@@ -121,7 +121,7 @@ def find_reasoning_tokens(
     template: str, vocabulary: Iterable[str]
 ) -> tuple[tuple[str, ...], set[str]]:
     """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
-    words = [*_IN_TEMPLATES.findall(template), *vocabulary]
+    words = [*_TAG_IN_TEMPLATE.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}
     ends: set[str] = set()
@@ -137,7 +137,7 @@ def find_reasoning_tokens(
     return tuple(tokens), ends
 
 
-_FIRST_CHAR = re.compile("[<[\u25c1]")
+_TAG_START = re.compile("[<[\u25c1]")
 _QUOTES = tuple("`\"'“‘«„「『(")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
@@ -176,7 +176,7 @@ def with_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> Rea
     if not prompt or not prompt[-1].trusted:
         return reasoning
     end = prompt[-1].text.rstrip()
-    for match in _FIRST_CHAR.finditer(end):
+    for match in _TAG_START.finditer(end):
         tag = match_tag(end, match.start())
         if tag and tag.kind is TagKind.START and end.endswith(tag.text, match.start()):
             return replace(reasoning, open_tag=tag.text)
@@ -235,7 +235,7 @@ class ReasoningParser:
             pass
         return self._take_result()
 
-    def note_separate_reasoning(self) -> None:
+    def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
         self._has_reasoned = True
         if self._is_assumed and not any(self._tentative or ()):
@@ -318,7 +318,7 @@ class ReasoningParser:
             self._tentative = None if is_certain else [tag.text]
 
     def _parse_answer(self) -> bool:
-        for first in _FIRST_CHAR.finditer(self._held):
+        for first in _TAG_START.finditer(self._held):
             at = first.start()
             tag = self._match_held_tag(at)
             if tag is None:

@@ -56,9 +56,9 @@ _AFTER_FINISH_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
 # Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
 # one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
-_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats, and is how much later a stop takes effect
+_READ_PAUSES = (0.03, 0.3)  # in seconds; the last repeats, and is the maximum delay of a stop
 MAX_ERROR_BYTES = 64 * 1024
-_CHECK_SECONDS = 10.0
+_CHECK_TIMEOUT_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
 _MIN_SIMILARITY = 0.5  # between an unknown model name and a suggestion
 _NO_MODEL_LIST = frozenset({404, 405, 501})
@@ -348,7 +348,7 @@ class ChatRequestRunner:
             response = await self._post(request.without_system(), timeouts)
         try:
             parser = self._create_parser(response, request)
-            pauses = iter(_PAUSES_SECONDS)
+            pauses = iter(_READ_PAUSES)
             pause = 0.0
             while not parser.done:
                 chunk = await self._next_chunk(response, parser, timeouts, pause)
@@ -367,7 +367,7 @@ class ChatRequestRunner:
                     raise parsed.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
                 is_flowing = parsed.progress and parser.reason is None
-                pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
+                pause = next(pauses, _READ_PAUSES[-1]) if is_flowing else 0.0
         finally:
             await response.close()
         self._remember_unmatched_end_tag(parser, request.model)
@@ -449,7 +449,7 @@ class ChatRequestRunner:
         Raises `BackendUnavailable` if it does not answer.
         """
         try:
-            async with asyncio.timeout(_CHECK_SECONDS):
+            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
                 return await list_models
         except HttpStatusError as error:
             is_page = is_web_page(error.body)

@@ -18,9 +18,9 @@ _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_BUDGET = 10.0  # retries
 _BREAKER_CALLS = 20
-_OPEN_SECONDS = 5.0
-_MIN_AWAY_CALLS = 3
-_MIN_AWAY_REQUESTS = 2
+_SECONDS_BETWEEN_TRIALS = 5.0
+_MIN_DOWN_CALLS = 3
+_MIN_DOWN_REQUESTS = 2
 _FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
 _MAX_ERROR_BYTES = 8192
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -116,8 +116,8 @@ class CircuitBreaker:
         self._share = share
         self._down_seconds = down_seconds
         self._down_since: float | None = None
-        self._away_calls = 0
-        self._away_requests = 0
+        self._down_calls = 0
+        self._down_requests = 0
         self._opened_at: float | None = None
         self.failed_trials = 0
 
@@ -133,7 +133,7 @@ class CircuitBreaker:
         """Return whether a call may be made now; an open breaker allows one every five seconds."""
         if self._opened_at is None:
             return True
-        if now - self._opened_at < _OPEN_SECONDS:
+        if now - self._opened_at < _SECONDS_BETWEEN_TRIALS:
             return False
         self._opened_at = now  # another trial is allowed later if this one is never recorded
         return True
@@ -173,14 +173,14 @@ class CircuitBreaker:
             return False
         if self._down_since is None:
             self._down_since = now
-        self._away_calls += 1
-        self._away_requests += not is_retry
+        self._down_calls += 1
+        self._down_requests += not is_retry
         return (
-            self._away_calls >= _MIN_AWAY_CALLS
-            and self._away_requests >= _MIN_AWAY_REQUESTS
+            self._down_calls >= _MIN_DOWN_CALLS
+            and self._down_requests >= _MIN_DOWN_REQUESTS
             and now - self._down_since >= self._down_seconds
         )
 
     def _forget_downtime(self) -> None:
         self._down_since = None
-        self._away_calls = self._away_requests = 0
+        self._down_calls = self._down_requests = 0

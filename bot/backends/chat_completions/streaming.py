@@ -209,7 +209,7 @@ class StreamParser(ABC):
     def _add_reasoning(self, text: str) -> None:
         self._reasoning.append(self._reasoning_joiner.feed(text))
         if text:
-            self._reasoning_parser.note_separate_reasoning()
+            self._reasoning_parser.record_separate_reasoning()
 
     def _malformed_chunk(self, what: str) -> ParsedChunk:
         return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, what))

@@ -39,7 +39,7 @@ _FINISH_REASONS = {
         FinishReason.FILTERED,
     ),
 }
-_NO_REASONS = frozenset({"null", "none"})  # Qwen's servers send these words
+_EMPTY_REASONS = frozenset({"null", "none"})  # Qwen's servers send these words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 # From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
@@ -163,7 +163,7 @@ class ChatCompletionsParser(StreamParser):
         if self._stop_filter.hit:
             return True
         finish = str(choice.finish_reason or "").lower()
-        finish = "" if finish in _NO_REASONS else finish
+        finish = "" if finish in _EMPTY_REASONS else finish
         if finish in _FAILURE_REASONS:
             raise errors.interrupted_error(self._context.endpoint)
         if finish:

@@ -42,7 +42,7 @@ from bot.templates.renderer import (
 )
 from bot.texts.text import translatable
 
-_NOTICE = translatable(
+_UNUSABLE_NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
@@ -159,7 +159,7 @@ class LlamaCpp(Backend, ConversationMemory):
             except SettingsError as error:
                 problems.append(str(error))
         if problems:
-            raise BackendUnavailable("\n".join(problems), _NOTICE)
+            raise BackendUnavailable("\n".join(problems), _UNUSABLE_NOTICE)
         return ", ".join(dict.fromkeys(found))
 
     def _describe_file(self, name: str) -> str:
@@ -284,7 +284,7 @@ class LlamaCpp(Backend, ConversationMemory):
                     self._models[path] = loaded
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
-            raise BackendUnavailable(str(error), _NOTICE) from error
+            raise BackendUnavailable(str(error), _UNUSABLE_NOTICE) from error
         return self._models[path]
 
     def _engine_config(self, path: Path) -> EngineConfig:

@@ -18,7 +18,7 @@ from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
-_MAX_FLOWS = 1000  # the newest chats and people to remember
+_MAX_REMEMBERED = 1000  # the newest chats and people to remember
 _SMOOTHING = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
 
@@ -45,7 +45,7 @@ class FairQueue:
         self._running: Counter[str] = Counter()  # by chat
         self._shares = ChatShares(clock, slots)
         self._tickets = self._served = 0
-        self._served_at = BoundedDict[str, int](_MAX_FLOWS)  # the value of `_served` then
+        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED)  # the value of `_served` then
         self._answer_seconds: float | None = None
 
     @property

@@ -29,7 +29,7 @@ _REMEDIES = {
     "logprobs": "a chat shows no probabilities; remove it",
     "top_logprobs": "a chat shows no probabilities; remove it",
 }
-_TEXTS = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
+_TEXTS_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
 _ALIASES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
     "random_seed": "seed",
@@ -82,10 +82,10 @@ def _is_response_format(value: object) -> bool:
             return False
 
 
-_FLAG = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
+_FLAG_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
 _CHECKS: Mapping[str, ValueCheck] = {
     **dict.fromkeys(_NOT_IN_BINDINGS, number_check()),
-    **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS),
+    **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS_CHECK),
     "temperature": number_check(0, 5),
     "top_p": number_check(0, 1),
     "top_k": _integer_between(-1),  # -1 and 0 mean no limit
@@ -106,7 +106,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
             no="false",
         ),
     ),
-    "ignore_eos": _FLAG,
+    "ignore_eos": _FLAG_CHECK,
     "grammar": ValueCheck(
         lambda value: isinstance(value, str), translatable("a grammar in GBNF, as a string")
     ),
@@ -123,7 +123,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
     "max_tokens": _integer_between(-1),  # less than 1 means no limit
     "n": parameter_table.ONE_CHECK,
 }
-_TABLE = ParameterTable(
+_PARAMETERS = ParameterTable(
     _CHECKS,
     translatable("local models support {names}", names=", ".join(sorted(_CHECKS))),
     _ALIASES,
@@ -138,7 +138,7 @@ def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, obje
 
 def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
     given = parameters_to_send(parameters)
-    problems: list[str] = [*_TABLE.find_problems(given)]
+    problems: list[str] = [*_PARAMETERS.find_problems(given)]
     if engine == "llama_cpp_python":
         problems += [
             translatable(

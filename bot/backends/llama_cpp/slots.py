@@ -17,7 +17,7 @@ from bot.ports import Clock
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # decoding fewer again is as fast as loading them
-_SAVE_ALL_SECONDS = 20.0
+_SAVE_ALL_TIMEOUT_SECONDS = 20.0
 _MAX_STATE_TO_PREFIX = 16  # times the prefix: a longer state is not worth copying
 
 
@@ -188,7 +188,7 @@ class SlotPool:
     async def save_all(self) -> None:
         """Save every owned slot before the engine stops."""
         try:
-            async with asyncio.timeout(_SAVE_ALL_SECONDS), self._assigning:
+            async with asyncio.timeout(_SAVE_ALL_TIMEOUT_SECONDS), self._assigning:
                 self._clear_after_restart()
                 for slot in self._slots:
                     await self._save(slot)

@@ -25,9 +25,9 @@ _REQUIREMENT = (
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
 _MAGIC = b"GGUF"
-_NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
+_VALID_NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_MAX_ANSWER_CHARS = 4000
+_MAX_OUTPUT_CHARS = 4000
 _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
 
@@ -115,7 +115,7 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
 def validate_model_name(name: str) -> str:
     """Return a model's name without `.gguf`; raise `SettingsError` if the name is unsafe."""
     stem = name.removesuffix(".gguf")
-    if not _NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
+    if not _VALID_NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
         raise SettingsError(
             f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid name for a local model; use letters,"
             " digits, dots, hyphens, and underscores, and start with a letter or a digit. For a"
@@ -189,7 +189,7 @@ async def run_command(*command: str) -> tuple[bool, str]:
             await process.wait()
     lines = output.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return process.returncode == 0, last[:_MAX_ANSWER_CHARS]
+    return process.returncode == 0, last[:_MAX_OUTPUT_CHARS]
 
 
 def _install_command() -> list[str]:

@@ -32,7 +32,7 @@ from bot.ports import Backend, Clock
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
-_SESSION_BYTES = 16
+_SESSION_HASH_BYTES = 16
 _MAX_CACHED_HASHES = 4096
 _TRANSCRIPTION_SECONDS = 60.0
 _MODERATION_SECONDS = 5.0
@@ -43,7 +43,7 @@ class _ModerationResult(msgspec.Struct):
     categories: dict[str, bool | None] = {}
 
 
-_Verdicts = Annotated[list[_ModerationResult], msgspec.Meta(min_length=1)]
+_ModerationResults = Annotated[list[_ModerationResult], msgspec.Meta(min_length=1)]
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
@@ -115,7 +115,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             model, seconds, lambda one: one.moderate(model, list(texts), seconds)
         )
         try:
-            results = msgspec.convert(body.get("results"), _Verdicts)
+            results = msgspec.convert(body.get("results"), _ModerationResults)
         except msgspec.ValidationError as error:
             malformed = errors.malformed_error(self._endpoint, str(error))
             raise BackendUnavailable(str(malformed)) from None
@@ -178,7 +178,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
 @lru_cache(_MAX_CACHED_HASHES)
 def _hash_conversation(key: bytes, conversation: str) -> str:
-    return hmac.digest(key, conversation.encode(), "sha256")[:_SESSION_BYTES].hex()
+    return hmac.digest(key, conversation.encode(), "sha256")[:_SESSION_HASH_BYTES].hex()
 
 
 def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:

@@ -32,15 +32,15 @@ from bot.runtime.http_client import HttpClient, HttpResponse
 
 _LIST_SECONDS = 10.0
 _DEFAULT_FILE_NAME = "voice.ogg"  # services check the suffix
-_STAINLESS = tuple(
+_STAINLESS_HEADERS = tuple(
     f"X-Stainless-{name}"
     for name in (
         *("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async"),
         *("Retry-Count", "Read-Timeout"),
     )
 )
-_NO_KEY = "none"  # the client requires a key; this one is not sent
-_parsed = lru_cache(maxsize=64)(httpx2.URL)
+_PLACEHOLDER_KEY = "none"  # the client requires a key; this one is not sent
+_parse_url = lru_cache(maxsize=64)(httpx2.URL)
 RESPONSE = "troupe_response"
 """The name of the httpx response extension that holds our own `HttpResponse`."""
 
@@ -157,7 +157,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
         f"{url.scheme}://{url.netloc.decode('ascii')}", {}, connect_seconds=settings.connect_seconds
     )
     client = OneServerClient(HttpTransport(http))
-    api_key = _NO_KEY if key is None else key.get_secret_value()
+    api_key = _PLACEHOLDER_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
     if settings.is_azure and base_url.endswith("/openai"):  # the deployment is part of the path
         return AsyncAzureOpenAI(
@@ -184,7 +184,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
         # The client would send a description of this machine.
-        **dict.fromkeys(_STAINLESS, Omit()),
+        **dict.fromkeys(_STAINLESS_HEADERS, Omit()),
     }
     if key is None or settings.is_azure:
         headers["Authorization"] = Omit()
@@ -204,7 +204,7 @@ class OneServerClient(httpx2.AsyncClient):
     def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
         timeout = httpx2.Timeout(given.pop("timeout"))
         extensions = {"timeout": timeout.as_dict()}
-        return httpx2.Request(method, _parsed(url), extensions=extensions, **given)
+        return httpx2.Request(method, _parse_url(url), extensions=extensions, **given)
 
     @override
     async def send(

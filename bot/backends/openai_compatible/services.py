@@ -14,7 +14,7 @@ from bot.chat.prompt import ALL_CAPABILITIES
 from bot.value_class import value_class
 
 AZURE = "azure_openai"
-_HOSTS = (
+_AZURE_HOSTS = (
     *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
     *(".openai.azure.us", ".openai.azure.cn", ".api.cognitive.microsoft.com"),
 )
@@ -23,7 +23,7 @@ _DEFAULT_API_VERSION = "2024-10-21"
 
 def is_azure(provider: str, address: str) -> bool:
     parts = urlsplit(address)
-    is_its_host = (parts.hostname or "").endswith(_HOSTS)
+    is_its_host = (parts.hostname or "").endswith(_AZURE_HOSTS)
     return provider == AZURE or is_its_host or "/openai/deployments/" in parts.path
 
 
@@ -32,7 +32,7 @@ def read_azure_address(address: str, api_version: str | None) -> tuple[str, str 
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
-    if not behind and (parts.hostname or "").endswith(_HOSTS):
+    if not behind and (parts.hostname or "").endswith(_AZURE_HOSTS):
         if before.startswith("/models"):  # the inference API, which has other versions
             queried = None
         before = ""  # may be a project: /api/projects/NAME
@@ -47,14 +47,14 @@ def read_azure_address(address: str, api_version: str | None) -> tuple[str, str 
 
 _SYSTEM_FIRST = replace(ALL_CAPABILITIES, accepts_late_system=False)
 _STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
-_ROLES = {
+_ROLE_ORDERS = {
     "any": ALL_CAPABILITIES,
     "system-first": _SYSTEM_FIRST,
     "alternating": replace(ALL_CAPABILITIES, accepts_repeated_roles=False),
     "strict": _STRICT,
 }
 _LIMITS = {"max_tokens", "max_completion_tokens"}
-_UNKNOWN = Quirks(accepts=_STRICT)
+_UNKNOWN_QUIRKS = Quirks(accepts=_STRICT)
 
 
 @value_class(kw_only=True)
@@ -80,9 +80,12 @@ def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
-        quirks["renamed"] = {**dict.fromkeys(_LIMITS - {limit}, limit), **quirks.get("renamed", {})}
+        quirks["renamed"] = {
+            **dict.fromkeys(_LIMITS - {limit}, limit),
+            **quirks.get("renamed", {}),
+        }
     if roles := given.pop("roles", None):
-        quirks["accepts"] = _ROLES[roles]
+        quirks["accepts"] = _ROLE_ORDERS[roles]
     return quirks
 
 
@@ -115,7 +118,7 @@ def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
     """Return a model's quirks; an unknown service gets the strictest message role order."""
     service = find_known_service(provider, base_url)
     if service is None:
-        return _UNKNOWN
+        return _UNKNOWN_QUIRKS
     quirks = service.quirks
     for pattern, changes in service.models.items():
         if re.fullmatch(pattern, model):

@@ -17,7 +17,7 @@ from bot.backends.openai_compatible.services import (
 from bot.backends.spec import FREE
 from bot.runtime.addresses import is_local_network_address
 
-_NEAR_SECONDS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
+_LOCAL_TIMEOUTS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
 _SESSION_HEADER = "X-Session-ID"
 
 
@@ -92,7 +92,7 @@ class OpenAISettings(HttpProviderSettings):
         if provider in KEYLESS:
             found["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS or is_local_network_address(base_url):
-            found |= _NEAR_SECONDS
+            found |= _LOCAL_TIMEOUTS
         given = {name: getattr(self, name) for name in self.model_fields_set}
         found |= {name: each for name, each in given.items() if each is not None}
         found |= {"base_url": base_url, "session_header": self._session_header(service)}
