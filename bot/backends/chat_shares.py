@@ -1,4 +1,4 @@
-"""Limit how many of a provider's slots a chat may hold, based on other chats' recent use."""
+"""Limit how many of a provider's slots one chat may hold, given other chats' recent use."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -8,15 +8,15 @@ from bot.ports import Clock
 
 _RECENT_SECONDS = 60.0
 _DROPPED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest first
-_BUSY_FACTOR = 1.5  # times the average: a chat that took more leaves the last slots to others
+_BUSY_FACTOR = 1.5  # a chat that took more than this times the average is busy
 _LAST_SLOTS = 2
 MIN_SHARED_SLOTS = 4
-"""With fewer slots, one chat may hold all of them."""
+"""The number of slots from which chats share them; below, one chat may hold all."""
 
 
 @dataclass(slots=True)
 class ChatShares:
-    """Decides how many slots a chat may hold, by the slots that other chats recently held."""
+    """Decides how many slots a chat may hold, from the slots that other chats recently held."""
 
     clock: Clock
     limit: int
@@ -27,7 +27,7 @@ class ChatShares:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """Return how many chats have used slots recently."""
+        """Return the number of chats that used slots recently."""
         return len(self._seen)
 
     def slot_quota(self, chat: str) -> int:
@@ -40,7 +40,7 @@ class ChatShares:
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take_slot(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take a slot. A busy chat leaves the last two to other chats."""
+        """Return whether a chat may take a slot; a busy chat must leave the last two to others."""
         return free > _LAST_SLOTS or not self._took_many_slots(chat)
 
     def _took_many_slots(self, chat: str) -> bool:

@@ -89,7 +89,7 @@ class ProviderSettings(BaseModel):
         return self.prices.get(model) or self.prices.get("*")
 
     def with_defaults(self, provider: str) -> Self:
-        """Return a copy with the provider's defaults; raises ValueError if a setting is missing."""
+        """Return a copy with the provider's defaults; raise ValueError if a setting is missing."""
         del provider
         return self
 
@@ -114,13 +114,13 @@ class BackendSpec:
     calls_tools: bool = False
 
     parameter_check: str | None = None
-    """The path of a function (settings, parameters) -> list of error lines, if any."""
+    """The path of a function, if any: (settings, parameters) -> list of error lines."""
 
     preparation: str | None = None
-    """The path of an async function (provider, model, settings, data_dir, progress), if any."""
+    """The path of an async function, if any: (provider, model, settings, data_dir, progress)."""
 
     model_trials: str | None = None
-    """The path of a function (settings, data_dir, renderer) -> (model, trial) pairs, if any."""
+    """The path of a function, if any: (settings, data_dir, renderer) -> (model, trial) pairs."""
 
 
 class ModelFileSettings(ProviderSettings):

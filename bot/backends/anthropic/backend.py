@@ -62,7 +62,9 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
-        return await self.check()  # the model list lacks aliases, so it proves nothing
+        return (
+            await self.check()
+        )  # the model list lacks aliases, so it cannot show that a model is missing
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
@@ -76,7 +78,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """HTTP connections that send one key. They follow no redirects, which could leak the key."""
+    """HTTP connections that send one key, and follow no redirects, which could leak the key."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

@@ -24,6 +24,6 @@ class AnthropicSettings(HttpProviderSettings):
     @override
     def with_defaults(self, provider: str) -> Self:
         base_url = provider_address(self, provider, {provider: ADDRESS}).rstrip("/")
-        if not base_url.endswith("/v1"):  # other programs' ANTHROPIC_BASE_URL omits it
+        if not base_url.endswith("/v1"):  # other programs' ANTHROPIC_BASE_URL omits the version
             base_url += "/v1"
         return self.model_copy(update={"base_url": base_url})

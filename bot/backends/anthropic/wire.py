@@ -24,7 +24,9 @@ from bot.texts.text import translatable
 DEFAULT_MAX_TOKENS = 4096
 
 _MIN_BUDGET_TOKENS = 1024
-_ADAPTIVE_TOKENS = 8192  # added to the answer's limit when the model decides how long it reasons
+_ADAPTIVE_TOKENS = (
+    8192  # added to the answer's limit if the model itself decides how long it reasons
+)
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
@@ -186,7 +188,7 @@ def to_wire(
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _text_or_blocks(each["content"])} for each in messages]
-    # The API rejects white space as a stop string; our own search of the answer still finds it.
+    # The API rejects white space as a stop string; our own search of the answer covers it.
     if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}
@@ -238,7 +240,7 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark up to four cache breakpoints in the prefix that the next prompt will share."""
+    """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
     answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
@@ -284,7 +286,7 @@ class AnthropicParser(StreamParser):
                     self._add_block(_object_or_empty(one), index)
                 return self._set_finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
-                # While a model hides its reasoning, it may send only pings for minutes.
+                # A model that hides its reasoning may send only pings for minutes.
                 return self._is_thinking
             case _:
                 return False
@@ -381,7 +383,7 @@ def _string_field(given: JsonObject, name: str = "text") -> str:
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the request fields for tools, required even if only earlier answers called tools."""
+    """Return the request fields for tools; they are required even if only past answers use them."""
     if prompt.tools:
         offered = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}

@@ -86,7 +86,7 @@ class ToolCallParser:
         if call is None:
             call = _PartialCall(index)
             if len(self._calls) > MAX_CALLS:
-                self._calls.pop()  # one call beyond the limit collects the dropped deltas
+                self._calls.pop()  # one call beyond the limit absorbs the deltas to drop
             self._calls.append(call)
         call.id, call.name = call.id or identifier, name or call.name
         call.add_arguments(piece)
@@ -151,7 +151,7 @@ class _PartialCall:
 
     def add_arguments(self, piece: str) -> None:
         if self._pieces and piece.startswith("{") and piece.startswith(self._pieces[0]):
-            self._pieces.clear()  # a snapshot of everything so far
+            self._pieces.clear()  # the piece repeats everything so far
             self._chars = 0
         if piece and self._chars < MAX_ARGUMENT_CHARS:
             self._pieces.append(piece)

@@ -60,7 +60,7 @@ _NOTICES = {
 
 @value_class
 class RejectedLength:
-    """A rejected prompt's length and the model's limit, each None if not reported."""
+    """A rejected prompt's length and the model's limit; None: not reported."""
 
     context_tokens: int | None
     prompt_tokens: int | None
@@ -80,7 +80,7 @@ class _KnownError:
     def matches(self, status: int, body: bytes) -> bool:
         found = self.words.search(body) if self.words else None
         if found and found.groupdict().get("tokens"):
-            # vLLM words both errors alike: below the context size, it means the answer's limit.
+            # vLLM reports both errors alike; below the context size, the answer's limit is meant.
             context = read_length_limits(body).context_tokens
             return context is None or int(found["tokens"]) >= context
         return found is not None or status in self.statuses
@@ -139,7 +139,7 @@ class RequestFailed(TroupeError):
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
     is_down: bool = False
-    """Whether the service is down; the circuit breaker then opens sooner."""
+    """Whether the service is down, so that the circuit breaker opens sooner."""
     is_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""
@@ -183,8 +183,8 @@ def translate_status(
 ) -> RequestFailed:
     """Return the error to raise for an HTTP error response.
 
-    The body may be truncated, and `now` is in Unix seconds. The provider's own text may contain
-    keys or prompts, so the message repeats only its error codes and the names in `parameters`.
+    The body may be truncated; `now` is in Unix seconds. The provider's own text may contain keys or
+    prompts, so the message quotes only its error codes and the names in `parameters`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _translate_refusal(endpoint, model, status, body)
@@ -222,7 +222,7 @@ def translate_status(
 
 
 def _busy_notice(wait_seconds: float) -> Text:
-    """Return the notice for a busy provider, with the wait if it is long enough to mention."""
+    """Return the notice for a busy provider; mention the wait if it is long."""
     if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
         return _BUSY_NOTICE
     time = format_rough_time(wait_seconds)
@@ -301,7 +301,7 @@ def unreachable_error(endpoint: Endpoint, why: str) -> RequestFailed:
 def timeout_error(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error, which is not retried, for a timeout that the setting `part` defines."""
+    """Return the error for exceeding the timeout in the setting `part`; it is not retried."""
     remedy = f"raise {endpoint.setting_name(part)} to wait longer"
     message = f"{endpoint} sent {what} within {seconds:g} s; {remedy}"
     return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)

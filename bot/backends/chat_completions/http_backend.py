@@ -28,16 +28,16 @@ _INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer toke
 _MARGIN = 1.05
 _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
-_MAX_LEARNED_MESSAGES = 32  # counting longer prompts again is not worth it
-_MIN_TOKENS = 100  # in shorter prompts, the service's additions distort the ratio
+_MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
+_MIN_TOKENS = 100  # in shorter prompts, text that the service adds distorts the ratio
 _DEFAULT_ANSWER_DIVISOR = 4  # a quarter of the context, for an answer without a limit
-# Of a rejected prompt's tokens: the assumed context, if the service does not report its size.
+# The assumed context size, if unreported, as a share of a rejected prompt's tokens.
 _ASSUMED_CONTEXT_SHARE = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates the tokens of prompts, corrected for each model by counts its service reports."""
+    """Estimates the tokens of prompts, with a correction factor per model from reported counts."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
@@ -47,13 +47,13 @@ class PromptTokenEstimator:
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
-        """Return a token counter for texts, which does not use the model's correction factor."""
+        """Return a token counter for texts, which ignores the model's correction factor."""
         token_counter, _ = self._counter_and_ratio(model)
         await token_counter.load()
         return token_counter
 
     def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Adjust the model's correction factor to a reported token count (0 means unknown)."""
+        """Adjust the model's correction factor to a reported token count (0: unknown)."""
         token_counter, before = self._counter_and_ratio(model)
         if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
@@ -71,7 +71,7 @@ class PromptTokenEstimator:
     def learn_from_rejection(
         self, prompt: Prompt, model: str, rejected: RejectedLength
     ) -> int | None:
-        """Adjust the model's correction factor to a rejected prompt; return estimated tokens."""
+        """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None
@@ -174,7 +174,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
-        return True  # a preset with tools names a model that can call them
+        return True  # assume that a preset with tools names a model that can call them
 
     @override
     async def close(self) -> None:

@@ -47,10 +47,10 @@ C = TypeVar("C", bound=KeyedConnection)
 
 
 class KeyRotation(Generic[C]):
-    """Connections to a service, one per key.
+    """Sends requests over connections to a service, one per key.
 
     A refused key (401, 402) is skipped for an hour, and a rate-limited key (429) for as long as the
-    service says. The request is sent again at once with the next key. A changed key file is read
+    service says. The request is then repeated at once with the next key. A changed key file is read
     again within seconds. Requests in progress keep their key.
     """
 
@@ -64,7 +64,9 @@ class KeyRotation(Generic[C]):
         from_file = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
         self._configured_keys = [key for key in keys if key not in from_file]
-        self._connections: dict[str | None, C] = {}  # including keys since removed from the file
+        self._connections: dict[
+            str | None, C
+        ] = {}  # including keys that were removed from the file
         self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
         self._rotation = deque[str | None]()
         self._connect_keys(keys or [None])
@@ -76,7 +78,7 @@ class KeyRotation(Generic[C]):
         self._rotation = deque(keys)
 
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
-        """Send a request with the next key; retry with other keys if that one is refused."""
+        """Send a request with the next key; if that key is refused, retry with the others."""
         self._reload_key_file()
         for tries_left in reversed(range(len(self._rotation))):
             key = self._next_key()

@@ -1,4 +1,4 @@
-"""Check the parameters of presets, for backends that would silently ignore unknown ones."""
+"""Check presets' parameters for backends that would silently ignore unknown ones."""
 
 import difflib
 import re
@@ -85,7 +85,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
 
 
 def parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters to send, without unset ones and those only Troupe itself uses."""
+    """Return the parameters to send: those that are set and that not only Troupe uses."""
     return {
         name: value
         for name, value in parameters.items()

@@ -88,7 +88,7 @@ _TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
     """Return the longest tag at a position, or None.
 
-    With `may_continue`, return `INCOMPLETE` if more text could complete a tag.
+    If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
     """
     found: Tag | None = None
     for pattern, kind, family in _possible_tags(text[at : at + _TAG_HEAD_CHARS]):
@@ -189,7 +189,7 @@ class SeparatedText(NamedTuple):
     answer: str
     reasoning: str
     retracts: bool = False
-    """Whether everything returned as answer before turned out to be reasoning."""
+    """Whether all text that was returned as answer before is reasoning."""
 
 
 class ReasoningParser:
@@ -199,7 +199,7 @@ class ReasoningParser:
         self._is_tagged = reasoning.is_tagged
         self._keeps_calls = reasoning.keeps_calls
         self._closing: regex.Pattern[str] | None = None  # None outside of reasoning
-        # A start tag and text that become reasoning only when the end tag arrives; None: certain.
+        # A start tag and text, which are reasoning only if the end tag arrives; None: certain.
         self._tentative: list[str] | None = None
         self._is_assumed = False  # the text may have started inside reasoning
         self._in_answer = False  # the answer itself has started
@@ -214,7 +214,7 @@ class ReasoningParser:
         self._reasoning: list[str] = []
         self._retracts = False
         self.lone_end: str | None = None
-        """The end tag of reasoning that had no start tag, if there was any."""
+        """The end tag of reasoning that had no start tag, if any."""
         if reasoning.open_tag is not None:
             tag = match_tag(reasoning.open_tag, 0)
             self._closing = tag and tag.closing
@@ -242,7 +242,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return the text still held back when the answer ended or was cut off (`is_cut`)."""
+        """End the answer (`is_cut`: it was cut off), and return the text still held back."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._parse_step():
             pass

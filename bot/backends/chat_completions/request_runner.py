@@ -73,7 +73,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """Tracks the time left for one attempt; `deadline` (event loop time) covers all attempts."""
+    """Tracks the time left for one attempt; `deadline` (event loop time) is for all attempts."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
-        """Limit the block's wait, starting after `pause_seconds`, by raising `RequestFailed`."""
+        """Limit the wait in the block, which may start with a pause; raise `RequestFailed`."""
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
@@ -131,7 +131,7 @@ class Timeouts:
             raise self._timeout_error(now) from None
 
     def _deduct_wait(self, start: float, now: float, late: float) -> None:
-        if late > PROCESS_PAUSE_SECONDS:  # this process was suspended; do not count that
+        if late > PROCESS_PAUSE_SECONDS:  # the process was suspended, which does not count
             self._deadline += late
             now -= late
         if now > start:
@@ -168,7 +168,7 @@ class ChatRequest:
     is_continuation: bool = False
     """Whether it continues an interrupted answer; it then counts as a retry."""
     without_system: "Callable[[], ChatRequest] | None" = None
-    """Builds the request to send instead if the model rejects a system message."""
+    """Builds the request that is sent instead if the model rejects system messages."""
 
 
 class HttpStatusError(TroupeError):
@@ -182,7 +182,7 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """A service returned something other than a model list; the message says what."""
+    """A service returned no model list; the message says what it returned."""
 
 
 class ChatRequestRunner:
@@ -209,9 +209,9 @@ class ChatRequestRunner:
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
-        """By model: until when requests that have a fallback skip it, and its last error."""
+        """By model: its last error, and until when requests with a fallback skip it."""
         self._lone_ends: dict[str, str] = {}
-        """By model: the end tag of its last reasoning, if that had no start tag."""
+        """By model: the end tag of its last reasoning that had no start tag."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -259,7 +259,7 @@ class ChatRequestRunner:
                 self._record_lasting_error(error, request.model)
                 if has_text:
                     raise _interrupted_error(error) from error
-                # A failed trial call is not retried: the next message makes the next trial.
+                # A failed trial call is not retried; the next message is the next trial.
                 gives_up = breaker.is_open and (is_trial or request.has_fallback)
                 retry_state = (request, retry_count, may_load_until)
                 pause = None if gives_up else self._pause_before_retry(error, *retry_state)
@@ -283,13 +283,15 @@ class ChatRequestRunner:
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _raise_if_still_failing(self, request: ChatRequest) -> None:
-        """Raise the model's last error again if it probably lasts and a fallback can answer."""
+        """Raise the model's last error again if it probably persists and a fallback can answer."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        self._record_lasting_error(error, request.model)  # this request tries the model again
+        self._record_lasting_error(
+            error, request.model
+        )  # so that this request tries the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.is_lasting:
@@ -427,7 +429,7 @@ class ChatRequestRunner:
     ) -> str:
         """Return a description of the service. Raises `BackendUnavailable` if it does not answer.
 
-        With `lists_all`, it is also raised if one of the models is not in the service's list.
+        With `lists_all`, also raise it if the service's list lacks one of the models.
         """
         listed = await self.fetch_model_list(list_models, next(iter(models), "default"))
         if listed is None:
@@ -507,7 +509,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, listed: Collection[str]) -> bool:
-    """Return whether a model is listed, also with a tag (Ollama), folder (Gemini), or wildcard."""
+    """Return whether a model is listed, perhaps with a tag (Ollama), folder (Gemini), or `*`."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online

@@ -37,7 +37,7 @@ def max_backoff_seconds(retries: int) -> float:
 
 
 def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return the seconds that a response asks to wait, in its headers or body; 0 if none."""
+    """Return the wait in seconds that a response's headers or body ask for; 0: none."""
     seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
@@ -108,7 +108,7 @@ class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
     It opens for five seconds if `share` of the last twenty calls failed, or if several calls in a
-    row found the service down for `down_seconds`. Every `now` is in monotonic seconds.
+    row, over `down_seconds`, found the service down. Every `now` is in monotonic seconds.
     """
 
     def __init__(self, share: float = 0.5, down_seconds: float = 1) -> None:
@@ -135,7 +135,7 @@ class CircuitBreaker:
             return True
         if now - self._opened_at < _SECONDS_BETWEEN_TRIALS:
             return False
-        self._opened_at = now  # another trial is allowed later if this one is never recorded
+        self._opened_at = now  # if this trial is never recorded, another one is allowed later
         return True
 
     def record(

@@ -26,7 +26,7 @@ def collect_stop_strings(prompt: Prompt) -> tuple[str, ...]:
 
 
 class StopStringFilter:
-    """Passes text through up to the first stop string, holding back what may be part of one."""
+    """Passes text through up to the first stop string; holds back the possible start of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
@@ -44,7 +44,7 @@ class StopStringFilter:
         if matches:
             self.hit = True
             self._held = ""
-            _, begin = min(matches)  # the stop string that is complete first
+            _, begin = min(matches)  # the stop string that ends first
             return text[:begin]
         held = max(partial_match_length(text, stop) for stop in self._stop)
         self._held = text[len(text) - held :]

@@ -28,7 +28,7 @@ _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
-_MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
+_MAX_TOKEN_COUNT = 10**9  # a larger count must be wrong
 
 
 class SseParser:
@@ -96,13 +96,13 @@ class ParsedChunk:
     text: str
     reasoning: str = ""
     progress: bool = False
-    """Whether the model produced something; comments and empty deltas do not count."""
+    """Whether it contains model output; comments and empty deltas do not count."""
     error: RequestFailed | None = None
     retracts: bool = False
 
 
 class StreamParser(ABC):
-    """Parses one response into text and reasoning, up to its first stop string or its end."""
+    """Parses a response into text and reasoning, up to its end or the first stop string."""
 
     def __init__(self, context: ResponseContext) -> None:
         self.done = False
@@ -167,7 +167,7 @@ class StreamParser(ABC):
         found = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
             return found
-        self.reason = None  # after events, only an error counts
+        self.reason = None  # after events, only an error matters
         return replace(parsed, error=found.error or errors.interrupted_error(endpoint))
 
     @property
@@ -189,7 +189,7 @@ class StreamParser(ABC):
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of events from `begin` up to the first with anything but text."""
+        """Return the texts of the events from `begin` to the first that contains more than text."""
         return ()
 
     def _add_text(self, text: str) -> None:

@@ -30,7 +30,7 @@ from bot.texts.text import translatable
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what OpenAI accepts; other names are omitted
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # names that OpenAI accepts; others are omitted
 # In lower case. `model_length` is Mistral's, `max_tokens` Gemini's, `sensitive` Zhipu's.
 _FINISH_REASONS = {
     **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),
@@ -57,7 +57,7 @@ def to_wire(
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
     if stop := collect_stop_strings(prompt):
-        body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer finds the rest
+        body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer covers the rest
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
         {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
@@ -83,7 +83,7 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark up to four cache breakpoints in the prefix that the next prompt will share."""
+    """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
     answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]

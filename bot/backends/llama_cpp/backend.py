@@ -63,7 +63,7 @@ class LlamaCpp(Backend, ConversationMemory):
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, LoadedModel] = {}
-        # By conversation. The prompt counted last is usually sent next, so its rendering is kept.
+        # By conversation: the rendering of the prompt counted last, which is usually sent next.
         self._rendered_prompts: dict[str, tuple[Prompt, RenderedPrompt]] = {}
         self._exit_stack = AsyncExitStack()
         self._load_lock = asyncio.Lock()
@@ -124,7 +124,7 @@ class LlamaCpp(Backend, ConversationMemory):
             loaded = self._models.get(path)
             own = loaded.tokens.template if loaded else await read_model_template(path)
             return await self._renderer.tool_call_format(template, own) is not None
-        except (SettingsError, TemplateError):  # the request itself will report it
+        except (SettingsError, TemplateError):  # the request itself will report the error
             return False
 
     @override
@@ -210,7 +210,7 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        # Asking the engine about each text would take longer than tokenizing the whole prompt.
+        # Asking the engine about each text takes longer than tokenizing the whole prompt.
         token_counter = counter_for_model(prompt.model)
         await token_counter.load()
         return token_counter
@@ -236,7 +236,7 @@ class LlamaCpp(Backend, ConversationMemory):
         self._rendered_prompts.pop(conversation, None)
         for model in self._loaded_models():
             await model.slots.forget(conversation)
-        # models that are not loaded may have files, too
+        # models that are not loaded may have saved slots, too
         delete_saved_slots(self._slots_folder, conversation)
 
     def _find_model_file(self, model: str) -> Path:
@@ -318,7 +318,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log a warning if a template not pinned in the settings adds text to every prompt."""
+    """Warn in the log if a template, unless pinned in the settings, adds text to every prompt."""
     if settings.template_sha256 is not None:
         return
     try:

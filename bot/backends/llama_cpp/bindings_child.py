@@ -66,7 +66,7 @@ class ServedModel:
 
     def __init__(self, llama: Llama, context_tokens: int) -> None:
         self._llama = llama
-        # Unused without `logits_all`, but would add 25 MB or more to each saved state.
+        # Without `logits_all` it is unused, but would add 25 MB or more to each saved state.
         llama.scores = llama.scores[:1]
         self._vocabulary = llama_cpp.llama_model_get_vocab(llama.model)
         self._ends = frozenset(
@@ -157,7 +157,7 @@ class ServedModel:
         self._llama.reset()
 
     def _decode_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode all but the prompt's last batch, and return how many of its tokens were cached."""
+        """Decode the prompt except its last batch; return how many of its tokens were cached."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
@@ -166,7 +166,7 @@ class ServedModel:
         return min(known, len(prompt) - 1)  # a cached last token is decoded again
 
     def _detokenizer(self, request: CompletionRequest) -> Detokenizer:
-        # A control token has no text, so a stop string that is one is matched by its id.
+        # A control token has no text, so as a stop string it is matched by its id.
         stops = {word: self._control_token(word) for word in request.stop}
         preserved = {self._control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
@@ -242,7 +242,7 @@ class BindingsServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot when the model is idle. There is no response while it hangs."""
+        """Describe the only slot once the model is idle; never respond while it hangs."""
         context_tokens = await self._run_in_thread(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 
@@ -297,7 +297,7 @@ class BindingsServer:
                 if not response.prepared:
                     await response.prepare(request)
                 await response.write(_to_event(chunk, len(completion.prompt)))
-            await generating  # raises its exception, if any
+            await generating  # raises the thread's exception, if any
         finally:
             cancelled.set()
         return response

@@ -71,7 +71,7 @@ class Detokenizer:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Add a token before `ended` is set, and return the text that can no longer change."""
+        """Add a token (not after `ended`), and return the text that can no longer change."""
         if token in self._ends:
             self.ended = True
             return self.flush()

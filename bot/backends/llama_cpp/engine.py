@@ -32,14 +32,14 @@ from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
-_MIN_SHIFT_TOKENS = 32  # shorter matching runs are decoded again
+_MIN_SHIFT_TOKENS = 32  # shorter runs of cached tokens are decoded again
 # Prefilling a full context takes half a minute on one core, far longer than on a remote service.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
-# By engine, best first: the package that it needs, and what installing that package does.
+# By engine, best first: the package it needs, and what the installation does.
 _ENGINES = {
     "xllamacpp": ("xllamacpp", "installs it, except on Alpine Linux (musl)"),
     "llama_cpp_python": ("llama_cpp", "compiles it in a few minutes"),
@@ -99,9 +99,8 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
         body["max_tokens"] = request.max_output_tokens
     if request.slot is not None:
         body["id_slot"] = request.slot
-        # After the oldest turns were dropped, the cached tokens behind them are moved instead of
-        # decoded again. Their keys and values still depend on the dropped turns, so only the same
-        # conversation may use them.
+        # After the oldest turns are dropped, the cached tokens behind them are moved, not decoded
+        # again. They still depend on the dropped turns, so only the same conversation may use them.
         body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
     return body
 
@@ -132,7 +131,7 @@ class Engine:
             partial(post_json, self._client),
             ChatCompletionsParser,
             max_retries=0,
-            # never opens: a crashed engine restarts within a second
+            # never opens, because a crashed engine restarts within a second
             new_breaker=partial(CircuitBreaker, share=math.inf, down_seconds=math.inf),
         )
 
@@ -141,7 +140,7 @@ class Engine:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return how many tokens a slot holds, as configured and up to the model's own limit."""
+        """Return how many tokens a slot holds: as configured, at most the model's own limit."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
@@ -199,12 +198,12 @@ class Engine:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Return whether the engine crashed since `restarts` was read. If it hangs, kill it."""
+        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
         try:
-            await self._send("GET", "/slots")  # the decoding thread answers this
+            await self._send("GET", "/slots")  # the decoding thread answers this request
         except EngineFailed:
             self._child.kill()
             await asyncio.sleep(_DETECT_EXIT_SECONDS)

@@ -1,6 +1,6 @@
-"""Queue requests for a local model. The chat or person who was least recently served goes first.
+"""Queue requests for a local model; the least recently served chat or person goes first.
 
-With four or more slots, a busy chat leaves some of them to other chats.
+If there are four or more slots, a busy chat leaves some of them to other chats.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
-_MAX_REMEMBERED = 1000  # the newest chats and people to remember
+_MAX_REMEMBERED = 1000  # chats and people
 _SMOOTHING = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
 
@@ -54,13 +54,13 @@ class FairQueue:
 
     @contextmanager
     def hold_ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Hold a queue place, then a slot; raises `BackendUnavailable` if the queue is full."""
+        """Hold a place in the queue, then a slot; raise `BackendUnavailable` if it is full."""
         self._tickets += 1
         requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, requesters, self._tickets)
         self._waiting.append(ticket)
         self._admit_waiting()
-        # Checked only now: a request may have to wait although a slot is free for other chats.
+        # Checked only now, because a request may have to wait while a slot is free for other chats.
         if not ticket.admitted.is_set() and len(self._waiting) > self._max_waiting:
             self._waiting.remove(ticket)
             raise BackendUnavailable("the model's queue is full", self._full_notice())
@@ -75,7 +75,7 @@ class FairQueue:
             self._admit_waiting()
 
     async def wait_for_admission(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
-        """Wait for a slot; after three seconds, yield the queue position now and then."""
+        """Wait for a slot; after three seconds, yield the queue position from time to time."""
         timeout = _FIRST_NOTICE_SECONDS
         while not ticket.admitted.is_set():
             try:

@@ -24,7 +24,7 @@ TEMPLATE_NOTICE = translatable(
     "This preset's template cannot be used; the bot's operator has to fix it."
 )
 _MAX_QUOTED_CHARS = 40
-# PNG, JPEG, GIF, BMP: what llama.cpp decodes. It would try anything else as audio or video.
+# The formats that llama.cpp decodes as images: PNG, JPEG, GIF, BMP. Others may be audio or video.
 _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
 
 

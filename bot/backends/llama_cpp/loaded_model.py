@@ -34,7 +34,7 @@ from bot.templates.control_tokens import TextSpan, break_control_tokens
 from bot.templates.renderer import RenderedPrompt
 from bot.value_class import value_class
 
-_SEPARATOR = "\n"  # no tokenizer merges it with the text after it
+_SEPARATOR = "\n"  # no tokenizer merges it with following text
 
 
 class Tokenizer:
@@ -114,7 +114,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize texts, each paired with whether it continues the one before without a space."""
+        """Tokenize texts; each has a flag whether it continues the previous one without a space."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
@@ -126,8 +126,7 @@ class Tokenizer:
         """Return the beginning-of-text token that the tokenizer adds, and the ids of a separator.
 
         Both lists may be empty. The separator is needed if the tokenizer adds a space before every
-        text, even in the middle of a prompt. There, the separator is put in front of the text and
-        its ids are removed afterwards.
+        text: inside a prompt, it is put in front of a text, and its ids are removed afterwards.
         """
         if self._added_ids is None:
             plain, separator = await self._engine.tokenize(["x", _SEPARATOR], parse_special=False)
@@ -149,8 +148,8 @@ class Tokenizer:
         return texts
 
 
-_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it, every third answer is a loop
-_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # what so small a model writes beyond that is useless
+_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without this, every third answer is a loop
+_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # beyond that, so small a model writes nothing useful
 
 
 @value_class
@@ -235,7 +234,7 @@ class LoadedModel:
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stop_strings(self, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return the stop strings for the engine. Those that end reasoning are left out."""
+        """Return the stop strings for the engine, without those that end reasoning."""
         closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)

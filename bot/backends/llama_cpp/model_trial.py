@@ -33,7 +33,7 @@ async def measure_model(
 ) -> str:
     """Load a model and return a line about its speed.
 
-    Raises `SettingsError` if it does not fit into memory, `BackendUnavailable` if it fails.
+    Raises `SettingsError` if the model is too large, and `BackendUnavailable` if it fails.
     """
     metadata = read_metadata(model)
     if metadata.is_projector:

@@ -16,20 +16,20 @@ from bot.ports import Clock
 
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
-_MIN_SAVED_TOKENS = 64  # decoding fewer again is as fast as loading them
+_MIN_SAVED_TOKENS = 64  # fewer tokens are decoded as fast as they are loaded
 _SAVE_ALL_TIMEOUT_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # times the prefix: a longer state is not worth copying
+_MAX_STATE_TO_PREFIX = 16  # a state of more times the prefix's length is not worth copying
 
 
 class SlotOwner(NamedTuple):
-    """A character in a conversation, with its own slot as characters share no prompt prefix."""
+    """A character in a conversation; each needs its own slot, because prompt prefixes differ."""
 
     conversation: str
     character: str
 
 
 class SlotStore:
-    """The saved slots of one model. Old files are deleted, also if all together are too large."""
+    """The saved slots of one model; deletes old files, and the oldest if all are too large."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
@@ -103,7 +103,7 @@ def _hash(text: str) -> str:
 
 def _read_ids(path: Path) -> "array[int]":
     ids = array("i")
-    with suppress(OSError, ValueError):  # without its ids, a slot can still serve its owner
+    with suppress(OSError, ValueError):  # even without its ids, a slot can serve its owner
         ids.frombytes(path.read_bytes())
     return ids
 
@@ -112,7 +112,7 @@ def _read_ids(path: Path) -> "array[int]":
 class _SlotState:
     number: int
     owner: SlotOwner | None = None
-    """None: the slot is free, but its tokens may still serve as a prefix for others."""
+    """None: the slot is free, but others may still reuse its tokens as a prefix."""
     conversation: str = ""
     """The conversation whose text is in the slot, even if it has no owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
@@ -201,7 +201,7 @@ class SlotPool:
             if slot.to_erase and not slot.busy:
                 try:
                     await self._engine.erase_slot(slot.number)
-                except EngineFailed as error:  # if it crashed, the slot is empty anyway
+                except EngineFailed as error:  # after a crash, the slot is empty anyway
                     _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
                 else:
                     slot.to_erase = False
@@ -254,7 +254,9 @@ class SlotPool:
             try:
                 part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
-                if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
+                if (
+                    tokens >= _MIN_SAVED_TOKENS
+                ):  # fewer tokens than the prompt if prefill was stopped
                     self._store.commit_file(part, slot.owner, slot.ids[:tokens])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))

@@ -65,7 +65,7 @@ _BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
     ToolCallFormat.SECTION: (_SECTION,),
     ToolCallFormat.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
 }
-"""The markers that start a call. In a form that is not listed, the whole answer is a call."""
+"""The markers that start a call; in the unlisted format, the whole answer is a call."""
 
 _TEXT_UNLESS_READ: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
@@ -251,7 +251,7 @@ class WrittenCallParser:
         self._written += text
         if len(self._written) <= _MAX_CHARS:
             return ""
-        if self._form is ToolCallFormat.BARE:  # too long for a call: the JSON is the answer
+        if self._form is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
             shown, self._written = self._written, ""
             self._is_calling, self._is_answering = False, True
             return shown
@@ -294,7 +294,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools, left out above 1/3 of the context, and the results, cut to 1/6 of it."""
+    """Return the tools (none above 1/3 of the context) and the results, cut to 1/6 of it."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:

@@ -36,9 +36,9 @@ def main() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given["threads"]
     params.n_parallel = parallel = given.get("parallel", 1)
     params.n_ctx = given["context_tokens"] * parallel  # the server divides it among the slots
-    params.fit_params = False  # would load the model twice to guess settings given here
-    # The backend saves slots itself. With a cache of its own, the server would empty slots without
-    # notice, and keep forgotten conversations.
+    params.fit_params = False  # it would load the model twice to guess settings that are given here
+    # The backend itself saves slots. With its own cache, the server would empty slots unnoticed,
+    # and keep forgotten conversations.
     params.cache_ram_mib = 0
     params.ui = False
     # Prompts arrive rendered. The server must not run the model's own template: it is not trusted.
@@ -60,7 +60,7 @@ def main() -> None:
 
 def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
     params.mmproj.path = given.get("projector", "")
-    params.kv_unified = False  # slots that share a cache lose their prefixes
+    params.kv_unified = False  # slots that share one cache lose their prefixes
     params.n_gpu_layers = choose_gpu_layer_count(_count_gpus(), given["gpu_layers"])
     if "projector" in given:  # some models need a whole image in one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0

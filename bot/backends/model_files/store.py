@@ -63,7 +63,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Make sure that a model exists, downloading the default one; raises `SettingsError`."""
+    """Check that a model exists; download the default model if needed; raise `SettingsError`."""
     if _is_default_model(model, settings):
         await pull_default_model(data_dir, progress)
     else:
@@ -95,7 +95,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 
 
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
-    """Return the file of a model ("default", name, or path); raises `SettingsError` if missing."""
+    """Return the file of a model ("default", name, or path); raise `SettingsError` if missing."""
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:

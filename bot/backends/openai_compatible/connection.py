@@ -47,7 +47,7 @@ RESPONSE = "troupe_response"
 _DEFAULTS: Mapping[str, object] = {
     "max_retries": 0,
     "security": {"bearer_auth": True},
-    "idempotency_key": "-",  # not sent; without it, the client generates one
+    "idempotency_key": "-",  # never sent, but without it the client generates a key
     # Without these, the client copies its defaults for each request.
     "params": {},
     "post_parser": not_given,
@@ -66,7 +66,7 @@ class OpenAIConnection(KeyedConnection):
         self._headers = _headers(settings, key)
         self._client = _make_client(settings, key)
         is_merged = isinstance(self._client, AsyncAzureOpenAI)
-        # With a complete URL, the client spends half as much time on URLs.
+        # Given a complete URL, the client spends half as much time on URLs.
         self._root = "" if is_merged else str(self._client.base_url).removesuffix("/")
 
     @override
@@ -180,7 +180,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
 def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
-        # The client would read these from the environment, for OpenAI's own service.
+        # Otherwise the client reads these, meant for OpenAI's own service, from the environment.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
         # The client would send a description of this machine.
@@ -221,7 +221,7 @@ class OneServerClient(httpx2.AsyncClient):
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """Sends httpx requests through Troupe's client; the read timeout is for the whole response."""
+    """Sends httpx requests through Troupe's client; the read timeout limits the whole response."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -244,7 +244,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         is_error = response.status >= HTTPStatus.MULTIPLE_CHOICES
         return httpx2.Response(
             response.status,
-            # The client reads the headers of errors only. It must not decompress: bombs.
+            # The client reads only errors' headers. It must not decompress, because of zip bombs.
             headers={
                 name: each
                 for name, each in response.headers.items()

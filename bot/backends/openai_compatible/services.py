@@ -28,7 +28,7 @@ def is_azure(provider: str, address: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return the base URL, API version, and deployment in an Azure address, old or new style."""
+    """Return the base URL, API version, and deployment in an old or new Azure address."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
@@ -76,14 +76,11 @@ class KnownService:
 
 
 def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the fields that describe quirks from a catalog entry, and return them."""
+    """Remove the quirks from a catalog entry, and return them as fields of `Quirks`."""
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
-        quirks["renamed"] = {
-            **dict.fromkeys(_LIMITS - {limit}, limit),
-            **quirks.get("renamed", {}),
-        }
+        quirks["renamed"] = {**dict.fromkeys(_LIMITS - {limit}, limit), **quirks.get("renamed", {})}
     if roles := given.pop("roles", None):
         quirks["accepts"] = _ROLE_ORDERS[roles]
     return quirks
