@@ -1,4 +1,4 @@
-"""Embed texts with a GGUF model; llama.cpp runs it in a child process from the first text on."""
+"""Embed texts with a GGUF model, which llama.cpp runs in a child process from the first text on."""
 
 import asyncio
 import os
@@ -90,7 +90,7 @@ class GgufEmbedder(Embedder):
             "model": self._model,
             "pooling": self._pooling,
             "context_tokens": MAX_TEXT_TOKENS,
-            "threads": max(1, (os.cpu_count() or 1) // 2),  # the rest is for a chat model's engine
+            "threads": max(1, (os.cpu_count() or 1) // 2),  # leaves cores for a chat model
         }
         return run_unix_server(
             f"the embedding engine of {self._model.stem}",

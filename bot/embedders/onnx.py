@@ -80,7 +80,7 @@ def _model_file(path: Path) -> Path:
         found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
         if not found:
             raise SettingsError(f"{_SETTING}: there is no .onnx file in {path}")
-        # There may be variants for other hardware besides model.onnx.
+        # Besides model.onnx, there may be variants for other hardware.
         return next((file for file in found if file.name == "model.onnx"), found[0])
     return path
 

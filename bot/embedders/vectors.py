@@ -11,7 +11,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The most tokens per text: half a second on one core, and the most that small models allow."""
+"""The maximum number of tokens per text: small models' limit, and half a second on one core."""
 
 _BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens

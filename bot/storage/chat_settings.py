@@ -1,4 +1,4 @@
-"""Chat settings in SQL, cached because every message reads them and few change them."""
+"""Chat settings in SQL, with a cache, because every message reads them."""
 
 import json
 import math
@@ -30,7 +30,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
             if before != after:  # a repeated command changes nothing
                 action = f"{'reset' if value is None else 'set'} {key}"
-                if key.startswith(CHARACTER_KEY):  # without its description
+                if key.startswith(CHARACTER_KEY):  # omit the description
                     before, after = (one.partition(" ")[0] for one in (before, after))
                 yield SQL["record_change"].query(
                     asdict(AuditEntry(at, by, action, scope, before, after))
@@ -66,16 +66,16 @@ def _conversation_of(scope: str) -> str:
 
 CHAT_SETTINGS = "chat_settings"
 _MAX_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
-_UNCERTAIN_SECONDS = 60.0
-"""A failed write may still be committed for this long; statements end within 20 s."""
+_MAX_COMMIT_SECONDS = 60.0
+"""How long a failed write may still be committed; statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
     """Caches the settings of scopes until a signal says that a scope has changed.
 
-    Cached values expire after `max_age_seconds`, because signals may be lost. If it is None, they
-    never expire, because no other process writes.
+    Cached values expire after `max_age_seconds`, because signals may be lost. None: they never
+    expire, because no other process writes.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
-        # the settings of each scope, and when they were read
+        # each scope's settings, and when they were read
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncertain: dict[str, float] = {}  # scopes not to cache, and until when
         self._changes = 0
@@ -103,7 +103,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
             if not is_committed:  # a write that failed or was cancelled may still be committed
                 now = self._clock.monotonic()
                 self._uncertain = {one: end for one, end in self._uncertain.items() if end > now}
-                self._uncertain[scope] = now + _UNCERTAIN_SECONDS
+                self._uncertain[scope] = now + _MAX_COMMIT_SECONDS
             self._signals.publish(CHAT_SETTINGS, [scope])
 
     @override
@@ -129,7 +129,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        """Drop, in all processes, cached texts in which people describe themselves."""
+        """Drop people's cached self-descriptions in all processes."""
         self._signals.publish(CHAT_SETTINGS, [conversation])
 
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:

@@ -1,7 +1,6 @@
-"""Encode columns with people's or characters' texts: plain, or encrypted and marked.
+"""Encode columns with people's or characters' texts: as plain text, or encrypted and marked.
 
-A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
-off::
+A mark distinguishes the two, so that both kinds can coexist while encryption is turned on or off::
 
     Hello                                plain text
     <mark>3f9c0a71:gAAAAABpKZ1...        encrypted: the key's id, and the Fernet token
@@ -28,7 +27,7 @@ class TextEncryption:
     encryption_keys: Sequence[str] = ()
     """The encryption keys, newest first."""
     is_on: bool = False
-    """Whether new texts are encrypted; encrypted texts can be read in any case."""
+    """Whether new texts are encrypted; texts that are already encrypted stay readable."""
     keys_file: Path | None = None
     """A file with some of the keys, which may be replaced while the service runs."""
 
@@ -79,7 +78,7 @@ class TextCodec:
 
 
 class PassThroughCodec(TextCodec):
-    """Leaves all values as stored, for copying whole rows."""
+    """Leaves stored values unchanged, to copy whole rows."""
 
     @override
     def encode(self, plain: Any) -> Any:

@@ -69,7 +69,7 @@ class Conversations(StoredTurns):
     async def claim_next(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        """Claim those conversations in `keys` that are ready; return each with its next message.
+        """Claim the ready conversations among `keys`; return each with its next message.
 
         A claim invalidates all earlier claims of the conversation. If an earlier attempt at the
         message was not finished, its process has crashed, and the recorded `AttemptState` tells
@@ -107,7 +107,7 @@ class Conversations(StoredTurns):
     async def _find_first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the first readable message from `stored` on; make others dead letters."""
+        """Return the first readable message from `stored` on; make unreadable ones dead letters."""
         while stored is not None:
             try:
                 return _to_message(stored)
@@ -174,7 +174,7 @@ class Conversations(StoredTurns):
     def load_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return messages waiting after `message`, up to an event that must be processed alone."""
+        """Return the messages waiting after `message`, up to an event that is processed alone."""
         asked = {"of": claim.conversation, "newer_than": message.newest_message.id, "most": limit}
         messages: list[InboxMessage] = []
         for *columns, attempt in (yield SQL["following_messages"].query(asked)):
@@ -183,12 +183,12 @@ class Conversations(StoredTurns):
                 break
             try:
                 messages.append(_to_message(stored))
-            except Undecodable:  # it becomes a dead letter later
+            except Undecodable:  # an unreadable message becomes a dead letter later
                 break
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the current session's newest turns; works even if the claim is outdated."""
+        """Return the current session's newest turns, even if the claim is outdated."""
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -240,13 +240,13 @@ class Conversations(StoredTurns):
         return OpenedPart(number, taken)
 
     async def finish(
-        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, begin_next: bool = True
     ) -> FinishedTurn:
         """Mark a message and those gathered with it as answered, and store its result.
 
-        Answers are only sent by this method. A part whose message was already queued is edited to
-        its final text, or deleted if the result has no such part. Then the next message is begun;
-        if there is none or `go_on` is false, the conversation is released.
+        Only this method sends answers. If a part's message was already queued, it is edited to its
+        final text, or deleted if the result lacks the part. Then the next message begins; if there
+        is none or `begin_next` is false, the conversation is released.
         """
         at = current_moment(self._clock)
         rows = finishing.FinishedRows(
@@ -261,7 +261,7 @@ class Conversations(StoredTurns):
             ],
             answer=finishing.to_part_changes(message, result),
             result=result,
-            go_on=go_on,
+            begin_next=begin_next,
         )
         deleted = result.change.deleted if result.change else ()
         if deleted:

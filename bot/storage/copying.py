@@ -21,13 +21,13 @@ COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_r
 """All tables except the one that records the oldest supported revision."""
 
 _ROWS_PER_PAGE = 500
-_SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
-"""A process counts as running if its last report is younger than this."""
+_MAX_REPORT_AGE_SECONDS = 3 * HEARTBEAT_SECONDS
+"""A process with a younger report than this counts as running."""
 
 
 Row = Mapping[str, Any]
 Report = Callable[[str, int], None]
-"""Called with each table's name and number of rows."""
+"""A function that gets each table's name and number of rows."""
 
 
 async def copy_rows(source: Database, target: Database, report: Report) -> int:
@@ -35,7 +35,7 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
             "a Troupe process uses this database, or was killed less than "
-            f"{_SEEN_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
+            f"{_MAX_REPORT_AGE_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
         )
     for table in COPIED_TABLES:
         await _check_that_rows_are_equal(target, source, table)
@@ -156,7 +156,7 @@ def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     If no process writes to the database (`is_written` is false), its folder may be read-only.
     Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
-    for end in ("", "-wal", "-shm"):  # left by an interrupted copy
+    for end in ("", "-wal", "-shm"):  # from an interrupted copy
         Path(f"{copy}{end}").unlink(missing_ok=True)
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     address = database.resolve(strict=True).as_uri()
@@ -165,7 +165,7 @@ def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
         contextlib.closing(sqlite3.connect(f"{address}?{mode}", uri=True)) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
-        source.backup(target)  # in one step; readers do not block writers
+        source.backup(target)  # in one step, because readers do not block writers
         target.execute("PRAGMA journal_mode=DELETE")  # a single file, without a log
         (found,) = target.execute("PRAGMA integrity_check").fetchone()
         if found != "ok":

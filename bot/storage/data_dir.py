@@ -1,8 +1,8 @@
 """The data directory: all of an installation's files.
 
-If it contains the database, at most one service uses it at a time, beside at most one process that
-chats in a terminal: the two share the database and the models, but work on different conversations.
-Processes whose database is elsewhere share the directory, and replace its files atomically.
+If it contains the database, it is used by at most one service and one terminal chat at a time.
+These two share database and models, but process different conversations. Processes whose database
+is elsewhere share the directory, and replace its files atomically.
 """
 
 import contextlib

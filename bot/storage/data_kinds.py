@@ -1,4 +1,4 @@
-"""The kinds of stored data: where, for how long, and which statements delete them."""
+"""The kinds of stored data: where and how long they are kept, and which statements delete them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class DataKind:
     kept: str
     tables: tuple[str, ...] = ()
     place: str = ""
-    """Where it is stored, if outside the database."""
+    """The place where it is stored, if not in the database."""
     readers: str = "operators"
     encrypted: str = ""
     """What is encrypted; empty if that depends on the settings."""

@@ -1,8 +1,8 @@
 """Open a database, SQLite or PostgreSQL, upgrade its tables, and run units of work.
 
-While processes are upgraded one by one, two versions share the tables. So an upgrade only adds
-tables and columns (CONTRIBUTING.md). An older version keeps running, and can even restart, as long
-as its own revision is not below the oldest supported revision recorded by the upgrade.
+While processes are upgraded one by one, two versions share the tables, so an upgrade only adds
+tables and columns (CONTRIBUTING.md). An upgrade records the oldest supported revision; an older
+version runs, and can restart, if its revision is not below that one.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
-_READ_ONLY = "25006"
-# Enough to notice at the start that the key of recent texts is missing.
-_NEWEST_TEXTS = [
+_READ_ONLY_STATE = "25006"
+# They show at the start whether the encryption key of recent texts is missing.
+_NEWEST_TEXT_QUERIES = [
     Statement(
         f"SELECT {', '.join(one.name for one in columns)} FROM {table.name}"
         f" ORDER BY {', '.join(f'{one.name} DESC' for one in table.primary_key)} LIMIT 1"
@@ -47,16 +47,16 @@ _NEWEST_TEXTS = [
     for table in metadata.sorted_tables
     if (columns := encryptable_columns(table))
 ]
-_PING, _NOW = Statement("SELECT 1"), Statement("SELECT :now")
+_PING_QUERY, _TIME_QUERY = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
-"""Attempts to truncate the log; each waits as long as SQLite waits for a lock."""
+"""Attempts to truncate the log; each takes up to SQLite's timeout for locks."""
 
 
 class Database:
     """Runs units of work; `read` and `write` run functions that use SQLAlchemy.
 
     All methods raise `StoreError` if the database fails. A unit that writes may run twice, so it
-    must not do anything but SQL.
+    must do nothing but SQL.
     """
 
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
@@ -96,11 +96,11 @@ class Database:
 
     async def ping(self) -> None:
         """Check that the database responds; raises `StoreError`."""
-        await self.fetch(_PING)
+        await self.fetch(_PING_QUERY)
 
     async def now(self, clock: Clock) -> float:
         """Return the time used for leases, in Unix seconds; on PostgreSQL, the server's time."""
-        [[now]] = await self.fetch(_NOW, now=clock.now())
+        [[now]] = await self.fetch(_TIME_QUERY, now=clock.now())
         return float(now)
 
     async def truncate_log(self) -> None:
@@ -115,7 +115,7 @@ class Database:
     async def check_keys(self) -> None:
         """Check that the newest texts can be decrypted; raises `SettingsError` if a key is gone."""
         try:
-            newest = [await self.fetch(one) for one in _NEWEST_TEXTS]
+            newest = [await self.fetch(one) for one in _NEWEST_TEXT_QUERIES]
         except UnknownEncryptionKey as error:
             raise SettingsError(f"{error}. Nothing was changed") from None
         if any(isinstance(text, Undecodable) for rows in newest for row in rows for text in row):
@@ -144,7 +144,7 @@ class Database:
 
 @value_class
 class Moment:
-    """When a unit of work started, by this process's clocks."""
+    """The start of a unit of work, by this process's clocks."""
 
     now: float
     """In Unix seconds; PostgreSQL uses its own clock instead."""
@@ -325,7 +325,7 @@ async def _translate_errors(work: Awaitable[T]) -> T:
 def translate_error(error: Exception) -> StoreError:
     """Convert a driver's error; raise the result `from None` to hide SQL values in tracebacks."""
     origin = getattr(error, "orig", None) or error
-    if getattr(origin, "sqlstate", None) == _READ_ONLY:
+    if getattr(origin, "sqlstate", None) == _READ_ONLY_STATE:
         return StoreError(
             "the database is read-only, like a standby or a server in recovery: "
             "use the primary's address, or end the recovery (`SELECT pg_promote()`)"
@@ -347,7 +347,7 @@ def _suggest_remedy(url: URL, sql_state: str | None) -> str:
 
 
 def _checkpoint(connection: Connection) -> bool:
-    """Write back and truncate SQLite's log; return True if a reader prevented this."""
+    """Write back and truncate SQLite's log; return whether a reader prevented this."""
     busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(busy)
 

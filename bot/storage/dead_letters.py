@@ -30,7 +30,7 @@ class DeadLetters(ClockStore):
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return distinct reasons why recent messages to a channel (lane) were not delivered."""
+        """Return distinct reasons why recent messages to a chat (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 

@@ -1,7 +1,7 @@
 """Webhook events, derived from rows that are stored for other reasons.
 
-A cursor per kind of event marks the last sent row. After a crash, an event may be sent again with
-the same id.
+A cursor per kind of event marks the last row sent as an event. After a crash, an event may be sent
+again with the same id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from bot.storage.statements import SQL, Rows, Unit
 from bot.telemetry.logs import ERROR_NOTES
 from bot.value_class import value_class
 
-_CURSOR = "events:"
-_BEGUN = "events begun:"
-_LISTED = 50
-_COMMIT_SECONDS = 60.0
+_SENT_PREFIX = "events:"
+_BEGUN_PREFIX = "events begun:"
+_MAX_LISTED = 50
+_MAX_TRANSACTION_SECONDS = 60.0
 """The maximum duration of one of our transactions."""
-_WRITE_SECONDS = 2.0
-"""The maximum time from assigning a row's id to the first write of its transaction."""
+_MAX_SECONDS_TO_WRITE = 2.0
+"""The maximum time between the assignment of a row's id and its transaction's first write."""
 DRILL_PLATFORM = "drill"
 """The platform name of the deletion drill (bot/service/drill.py), which causes no events."""
 
@@ -54,7 +54,7 @@ class EventLog(ClockStore):
 
     @reading
     def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
-        """Return up to `most` rows after a position, in order, that no later commit precedes."""
+        """Return up to `most` rows after a position, between which no other commit can insert."""
         rows = yield from _rows_after(kind, position, most)
         return [_read_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 
@@ -63,33 +63,33 @@ class EventLog(ClockStore):
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
-            for prefix in (_CURSOR, _BEGUN):
+            for prefix in (_SENT_PREFIX, _BEGUN_PREFIX):
                 begun = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
                 yield SQL["begin_cursor"].query(begun)
-        return (yield from _read_positions(_CURSOR))
+        return (yield from _read_positions(_SENT_PREFIX))
 
     @transaction
     def advance(self, kind: EventKind, position: float) -> Unit[None]:
-        values = {"name": f"{_CURSOR}{kind}", "reached": repr(position)}
+        values = {"name": f"{_SENT_PREFIX}{kind}", "reached": repr(position)}
         yield SQL["advance_cursor"].query(values)
 
     def _is_settled(self, row: Sequence[Any]) -> bool:
-        """Return whether all earlier rows are visible; PostgreSQL may commit lower ids later."""
+        """Return whether all earlier rows are visible; PostgreSQL may still commit lower ids."""
         _, at, has_no_older_transaction, *_ = row
-        seconds = _WRITE_SECONDS if has_no_older_transaction else _COMMIT_SECONDS
+        seconds = _MAX_SECONDS_TO_WRITE if has_no_older_transaction else _MAX_TRANSACTION_SECONDS
         return self._database.is_sqlite or self._clock.now() - at > seconds
 
     @reading
     def list_recent(self) -> Unit[Sequence[EventRow]]:
-        """Return recent events, newest first; none if events were never turned on."""
+        """Return recent events, newest first, or nothing if events were never turned on."""
         found = []
-        begun = yield from _read_positions(_BEGUN)
-        for kind, position in (yield from _read_positions(_CURSOR)).items():
-            back = 86_400.0 if kind is EventKind.FEEDBACK else _LISTED  # seconds, or rows
-            rows = yield from _rows_after(kind, max(begun[kind], position - back), 2 * _LISTED)
+        begun = yield from _read_positions(_BEGUN_PREFIX)
+        for kind, position in (yield from _read_positions(_SENT_PREFIX)).items():
+            back = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED  # seconds, or rows
+            rows = yield from _rows_after(kind, max(begun[kind], position - back), 2 * _MAX_LISTED)
             read = [_read_row(kind, *row) for row in rows]
             found += [replace(one, is_sent=one.position <= position) for one in read if one.data]
-        return sorted(found, key=lambda one: -one.at)[:_LISTED]
+        return sorted(found, key=lambda one: -one.at)[:_MAX_LISTED]
 
     async def installation(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""
@@ -112,7 +112,7 @@ def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: 
     match kind:
         case EventKind.ANSWERED:
             turn, conversation, preset, provider, model, read, written, cost = columns
-            # Without a turn, it is the usage of a summary or recap.
+            # A receipt without a turn is the usage of a summary or recap.
             if turn and not _belongs_to_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}

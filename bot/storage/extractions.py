@@ -1,8 +1,8 @@
 """Record up to which turn each conversation was searched for memories.
 
-Turns have ascending ids. `memory_read_to` is the newest turn that was read; changing an earlier
+Turns have ascending ids. `memory_read_to` is the newest turn that was read; a change of an earlier
 turn lowers it (histories.py), so that the change is read. `memory_asked_to` was the newest turn
-when a model was last asked, with any outcome; it limits how often models are asked.
+when a model was last asked, even in vain; it limits how often models are asked.
 """
 
 import json
@@ -28,7 +28,7 @@ class UnreadTurns:
 
     @property
     def exchanges(self) -> int:
-        """How many questions were answered since a model was last asked for memories."""
+        """The number of questions answered since a model was last asked for memories."""
         count, is_asked = 0, False
         for one in self.turns:
             if one.id <= self.asked_to or one.turn.observed:
@@ -46,7 +46,7 @@ class SqlExtractions(Store):
         """Return the turns not searched for memories yet; none if the conversation is missing."""
         of = {"of": conversation_key}
         state = yield SQL["extraction_state"].query(of)
-        # Apart, else small talk would push the exchanges out.
+        # Separate queries, so that small talk does not displace the exchanges.
         addressed = yield SQL["unread_turns"].query({**of, "is_observed": False})
         observed = yield SQL["unread_turns"].query({**of, "is_observed": True})
         rows = sorted([*addressed, *observed], key=lambda row: row[0])
@@ -68,12 +68,12 @@ class SqlExtractions(Store):
         read_to: int,
         notes: Sequence[CheckedNote] = (),
     ) -> Unit[None]:
-        """Store notes, and `read_to` (or the turn before the first changed one) as the last read.
+        """Store notes, and record the turns up to `read_to` as read, in one transaction.
 
-        Both in one transaction, else a killed process would ask for the same notes again.
+        If a turn was changed meanwhile, only the turns before it are recorded as read.
         """
         of = {"of": conversation_key}
-        yield SQL["locked_session"].query(of)  # else a turn may be changed meanwhile
+        yield SQL["locked_session"].query(of)  # so that no turn can be changed meanwhile
         for one in notes:
             yield from memories.add(one.memory, [one.source], one.ends_vector)
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_to])

@@ -27,7 +27,7 @@ from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
 _MESSAGE_COLUMNS = 7
-"""How many columns a database function returns for a `NextMessage`."""
+"""The number of columns that a database function returns for a `NextMessage`."""
 
 
 @value_class
@@ -45,17 +45,17 @@ class NextMessage:
 
 @value_class
 class PartChanges:
-    """Outbox rows that make a turn's messages on the platform match its answer."""
+    """The outbox rows that make a turn's messages on the platform match its answer."""
 
     common: dict[str, Any]
     """The columns that all rows share: turn, platform, bot_id, chat, thread, lane,
     reply_to."""
     changes: Sequence[dict[str, Any]]
-    """Each row's other columns; `opened` tells whether the row is for an already queued part."""
+    """Each row's other columns; `opened`: whether the row is for an already queued part."""
     parts: Sequence[int]
     """The numbers of the final parts; messages of parts that are not listed are deleted."""
     may_be_opened: bool
-    """Whether parts of this turn may have been queued before the answer was finished."""
+    """Whether parts of this turn may have been queued before the answer was complete."""
 
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
@@ -63,7 +63,7 @@ class PartChanges:
         return self._build_rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows to queue if the parts replace the messages `targets`, in order.
+        """Return the rows to queue if the parts replace the messages `targets` in order.
 
         Files are neither replaced nor replacements: old ones are deleted, and new ones are sent.
         """
@@ -100,7 +100,7 @@ class FinishedRows:
     receipts: Sequence[dict[str, Any]]
     answer: PartChanges
     result: TurnResult
-    go_on: bool
+    begin_next: bool
     """Whether to begin the next message; otherwise the conversation is released."""
 
 
@@ -111,7 +111,7 @@ def open_part(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
-    """Queue a part of an unfinished answer; reserve it for sending if none waits before it."""
+    """Queue a part of an unfinished answer; reserve it for sending if it is first in the queue."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.sender_values(sender)}
         [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
@@ -174,11 +174,11 @@ def _finish_by_steps(
         name = "drop_feedback" if given.is_removed else "keep_feedback"
         yield SQL[name].query({**asdict(given), "at": at.now})
     taken = yield from _queue_answer(rows, sender, at)
-    if rows.result.change is not None:  # after locking the lane, because it changes outbox rows
+    if rows.result.change is not None:  # after locking the lane, because this changes outbox rows
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
     if is_settled:
         return None, taken
-    if rows.go_on:
+    if rows.begin_next:
         return (yield from begin_next_message(claim)), taken
     yield from release(claim)
     return None, taken
@@ -187,7 +187,7 @@ def _finish_by_steps(
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
-    if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
+    if dialect == "sqlite" and rows.begin_next and not rows.result.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, held), held[0][1] is None
@@ -219,7 +219,7 @@ def _finish_values(
         **claim_values(claim),
         "messages": rows.messages,
         "new_session": rows.result.new_session,
-        "go_on": rows.go_on,
+        "go_on": rows.begin_next,
         **_range_values(rows.result.removes, "removed"),
         **_range_values(rows.result.supersedes, "superseded"),
         "turns": rows.turns,
@@ -263,7 +263,7 @@ def _require_locked_session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def begin_next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin and return the oldest message; if there is none, release the conversation."""
+    """Begin and return the oldest waiting message; if there is none, release the conversation."""
     rows = yield SQL["begin_next_message"].query(of=claim.conversation)
     if rows:
         return NextMessage(*rows[0])
@@ -340,7 +340,7 @@ def _row_change(
 
 
 def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Return the part, marked as a response if it is the first reply to a native command."""
+    """Mark a part as the response if it is the first reply to a native command."""
     incoming = message.incoming
     is_command = incoming.interaction is not None and not isinstance(incoming, ButtonPress)
     is_response = part.part == 0 and is_command

@@ -1,8 +1,8 @@
 """Find and delete the stored data of a person or a channel.
 
-Deletions are also recorded in a file next to the database, so that restoring a backup does not
-bring anything back. Each line is a JSON object with ids and a time, without any texts. It is
-written before the transaction that deletes.
+Deletions are also recorded in a file next to the database, so that they can be repeated after a
+backup is restored. Each line is a JSON object with ids and a time, without any texts. It is written
+before the transaction that deletes.
 """
 
 import json
@@ -85,7 +85,7 @@ def _read_tombstone_file(file: Path) -> Iterator[Tombstone]:
         return
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}") from error
-    # Text after the last line break was not written completely when the process died.
+    # Text after the last line break is incomplete, because the process died while writing.
     for number, line in enumerate(lines[:-1], 1):
         try:
             yield msgspec.json.decode(line, type=Tombstone)
@@ -168,11 +168,11 @@ class PersonalData(RecordingStore):
     @reading
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
-        person, anywhere = {"person": person_id}, _of_scopes(person_id)
+        person, anywhere = {"person": person_id}, _scopes_of(person_id)
         messages: dict[object, Mapping[str, str]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person)
         for id_, key, turn in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
-            channel = parse_address(key).channel  # branches contain copies
+            channel = parse_address(key).channel  # branches contain copies of turns
             place = id_ if turn.message_id is None else (channel, turn.message_id)
             line = {"conversation": key, "at": turn.at.isoformat(), "text": turn.text}
             messages.setdefault(place, line)
@@ -206,8 +206,8 @@ class PersonalData(RecordingStore):
 
     @reading
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
-        """Return scope and key of each setting that is deleted with the person's messages."""
-        rows = yield SQL["settings_of_person"].query({"person": person_id, **_of_scopes(person_id)})
+        """Return the scope and key of each setting that is deleted with the person's messages."""
+        rows = yield SQL["settings_of_person"].query({"person": person_id, **_scopes_of(person_id)})
         uses = _find_character_settings(
             person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
         )
@@ -215,24 +215,24 @@ class PersonalData(RecordingStore):
 
     @reading
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return the conversations with deletions since a time, by the number of the deletion."""
+        """Return the conversations with deletions since a time, by the deletion's number."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
-def _of_scopes(person_id: str) -> Mapping[str, str]:
-    """Return the range of scopes that contain a person's settings for single places."""
+def _scopes_of(person_id: str) -> Mapping[str, str]:
+    """Return the bounds of the scopes with a person's settings for single places."""
     return {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
 
 
 def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]:
-    """Return scope and key of each setting that refers to a character of this owner."""
+    """Return the scope and key of each setting that refers to a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
     own = f"{owner}{OWNER_SEPARATOR}"
     return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person wrote an event or, if it is unreadable, their id occurs in it."""
+    """Return whether a person wrote an event; in an unreadable event, search for their id."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
@@ -266,7 +266,7 @@ async def request_deletion(
 ) -> None:
     """Ask the workers to delete conversations, or a person's messages in them.
 
-    `changed` lists scopes with deleted settings, which the workers drop from their caches.
+    `changed` lists scopes with deleted settings, so that the workers drop them from their caches.
     """
     name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
     requests = create_forget_requests(keys, name, person, at, changed)

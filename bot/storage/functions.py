@@ -26,7 +26,7 @@ class PostgresFunction:
             lists={one for one, type_ in types.items() if type_ == "bytea[]"},
             tables={one for one, type_ in types.items() if type_ == "json"},
         )
-        """The statement that calls the function, with the parameters by name, without "_"."""
+        """The statement that calls the function; values have the parameters' names without "_"."""
 
 
 def _expand_included(name: str, given: str) -> str:
@@ -65,6 +65,6 @@ def install_functions(connection: Connection) -> None:
     existing = set(connection.execute(_EXISTING, names).scalars())
     missing = [one for one in FUNCTIONS.values() if one.name not in existing]
     if missing:
-        connection.execute(_LOCK)  # creating the same function twice at once fails
+        connection.execute(_LOCK)  # two processes cannot create the same function at once
         for one in missing:
             connection.exec_driver_sql(one.definition)

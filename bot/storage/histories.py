@@ -69,20 +69,20 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_failed_questions(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
-        """Return unanswered questions and menus after the newest answer, newest first."""
+        """Return the unanswered questions and menus after the newest answer, newest first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
         return [_to_stored(row) for row in rows]
 
     @transaction
     def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and their answers, or of all if nobody else wrote."""
+        """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
             return [row[0] for row in (yield SQL["all_turns"].query(asked))]
         # An answer's parent is its question or a previous answer; versions share a parent.
         gone: set[int] = set()
         answered_together: set[int] = set()
-        is_asking = False  # whether they wait for an answer
+        is_asking = False  # whether the person waits for an answer
         for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(asked)):
             if speaker is None:
                 is_asking = False

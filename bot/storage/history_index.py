@@ -15,7 +15,7 @@ class SqlHistoryIndex(Store):
 
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
-        """Return the conversation of a received event, or None if not stored any more."""
+        """Return the conversation of a received event, or None if the event is no longer stored."""
         return (yield from _find_received(address, external_key))
 
     @reading
@@ -107,7 +107,7 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether no messages follow a turn, except answers to the event `answered`."""
+    """Return whether only answers to the event `answered` follow a turn, if anything."""
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

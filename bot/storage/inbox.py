@@ -13,7 +13,7 @@ from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
 from bot.storage.statements import SQL, Unit, to_dict
 
-_LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
+_ROW_COLUMNS = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 
 
 class SqlInbox(ClockStore, Intake):
@@ -41,10 +41,10 @@ class SqlInbox(ClockStore, Intake):
 
     @transaction
     def newest_unanswered(
-        self, conversations: Collection[str], limit: int, of_each: int
+        self, conversations: Collection[str], limit: int, per_conversation: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return the newest unanswered events: `of_each` per conversation, `limit` in total."""
-        asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
+        """Return the newest unanswered events: `per_conversation` of each, `limit` in total."""
+        asked = {"conversations": json.dumps(sorted(conversations)), "of_each": per_conversation}
         return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 
 
@@ -71,7 +71,7 @@ def _receive_by_sql_function(
     ready = _conversation_rows(rows)
     yield FUNCTIONS["receive"].call.query_alone(
         {
-            **{f"{name}s": [row[name] for row in rows] for name in _LISTED},
+            **{f"{name}s": [row[name] for row in rows] for name in _ROW_COLUMNS},
             "received_at": now,
             "keys": [row["conversation"] for row in ready],
             "key_platforms": [row["platform"] for row in ready],
@@ -98,5 +98,5 @@ def receive_by_steps(
 
 
 def _conversation_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per conversation, in a fixed order to avoid deadlocks."""
+    """Return one row per conversation, in a fixed order, to avoid deadlocks."""
     return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

@@ -34,7 +34,7 @@ class SqlRoleLeases(ClockStore):
         return [row[0] for row in rows]
 
 
-_INSTALLATION = ""  # stands in place of a platform
+_INSTALLATION = ""  # in place of a platform's name
 
 
 async def read_installation_id(database: Database) -> str:

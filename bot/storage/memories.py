@@ -37,9 +37,9 @@ from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
 _MAX_LISTED = 1000
-_SAME_COSINE = 0.95
-"""Memories above this cosine are equal; E5 rates unrelated sentences 0.75, paraphrases 0.93."""
-_SAME_TRIGRAMS = 0.7
+_MIN_COSINE_OF_DUPLICATES = 0.95
+"""The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
+_MIN_TRIGRAMS_OF_DUPLICATES = 0.7
 _MIN_COSINE_TO_END = 0.88
 DELETE_GONE = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
@@ -74,8 +74,8 @@ class SqlMemories(RecordingStore):
     def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
         """Return the memories that a character may recall in a place, unranked, in one query.
 
-        Only what ranking and prompts need is read, since there may be hundreds. Memories of one
-        subject have the same name, as encrypted names are slow to decode.
+        There may be hundreds, so only columns that ranking and prompts need are read. A subject's
+        name is decoded once for all its memories, because encrypted names are slow to decode.
         """
         place, character = listener.place, encode_names([listener.preset])
         subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
@@ -109,9 +109,8 @@ class SqlMemories(RecordingStore):
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
-        These are memories of what the reader said anywhere, and those that characters may recall
-        in the channel where the reader is.
-        `subject` limits them to one person, character, place, or scene.
+        These are what the reader said anywhere, and memories that characters may recall in the
+        reader's channel. `subject`, if given, limits them to one person, character, place or scene.
         """
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
@@ -141,7 +140,7 @@ class SqlMemories(RecordingStore):
             new = replace(old, text=text, said_by=reader.person, told_by=None, turns=())
             new = replace(new, is_derived=False, model=model, vector=vector)
             new = replace(new, since=self._clock.now())
-            if old.said_by != reader.person:  # whose consent did not allow more
+            if old.said_by != reader.person:  # the old author's consent did not allow more
                 new = replace(new, audience=new.place.narrowest_audience, is_widened=True)
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
@@ -170,7 +169,7 @@ class SqlMemories(RecordingStore):
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may recall the reader's memory; None: what author and subject consented to."""
+        """Set who may recall the reader's memory; None: as author and subject consented."""
         old = yield from _find_changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
@@ -189,7 +188,7 @@ class SqlMemories(RecordingStore):
         reader: MemoryReader,
         add_instead: Callable[[Memory], Unit[Memory]] | None = None,
     ) -> Memory | None:
-        """Delete a memory if the reader may; a tombstone is recorded before."""
+        """Delete a memory if the reader may, after recording a tombstone."""
 
         def unit() -> Unit[Memory | None]:
             old = yield from _find_changeable(number, reader)
@@ -209,7 +208,7 @@ class SqlMemories(RecordingStore):
     def apply_consent(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.
 
-        Call it after the consent was stored. Audiences that the author chose stay.
+        Call it after storing the consent. Audiences that authors chose do not change.
         """
         yield from apply_consent(person)
 
@@ -246,12 +245,12 @@ def add(
 
 
 def _have_same_origin(one: Memory, other: Memory) -> bool:
-    """Return whether the same presets witnessed two memories, or both come from the same turns."""
+    """Return whether two memories have the same witnesses (presets) or come from the same turns."""
     return one.present == other.present or bool(other.turns and one.turns == other.turns)
 
 
 def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Memory | None:
-    """Return the earlier memory most similar to the fact that a new memory ends, if any."""
+    """Return the earlier memory, if any, that is most similar to the fact a new memory ends."""
     scores = [
         (_cosine(ends, one.vector), one.id, one)
         for one in known
@@ -286,12 +285,12 @@ def delete_stale_memories(conversation: str, changed: Collection[int], now: floa
 
 
 def is_same(one: Memory, other: Memory) -> bool:
-    """Return whether two memories say the same, in nearly the same words."""
+    """Return whether two memories say the same in nearly the same words."""
     if one.vector and other.vector and one.model == other.model:
-        return _cosine(one.vector, other.vector) >= _SAME_COSINE
+        return _cosine(one.vector, other.vector) >= _MIN_COSINE_OF_DUPLICATES
     ours_, theirs_ = _trigrams(one.text), _trigrams(other.text)
     shared = len(ours_ & theirs_)
-    return shared >= _SAME_TRIGRAMS * (len(ours_) + len(theirs_) - shared)
+    return shared >= _MIN_TRIGRAMS_OF_DUPLICATES * (len(ours_) + len(theirs_) - shared)
 
 
 def _cosine(one: PackedVector, other: PackedVector) -> float:
@@ -305,11 +304,11 @@ def _trigrams(text: str) -> set[str]:
 
 
 def _merge_memories(old: Memory, new: Memory) -> Memory:
-    """Return the new memory with the old one's id and people's choices, such as its audience."""
+    """Give a new memory the old one's id and people's choices, such as its audience."""
     return replace(
         new,
         id=old.id,
-        # Turns that are read again know fewer witnesses than when they were new.
+        # When turns are read again, fewer witnesses are known than when they were new.
         present=old.present if new.turns and new.turns == old.turns else new.present,
         audience=old.audience if old.is_widened else new.audience,
         is_widened=old.is_widened or new.is_widened,

@@ -13,16 +13,16 @@ from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
-_WORK = {
+_WORK_STATEMENTS = {
     "conversations that wait": "waiting_conversations",
     "conversations being answered": "answering_conversations",
     "chats with messages to be sent": "waiting_lanes",
     "sends with an unknown outcome": "unknown_sends",
     "stories without a vector": "stories_without_vector",
 }
-"""Kinds of work, each with the statement that returns its amount and its oldest item's age."""
-_MAX_BYTES = 2**18
-_NEVER = 1e11
+"""Maps kinds of work to the statements that return the amount and the oldest item's age."""
+_MAX_REPORT_BYTES = 2**18
+_END_OF_TIME = 1e11
 _encode_report = msgspec.msgpack.Encoder().encode
 _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
@@ -32,7 +32,7 @@ class NodeRegistry(ClockStore):
 
     @transaction
     def register(self, owner: str, roles: str, version: str) -> Unit[None]:
-        yield SQL["leave_node"].query(owner=owner)  # left by a previous run
+        yield SQL["leave_node"].query(owner=owner)  # from a previous run
         row = {"owner": owner, "roles": roles, "version": version}
         yield SQL["enter_node"].query({**row, **self._time_values()})
 
@@ -46,7 +46,7 @@ class NodeRegistry(ClockStore):
     def store_report(self, owner: str, report: ProcessReport) -> Unit[None]:
         """Store this process's newest report, for the consoles of other processes."""
         told = _encode_report(report)
-        if len(told) <= _MAX_BYTES:
+        if len(told) <= _MAX_REPORT_BYTES:
             yield SQL["share_report"].query(owner=owner, report=told)
 
     @reading
@@ -82,7 +82,7 @@ class NodeRegistry(ClockStore):
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         found = []
-        for name, statement in _WORK.items():
+        for name, statement in _WORK_STATEMENTS.items():
             [row] = yield SQL[statement].query(self._time_values())
             found.append(BackgroundWork(name, *row))
         return found
@@ -92,7 +92,7 @@ class NodeRegistry(ClockStore):
 
 
 class PauseStore(ClockStore):
-    """Stores pauses: in the scope of a pause, the bot answers nobody."""
+    """Stores pauses, in whose scopes the bot answers nobody."""
 
     @reading
     def current(self) -> Unit[Sequence[AnswerPause]]:
@@ -129,8 +129,8 @@ class SqlMessageNotes(ClockStore):
     def newest_with_key_prefix(
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
-        """Return notes whose keys start with `kind`, newest first, between `since` and `until`."""
-        of = {"kind": kind, "most": limit, "since": since or 0.0, "until": until or _NEVER}
+        """Return notes between `since` and `until` whose keys start with `kind`, newest first."""
+        of = {"kind": kind, "most": limit, "since": since or 0.0, "until": until or _END_OF_TIME}
         rows = yield SQL["newest_notes_of_kind"].query_alone(of)
         return [decode(lambda row: str(row[0]), row) for row in rows]
 

@@ -1,9 +1,9 @@
 """The outbox: queued sends, edits and deletions.
 
 A lane is the queue of one chat, sent in order by one sender at a time. It is due at the time
-`due_at`. A sender that takes a lane sets this time to the end of its lease, so that the lane
-becomes due again if the sender dies. Each row contains the sender and attempt that hold it, and
-only they may change the row.
+`due_at`. A sender that takes a lane sets `due_at` to the end of its lease, so that the lane is due
+again if the sender dies. Each row records the sender and attempt that hold it; only they may change
+the row.
 """
 
 import json
@@ -41,12 +41,12 @@ SENDING_SECONDS = 20.0  # also written in statements.sql
 _NOTICE_PART = 10_000
 """Parts from this number on are notices about parts that could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat; more than a search ever covers
-_MAX_REASON = 500  # characters
+_MAX_REASON_CHARS = 500  # characters
 
 
 @value_class
 class SenderIdentity:
-    """A sender's name, and how long its platforms may still execute an abandoned request."""
+    """A sender's name, and how long its platforms may take to execute an abandoned request."""
 
     owner: str
     settle_seconds: float
@@ -59,16 +59,16 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return up to `limit` chat queues (lanes) whose first row is due and held by no sender."""
+        """Return up to `limit` chat queues (lanes) whose first row is due and unclaimed."""
         asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
     def take_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Reserve each chat's first row if due; UNKNOWN rows may already have been sent."""
+        """Reserve each chat's first row if it is due; a row that is UNKNOWN may have been sent."""
         at = current_moment(self._clock)
-        ordered = sorted(lanes)  # in one order, so that nobody deadlocks
+        ordered = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **sender_values(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(asked)
@@ -108,8 +108,8 @@ class SqlOutbox(ClockStore):
     ) -> Unit[OutboxRow | None]:
         """Give up a refused edit, and queue its content as a new message instead.
 
-        The new message will replace the old one, unless that is gone (`is_gone`). Reserves and
-        returns the chat's next row.
+        The new message will replace the old one, unless that no longer exists (`is_gone`). Reserves
+        and returns the chat's next row.
         """
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
@@ -125,7 +125,7 @@ class SqlOutbox(ClockStore):
     def give_up_with_notice(
         self, row: OutboxRow, reason: str, notice: str
     ) -> Unit[OutboxRow | None]:
-        """Give up a row and queue a notice unless empty; reserve and return the chat's next row."""
+        """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
         at, private = current_moment(self._clock), row.private
         where = parse_address(private.group) if private and private.group else row.address
         yield from _lock_lanes(where.lane, row.address.lane)
@@ -141,7 +141,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
-        """Turn a row into an edit of the empty message just sent for it, and reserve it again."""
+        """Turn a row into an edit of the empty message sent for it, and reserve it again."""
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
@@ -161,12 +161,12 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row may have been sent, which is to be looked up after some seconds."""
+        """Record that a row may have been sent, and schedule the search for its message."""
         yield from self._postpone(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Record that a row was certainly not sent, and is to be sent after some seconds."""
+        """Record that a row was certainly not sent, and schedule the next attempt."""
         yield from self._postpone(row, OutboxState.PENDING, seconds)
 
     @transaction
@@ -203,14 +203,14 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Lease a chat queue; return the lease's end (Unix time), or None if a row is unsettled."""
+        """Lease a chat queue; return the lease's end (Unix time), or None if a row is in flight."""
         leased = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        """Release a lane held by `hold_lane`, which returned `held`, unless that lease is over."""
-        # From here on, other units wait to queue rows.
+        """Release a lane leased by `hold_lane`, which returned `held`, unless the lease is over."""
+        # From here on, other units that queue rows must wait.
         if not (yield SQL["empty_held_lane"].query(of=lane, held=held)):
             return
         if (yield SQL["unsent_row"].query(of=lane)):
@@ -227,11 +227,11 @@ class SqlOutbox(ClockStore):
     def _give_up_row(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead, and return the key of its chat's queue (lane)."""
         yield SQL["lock_lane"].query(of=row.address.lane)
-        [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON])
+        [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON_CHARS])
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due again in some seconds by the leases' clock, as a sender's may be wrong."""
+        """Make a row due in some seconds by the clock of the leases; a sender's may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         key, moment = yield from self._change_row("put_off_row", row, **due)
@@ -244,7 +244,7 @@ class SqlOutbox(ClockStore):
 def queue_rows(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to a chat's queue. If it is free, reserve and return its first row."""
+    """Append rows to a chat's queue; if no sender holds it, reserve and return its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from take_first_or_make_due(rows[0], sender, at))
@@ -264,7 +264,7 @@ def take_first_or_make_due(
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Reserve and return the first unsent row of a chat's queue that this sender holds."""
-    yield SQL["empty_lane"].query(of=key)  # from here on, other units wait to queue rows
+    yield SQL["empty_lane"].query(of=key)  # from here on, other units that queue rows must wait
     head = yield SQL["head"].query(of=key)
     if not head:
         return None
@@ -316,7 +316,7 @@ def decode_taken_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
 
 
 def _notice_values(row: OutboxRow, text: str, where: Address) -> dict[str, object]:
-    # There is one notice for all private parts of a turn.
+    # All private parts of a turn share one notice.
     part = _NOTICE_PART + (0 if row.private else row.part)
     named = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
     reply_to = row.private.reply_to if row.private else row.reply_to
@@ -325,7 +325,7 @@ def _notice_values(row: OutboxRow, text: str, where: Address) -> dict[str, objec
 
 
 def _lock_lanes(*keys: str) -> Unit[None]:
-    for key in sorted({*keys}):  # in one order, so that nobody deadlocks
+    for key in sorted({*keys}):  # in a fixed order, to avoid deadlocks
         yield SQL["lock_lane"].query(of=key)
 
 
@@ -336,7 +336,7 @@ def sender_values(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode a row (a failure becomes its `problem`), with its `not_before` and `started_at`."""
+    """Decode a row, `not_before` and `started_at`; a failure becomes the row's `problem`."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:

@@ -43,7 +43,7 @@ _CLOSE_SECONDS = 2.0
 _SERVER_LIMITS = {
     "statement_timeout": "20s",
     "lock_timeout": "5s",
-    # a stopped process must not lock a row forever
+    # a suspended process must not lock a row forever
     "idle_in_transaction_session_timeout": "10s",
 }
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
@@ -62,7 +62,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
     @override
     async def close(self, *, timeout: float | None = None) -> None:
-        with contextlib.suppress(TimeoutError):  # the connection is aborted then
+        with contextlib.suppress(TimeoutError):  # the timeout aborts the connection
             await super().close(timeout=timeout or _CLOSE_SECONDS)
 
 
@@ -88,7 +88,7 @@ class PostgresPool(ConnectionPool):
         }
         if file is not None and not url.password:
             path = Path(str(file))
-            read_password(path, url)  # so that mistakes are reported at the start
+            read_password(path, url)  # reports mistakes at the start
             self._options["password"] = functools.partial(_reread_password, path, url)
         if self._behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
@@ -101,7 +101,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit and commit it; after a `TimeoutError`, it may be committed anyway."""
+        """Run a unit and commit it; even after a `TimeoutError`, it may be committed."""
         if not self._opened:
             await self._pool
             self._opened = True
@@ -207,14 +207,14 @@ class PostgresPool(ConnectionPool):
 
 
 async def _skip_reset(_connection: object) -> None:
-    """Skip asyncpg's reset query, because units do not change session state."""
+    """Replace asyncpg's reset query, which is not needed: units do not change session state."""
 
 
 def read_password(file: Path, url: URL) -> str:
     """Return the password from the first matching line of a password file.
 
-    Its lines are `host:port:database:user:password`. asyncpg would ignore files that a group can
-    read, such as secrets in Kubernetes, and would not resolve escapes. Raises `SettingsError` if
+    Its lines are `host:port:database:user:password`. asyncpg itself ignores files that a group can
+    read, such as secrets in Kubernetes, and does not resolve escapes. Raises `SettingsError` if
     the file cannot be read or no line matches.
     """
     given = url.query.get("host", url.host or "localhost")

@@ -32,7 +32,7 @@ class PresetVersions(ClockStore):
             if newest and newest[0][1] == sha256:
                 return int(newest[0][0])
             number = max(preset.version, newest[0][0] + 1 if newest else 1)
-            # Another process may have taken the number at the same time, so the loop checks again.
+            # Another process may take the number at the same time, so the loop checks again.
             new = {"version": number, "first_seen_at": self._clock.now()}
             yield SQL["add_preset"].query({**row, **new, **owner})
             if preset.owner is not None:

@@ -14,9 +14,9 @@ from bot.storage.database import Store, reading
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit
 
-_COMPRESSION_LEVEL = 1  # half the time for a tenth more space
+_COMPRESSION_LEVEL = 1  # half the time, a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
-"""Below zlib's defaults, whose 268 KB take longer to clear than a receipt to compress."""
+"""Below zlib's defaults: clearing their 268 KB takes longer than compressing a receipt."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
@@ -81,7 +81,7 @@ class Receipts(Store):
 
     @reading
     def find_for_last_message(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts, with their numbers, of the answers to the last answered message."""
+        """Return the numbers and receipts of the answers to the last answered message."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
     @reading

@@ -27,13 +27,13 @@ from bot.telemetry.secret_masker import register_secrets
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0
-"""The time after which a process continues without the server's answer."""
+"""The time after which a process continues without the server's response."""
 
-_REFUSALS = (
+_REFUSED_CONNECTIONS = (
     *(AuthenticationError, AuthorizationError, NoPermissionError),
     ssl.SSLCertVerificationError,
 )
-_OPTION = "password_file"
+_FILE_OPTION = "password_file"
 _log = structlog.get_logger(__name__)
 
 
@@ -47,7 +47,7 @@ def open_client(url: str) -> Redis:
             credential_provider=password,
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=ANSWER_SECONDS,
-            socket_timeout=None,  # redis-py's own makes it deaf to being cancelled (Python 3.11)
+            socket_timeout=None,  # redis-py's own timeout swallows cancellation (Python 3.11)
             health_check_interval=5,
         )
     except ValueError as error:
@@ -67,7 +67,7 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
     given = redis.connection_pool.connection_kwargs
     server = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
     chain = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
-    match next((each for each in chain if isinstance(each, _REFUSALS)), error):
+    match next((each for each in chain if isinstance(each, _REFUSED_CONNECTIONS)), error):
         case ssl.SSLCertVerificationError() as refused:
             what = (
                 f"has a certificate that is not trusted here ({refused.verify_message}); name the"
@@ -78,7 +78,7 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
         case AuthenticationError() | AuthorizationError():
             what = (
                 "refuses the name or the password; correct them in the address, as"
-                f" redis://name:password@host, or in the file of ?{_OPTION}="
+                f" redis://name:password@host, or in the file of ?{_FILE_OPTION}="
             )
         case TimeoutError() | RedisTimeoutError():
             what = f"does not answer within {ANSWER_SECONDS:g} s; is it running, and is TLS right?"
@@ -124,17 +124,17 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Return the URL without user and password file, and the file or None; raises `ValueError`."""
+    """Split a URL into one without user and password file, and the file or None."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    file = options.pop(_OPTION, None)
+    file = options.pop(_FILE_OPTION, None)
     if file is None:
         return url, None
     credentials, _, host = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     if password or "password" in options:
-        raise ValueError(f"it has a password and a {_OPTION}; remove one of them")
+        raise ValueError(f"it has a password and a {_FILE_OPTION}; remove one of them")
     user = unquote(user) or options.pop("username", "")
     query = f"?{urlencode(options)}" if options else ""
-    rest = f"{parts.scheme}://{host}{parts.path}{query}"  # urlunsplit makes unix:/ of unix:///
+    rest = f"{parts.scheme}://{host}{parts.path}{query}"  # urlunsplit turns unix:/// into unix:/
     return rest, _PasswordFile(Path(file), user)

@@ -28,20 +28,20 @@ from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
-_LATE_SECONDS = 0.1
-"""If a timeout fires this many seconds late, this process was slow, maybe not the server."""
+_MAX_DELAY_SECONDS = 0.1
+"""If a timeout fires later than this, this process was slow, perhaps not the server."""
 _PAUSE_SECONDS = 1.0
-"""The pause after the server did not answer; doubled after each further failure."""
+"""The pause after the server did not answer; each further failure doubles it."""
 _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
-_ANY_NUMBER = 1_000_000
-_MAX_UNTOLD_RELEASES = 10_000
-"""At most this many releases are kept to report later; the first ones matter most."""
+_UNLIMITED = 1_000_000
+_MAX_UNREPORTED = 10_000
+"""The maximum number of releases to report later; the earliest are kept."""
 _RELEASES_AT_ONCE = 500
-_COUNT_EVERY_SECONDS = 20.0
-_MEMBER_SECONDS = 90.0
+_SECONDS_BETWEEN_COUNTS = 20.0
+_ACTIVE_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
@@ -55,8 +55,8 @@ class RedisRateLimits(RateLimits):
         self._here = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
-        self._untold: dict[str, float] = {}  # unreported refusals: scopes, and until when
-        self._untold_releases: dict[tuple[str, str], None] = {}  # unreported keys and holders
+        self._unreported_refusals: dict[str, float] = {}  # their end, by scope
+        self._unreported_releases: dict[tuple[str, str], None] = {}  # keys and holders
         self._asking = asyncio.Lock()
         self._members = f"{prefix}limiting"
         self._name = secrets.token_hex(8)
@@ -90,13 +90,13 @@ class RedisRateLimits(RateLimits):
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             given += [waiter.name, int(waiter.urgency), waiter.seconds]
-        self._untold_releases.pop((key, holder), None)  # otherwise it would release this slot
+        self._unreported_releases.pop((key, holder), None)  # reporting it would release this slot
         answer = await self._ask_server(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire_slot(key, share, holder, lease_seconds, waiter)
         if answer:  # also counted here, in case the server goes down
-            await self._here.acquire_slot(key, _ANY_NUMBER, holder, lease_seconds)
+            await self._here.acquire_slot(key, _UNLIMITED, holder, lease_seconds)
         return int(answer)
 
     @override
@@ -104,8 +104,8 @@ class RedisRateLimits(RateLimits):
         await self._here.release_slot(
             key, holder
         )  # it may have been acquired while the server was down
-        if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
-            self._untold_releases[key, holder] = None
+        if len(self._unreported_releases) < _MAX_UNREPORTED:
+            self._unreported_releases[key, holder] = None
         await self._ask_server(self._report_releases)
 
     @override
@@ -146,7 +146,7 @@ class RedisRateLimits(RateLimits):
     @override
     async def block_calls(self, scope: str, seconds: float) -> None:
         await self._here.block_calls(scope, seconds)
-        self._untold[scope] = self._clock.monotonic() + seconds
+        self._unreported_refusals[scope] = self._clock.monotonic() + seconds
         await self._ask_server(self._report_refusals)
 
     @override
@@ -192,14 +192,14 @@ class RedisRateLimits(RateLimits):
     async def _ask_with_retry(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the server's response; retry once if this process itself was too slow.
 
-        A call that was counted but not answered counts twice, which is safe.
+        A call whose response was lost is then counted twice, which is safe.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._answer_seconds
         try:
             return await self._ask_once(call)
         except TimeoutError:
-            if loop.time() < until + _LATE_SECONDS:
+            if loop.time() < until + _MAX_DELAY_SECONDS:
                 raise
         return await self._ask_once(call)
 
@@ -211,30 +211,30 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _report_refusals(self) -> None:
-        """Tell the server which calls the platforms refused, if it does not know yet."""
-        for scope, until in list(self._untold.items()):
+        """Report to the server refused calls that it does not know of yet."""
+        for scope, until in list(self._unreported_refusals.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
             await self._scripts["block_calls"](self._refusal_keys(scope), given)
-            if self._untold.get(scope) == until:
-                del self._untold[scope]
+            if self._unreported_refusals.get(scope) == until:
+                del self._unreported_refusals[scope]
 
     async def _report_releases(self) -> None:
-        """Tell the server which slots were released, a limited number per call."""
-        if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
+        """Report released slots to the server, a limited number per call."""
+        if not (told := list(itertools.islice(self._unreported_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
             for key, holder in told:
                 pipeline.zrem(self._waiting_key(key), holder)
             await pipeline.execute()
         for place in told:
-            self._untold_releases.pop(place, None)
+            self._unreported_releases.pop(place, None)
 
     async def _count_processes_if_due(self) -> None:
-        """Report that this process is running, and count the processes, if it is time to."""
+        """Report, at intervals, that this process is running, and count the processes."""
         now = self._clock.monotonic()
-        if now - self._counted_at >= _COUNT_EVERY_SECONDS:
-            given: list[str | float] = [self._name, _MEMBER_SECONDS]
+        if now - self._counted_at >= _SECONDS_BETWEEN_COUNTS:
+            given: list[str | float] = [self._name, _ACTIVE_SECONDS]
             self._processes = int(await self._scripts["count_processes"]([self._members], given))
             self._counted_at = now
 

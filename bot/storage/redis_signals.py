@@ -1,7 +1,7 @@
 """Signals between processes, over Redis or Valkey publish/subscribe.
 
 Signals are optional: a lost signal only delays work until the database is polled. So no caller
-waits for the server. While the server is down or frozen, signals only reach their own process.
+waits for the server. While the server is down or frozen, signals reach only their own process.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class RedisSignals(InProcessSignals):
                 self._is_sending = False
                 self._add_problem(error)
                 await asyncio.sleep(pause)
-                self._take_queued(_MAX_QUEUED)  # other processes have polled the database by now
+                self._take_queued(_MAX_QUEUED)  # by now, other processes have polled the database
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._is_sending = True

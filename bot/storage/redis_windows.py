@@ -1,7 +1,7 @@
 """Share windows, which are the cached newest turns of sessions, between processes over Redis.
 
-Windows may be lost. Saving a window never waits for the server. Finding one waits for a moment at
-most; if the server did not respond, it is not asked for a while.
+Windows may be lost. Saving a window never waits for the server. Finding one waits briefly; a server
+that does not respond is not asked again for a while.
 """
 
 import asyncio

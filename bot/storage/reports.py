@@ -30,10 +30,10 @@ from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
-"""The most receipts to decode per search, which takes about 0.3 s."""
+"""The maximum number of receipts to decode per search, in about 0.3 s."""
 _SECONDS_TO_FINISH = 600.0
-"""How long after an answer its receipt may be stored: other characters may answer first."""
-_ANSWER = (
+"""How long after an answer its receipt may be stored, while other characters answer."""
+_SELECT_ANSWERS = (
     "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND turn <> ''"
 )
 _CONDITIONS = {
@@ -52,7 +52,7 @@ ORDERS = {
     "tokens": "prompt_tokens DESC NULLS LAST, id DESC",
     "cost": "cost DESC NULLS LAST, id DESC",
 }
-_COUNTED = ("conversation", "person", "preset", "provider")
+_FILTER_COLUMNS = ("conversation", "person", "preset", "provider")
 
 
 class AnswerLog(Store):
@@ -110,14 +110,14 @@ class AnswerLog(Store):
     ) -> Unit[Mapping[str, Mapping[str, int]]]:
         """Return how often the most frequent values of each filter column occur, by column."""
         found = {}
-        for name in _COUNTED:
+        for name in _FILTER_COLUMNS:
             text = SQL["counted_answers"].text.replace("{column}", name)
             found[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
         return found
 
     @reading
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
-        """Return when an answer's last message was sent, or None if not sent or unknown."""
+        """Return when an answer's last message was sent, or None if unsent or unknown."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
@@ -143,7 +143,7 @@ class AnswerLog(Store):
         conditions = [_CONDITIONS[name] for name in given]
         if before is not None and not asked.sort:
             conditions.append("id < :older_than")
-        text = " AND ".join([_ANSWER, *conditions])
+        text = " AND ".join([_SELECT_ANSWERS, *conditions])
         statement = Statement(f"{text} ORDER BY {ORDERS[asked.sort]} LIMIT :most")
         return (yield statement.query_alone({**given, "older_than": before, "most": size}))
 
@@ -221,7 +221,7 @@ class ServiceState(ClockStore):
 
     @reading
     def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
-        """Return conversation and author of the newest messages, newest first."""
+        """Return the conversation and author of each of the newest messages, newest first."""
         rows = yield SQL["newest_speakers"].query_alone(most=limit)
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 

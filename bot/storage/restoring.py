@@ -1,7 +1,7 @@
 """Restore a backup, and prepare the database before any process uses it.
 
-After the backup was created, messages were answered and others were forgotten. They must not be
-answered again, or come back.
+Messages that were answered after the backup was created must not be answered again, and messages
+that were forgotten must not come back.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ async def prepare_restored(
     was in use until `answered_until`, in Unix seconds, so earlier messages are assumed to be
     answered.
 
-    Return two numbers: of sent messages with unknown outcome, which are looked up on the platforms,
-    and of unanswered messages, which will only be read as context.
+    Return the number of sent messages with unknown outcome, which are looked up on the platforms,
+    and the number of unanswered messages, which will only be read as context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
@@ -97,8 +97,8 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
             yield SQL[name].query({"of": key, "until": until, **channel, **emptied})
 
 
-_MATTERS_SECONDS = 30 * 86_400.0
-"""A restore older than this no longer matters: platforms do not deliver older messages."""
+_MAX_AGE_SECONDS = 30 * 86_400.0
+"""The age at which a restore stops to matter: platforms deliver no older messages."""
 
 
 async def read_restore(database: Database, now: float) -> DatabaseRestore | None:
@@ -107,7 +107,7 @@ async def read_restore(database: Database, now: float) -> DatabaseRestore | None
 
 
 def _newest_restore(now: float) -> Unit[DatabaseRestore | None]:
-    rows = yield SQL["newest_restore"].query(since=now - _MATTERS_SECONDS)
+    rows = yield SQL["newest_restore"].query(since=now - _MAX_AGE_SECONDS)
     if not rows:
         return None
     forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
@@ -118,7 +118,7 @@ def _newest_restore(now: float) -> Unit[DatabaseRestore | None]:
     )
 
 
-_CLOCKS_DIFFER_SECONDS = 2.0
+_CLOCK_TOLERANCE_SECONDS = 2.0
 """The tolerance for platforms' clocks, which count whole seconds."""
 
 
@@ -126,7 +126,7 @@ def last_write_time(database: Path) -> float | None:
     """Return when an SQLite database was last written, or None if there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
-    return max(times) + _CLOCKS_DIFFER_SECONDS if times else None
+    return max(times) + _CLOCK_TOLERANCE_SECONDS if times else None
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
@@ -154,7 +154,7 @@ def replace_database(part: Path, database: Path, answered_until: float) -> Path:
     Raises `StoreError` if the files cannot be renamed.
     """
     old = _unused_name(database)
-    worked_until = answered_until - _CLOCKS_DIFFER_SECONDS
+    worked_until = answered_until - _CLOCK_TOLERANCE_SECONDS
     try:
         os.utime(part, (worked_until, worked_until))
         if database.is_file():

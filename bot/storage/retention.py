@@ -13,18 +13,18 @@ from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
-"""Longer than platforms may redeliver a message: its row is needed to detect that."""
+"""Longer than platforms redeliver a message, because its row is needed to detect that."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
 """How long usage is kept: a year and the current month."""
 _NODE_SECONDS = 7 * _DAY
-"""How long operators still see a dead process."""
+"""How long operators can see a dead process."""
 FORGOTTEN_SECONDS = 30 * _DAY
-"""How long a process may be offline without missing other processes' deletions."""
+"""How long a process may be offline without missing deletions by other processes."""
 _ROWS_PER_PAGE = 500
-"""Rows per transaction: few enough that workers do not wait long for it."""
+"""Rows per transaction: few, so that workers do not wait long for it."""
 
-_IS_FINAL = "state IN ('sent', 'dead')"
+_FINAL_STATES = "state IN ('sent', 'dead')"
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
@@ -34,7 +34,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     deleted = 0
     for table, time, seconds, condition in (
         ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
-        ("outbox", "started_at", OUTBOX_SECONDS, _IS_FINAL),
+        ("outbox", "started_at", OUTBOX_SECONDS, _FINAL_STATES),
         ("receipt", "at", USAGE_SECONDS, "true"),
         ("forgotten", "at", FORGOTTEN_SECONDS, "true"),
         ("audit", "at", USAGE_SECONDS, "true"),
@@ -98,7 +98,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return the outbox rows of complete turns, as messages of other turns may still be edited."""
+    """Return those outbox rows whose turns are complete, so that no edit will need them."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
@@ -114,7 +114,7 @@ def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
-    """Return the time from which messages are kept: 00:00 UTC `days` days ago, or -inf if None."""
+    """Return the time from which messages are kept: 00:00 UTC `days` days ago; None: -inf."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 
@@ -137,7 +137,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
             deleted += await database.run(
                 lambda key=key, old=expired: _delete_turns_of(key, old, now)  # type: ignore[misc]
             )
-        # Ids grow with time, so that all rows after a recent row are recent.
+        # Ids grow with time, so all rows after a recent row are recent.
         if not rows or rows[-1][3] >= moment:
             return deleted
         last = rows[-1][0]

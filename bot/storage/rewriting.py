@@ -1,7 +1,7 @@
 """Re-encode all stored texts by the current settings: with the newest key, or unencrypted.
 
-Each page of rows is locked and changed in one transaction, and rows that are already correct are
-skipped. So the service can keep running, and an interrupted run can be resumed.
+Each page of rows is locked and changed in one transaction, so that the service can keep running.
+Rows that are already correct are skipped, so that an interrupted run can be resumed.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
 
 _ROWS_PER_PAGE = 200
-"""Rows per transaction: few enough that workers do not wait long for it."""
+"""Rows per transaction: few, so that workers do not wait long for it."""
 
 
 async def rewrite_texts(database: Database, report: Report) -> int:

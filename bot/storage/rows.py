@@ -1,7 +1,7 @@
 """Encode and decode the columns of events, outbox messages and turns.
 
-Another version of Troupe, an operator's SQL or a damaged disk may have written anything; an
-unreadable row affects no others.
+A row may be unreadable because of another version of Troupe, an operator's SQL, or a damaged disk;
+it must not affect other rows.
 """
 
 import json
@@ -38,10 +38,10 @@ Stored = TypeVar("Stored")
 Value = TypeVar("Value")
 _log = structlog.get_logger(__name__)
 
-_DESCRIBED = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
-"""Errors whose texts describe the fault, but quote nothing that people wrote."""
-_FAILURES = (
-    *_DESCRIBED,
+_QUOTABLE_ERRORS = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
+"""Errors whose texts may be logged, because they quote nothing that people wrote."""
+_DECODING_ERRORS = (
+    *_QUOTABLE_ERRORS,
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, OSError),
 )
 
@@ -49,13 +49,13 @@ _FAILURES = (
 def decode(read: Callable[[Stored], Value], stored: Stored) -> Value:
     """Decode a row or signal; raises `Undecodable` for any failure."""
     if isinstance(stored, Sequence) and not isinstance(stored, str | bytes):
-        for column in stored:  # those that could not be decrypted
+        for column in stored:  # the text could not be decrypted
             if isinstance(column, Undecodable):
                 raise column
     try:
         return read(stored)
-    except _FAILURES as error:
-        described = isinstance(error, _DESCRIBED)
+    except _DECODING_ERRORS as error:
+        described = isinstance(error, _QUOTABLE_ERRORS)
         raise Undecodable(str(error) if described else type(error).__name__) from None
 
 
@@ -98,13 +98,13 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
         raise Undecodable(f"unknown kind {kind!r}")
     if payload is None:
         raise Undecodable("no payload")
-    if isinstance(payload, Undecodable):  # it cannot be decrypted
+    if isinstance(payload, Undecodable):  # the payload cannot be decrypted
         raise payload
     return decode(_DECODERS[kind], payload)
 
 
 class _Controls(msgspec.Struct, omit_defaults=True):
-    """Content in the JSON column `buttons`: controls, and all that has no column of its own."""
+    """The content of the JSON column `buttons`: controls, and fields without a column."""
 
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
@@ -224,7 +224,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
 
 
 def encode_names(names: Sequence[str]) -> str | None:
-    """Join names, with a line break before and after each. Return None if there are none."""
+    """Join names, with a line break before and after each; return None if there are none."""
     return "\n" + "".join(f"{name}\n" for name in names) if names else None
 
 
@@ -235,7 +235,7 @@ def encode_files(files: Sequence[MediaItem]) -> str | None:
 
 
 def _read_files(stored: str | None) -> tuple[MediaItem, ...]:
-    """Reverse `encode_files`; empty if only another version of Troupe can decode it."""
+    """Reverse `encode_files`; return nothing if another version of Troupe encoded the files."""
     try:
         return _decode_files(stored) if stored else ()
     except msgspec.DecodeError:

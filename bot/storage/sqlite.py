@@ -1,12 +1,11 @@
 """SQLite connections: one writer thread, and several reader threads.
 
-A unit of work runs in a thread from its first statement to its commit, because SQLite does not wait
-for a network. An asynchronous driver would switch threads at each cursor call, about 75 times per
-message, which costs more than the SQL.
+A unit of work stays in one thread from its first statement to its commit. An asynchronous driver
+would switch threads at each cursor call, about 75 times per message, which costs more than the SQL.
 
-A commit costs an fsync, so that twenty units in one transaction cost about as much as one; and
-waking the event loop once for all is cheaper than once per unit. So while units arrive together,
-the next ones wait for others. Units that each follow the previous commit do not wait.
+A commit costs an fsync, so twenty units in one transaction cost about as much as one. Waking the
+event loop once for all is cheaper, too. So while units arrive together, further ones are collected
+for a moment; a unit that arrives alone does not wait.
 """
 
 import asyncio
@@ -128,7 +127,7 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
 
 
 def _run_in_transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
-    # With a plain BEGIN, two processes that read and then write would lose an update or fail.
+    # With a plain BEGIN, two processes that read and then write could lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
         values = [work(connection) for work in works]
@@ -186,10 +185,10 @@ UnitOfWork = Callable[[Connection], T]
 
 _WRITE_AHEAD_LOG = "PRAGMA journal_mode=WAL"
 _PRAGMAS = (
-    "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
+    "PRAGMA synchronous=FULL",  # so that acknowledged messages survive a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # deleted content is overwritten, not only unlinked
+    "PRAGMA secure_delete=ON",  # overwrites deleted content
 )
 _TRIES_FOR_LOG = 100
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -278,7 +277,7 @@ class SqliteThreadPool(ConnectionPool):
             return unit(connection)
 
     def _open_connection(self) -> sqlite3.Connection:
-        # Only the thread that opens the connection uses it, except for the last close.
+        # Only the thread that opens the connection uses it, except to close it.
         connection = sqlite3.connect(self._file, check_same_thread=False)
         _prepare_connection(connection)
         return connection
@@ -295,7 +294,7 @@ class SqliteThreadPool(ConnectionPool):
 
 def _create_for_owner(file: Path) -> None:
     """Create a database that only its owner can read; SQLite gives its log the same mode."""
-    with contextlib.suppress(OSError):  # opening the database reports the problem
+    with contextlib.suppress(OSError):  # opening the database will report the problem
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
             restrict_to_owner(one, 0o600)
@@ -316,8 +315,8 @@ def _do_nothing(_connection: object) -> None:
 
 
 def _prepare_connection(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
-    connection.isolation_level = None  # so that we run BEGIN ourselves
-    # Replace invalid UTF-8, so that a statement does not fail because of one row.
+    connection.isolation_level = None  # we run BEGIN ourselves
+    # Replace invalid UTF-8, so that one row does not make a statement fail.
     connection.text_factory = operator.methodcaller("decode", errors="replace")
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
@@ -327,7 +326,7 @@ def _prepare_connection(connection: Any, _entry: ConnectionPoolEntry | None = No
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Turn on WAL mode, and try again if that fails because another connection does the same."""
+    """Turn on WAL mode; retry if another connection is doing the same."""
     for _ in range(_TRIES_FOR_LOG):
         try:
             cursor.execute(_WRITE_AHEAD_LOG)

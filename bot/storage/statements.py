@@ -8,7 +8,7 @@ runs in a thread over sqlite3 and in the event loop over asyncpg::
         return rows[0][0]
 
 The statements are in the .sql files next to this module. Only migrations and copies of whole tables
-use SQLAlchemy, which takes more time than the database itself.
+use SQLAlchemy, because it takes more time than the database itself.
 """
 
 import functools
@@ -32,18 +32,18 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
-_HEADING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _INCLUDED = re.compile(r"\{(\w+)\}")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| FOR SHARE| MATERIALIZED")
-_IN_SQLITE = {
+_SQLITE_SPELLINGS = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
     "nextval(pg_get_serial_sequence('outbox', 'id'))": "(SELECT max(id) + 1 FROM outbox)",
-    "age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot()))": "1",  # one writes at a time
+    "age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot()))": "1",  # one unit writes at a time
     "IS NOT DISTINCT FROM": "IS",
-    "candidate.audience": "+candidate.audience",  # searched by subject: a server has many memories
-    "~>=~": ">=",  # by code point, as the index for prefixes orders texts
+    "candidate.audience": "+candidate.audience",  # by subject: a server has many memories
+    "~>=~": ">=",  # order by code point, like the index for prefixes
     "~<~": "<",
 }
 _ENCRYPTABLE = frozenset(
@@ -98,7 +98,7 @@ class Statement:
             text = re.sub(r":now\b", SERVER_CLOCK, text)
         else:
             text = _ONLY_POSTGRESQL.sub("", text)
-            for name, other in _IN_SQLITE.items():
+            for name, other in _SQLITE_SPELLINGS.items():
                 text = text.replace(name, other)
         names = tuple(dict.fromkeys(PARAMETER.findall(text)))
         mark = "$" if dialect == "postgresql" else "?"
@@ -113,9 +113,9 @@ class Statement:
 
 
 def read_sections(*files: str) -> dict[str, str]:
-    """Return SQL files' sections by their `-- name: NAME`; `{NAME}` inserts an earlier section."""
+    """Read the SQL files' sections by `-- name: NAME`; `{NAME}` inserts an earlier section."""
     texts = [(Path(__file__).parent / file).read_text("utf-8") for file in files]
-    _, *parts = _HEADING.split("\n".join(texts))
+    _, *parts = _NAME_LINE.split("\n".join(texts))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         plain = _COMMENT.sub("", text).strip()
@@ -179,7 +179,7 @@ def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
 
 @functools.cache
 def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
-    """Return indexes of encryptable columns; their prefixes "_" and "_head_" are ignored."""
+    """Return the indexes of encryptable columns, whose names may start with "_" or "_head_"."""
     return [
         place
         for place, name in enumerate(columns)
@@ -193,7 +193,7 @@ def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> 
         stored = row[place]
         try:
             value = codec.decode(stored)
-        except Undecodable as error:  # affects only this row, see rows.py
+        except Undecodable as error:  # fails only this row, see rows.py
             value = error
         if value is not stored:
             columns = columns or list(row)
@@ -217,7 +217,7 @@ Unit: TypeAlias = Generator[Query, Rows, T]
 """A unit of work: a generator that yields queries, receives their rows, and returns a value."""
 
 StartUnit: TypeAlias = Callable[[], Unit[T]]
-"""Creates a unit; called again if the unit must be repeated."""
+"""A function that creates a unit; it is called again to repeat the unit."""
 
 
 _DATA_EXCEPTION = "22"

@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Stores characters' stories. Changes to one character's stories are made one at a time."""
+    """Stores characters' stories, with one change at a time per character."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -50,7 +50,7 @@ class SqlStories(Store, Stories):
             yield SQL["raise_story_revision"].query(of=character)
             known = yield from _load_known_stories(
                 character
-            )  # another process may have changed them
+            )  # another process may have changed the stories
             for key in known.keys() - wanted.keys():
                 yield SQL["delete_story"].query(of=character, key=key)
             for key, place in places.items():
@@ -131,7 +131,7 @@ def _story_key(text: str) -> str:
 
 
 def _pack_vectors(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
-    # A service may change the length of vectors without renaming the model.
+    # A service may change the vectors' length without renaming the model.
     fitting = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
     numbers = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
     matrix = numbers.reshape(len(fitting), vector_bytes // numbers.itemsize)

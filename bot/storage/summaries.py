@@ -1,8 +1,8 @@
 """Summaries of conversations in SQL, with the number of turns that each covers.
 
-Before each answer, the number of turns is compared with the history, to notice that a turn was
-removed. When a turn is changed, the summaries that cover it are deleted. A new summary is stored
-only if the full texts of its turns are still the same.
+Before each answer, a summary's number of turns is compared with the history, to detect removed
+turns. When a turn is changed, the summaries that cover it are deleted. A new summary is stored only
+if the full texts of its turns are still the same.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class SqlSummaries(Store):
 
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the session's summary if it seems valid; edits of equal length go unnoticed."""
+        """Return the session's summary if it seems valid; edits of the same length go unnoticed."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
@@ -54,7 +54,7 @@ class SqlSummaries(Store):
         """Replace the summary; return False if the turns that it covers have changed."""
         yield SQL["locked_session"].query(
             of=conversation_key
-        )  # else a turn may be changed meanwhile
+        )  # so that no turn can be changed meanwhile
         current = yield from _load_turns(conversation_key)
         if replace(current, summary=new).has_stale_summary:
             return False

@@ -1,4 +1,4 @@
-"""The tables: all durable state; anything outside them may be lost at any time.
+"""The tables, which hold all durable state; anything else may be lost at any time.
 
 Columns with people's or characters' texts have an encryptable type; all others, such as ids and
 numbers, are stored as they are.
@@ -49,17 +49,17 @@ def _numbered_table(name: str, *items: SchemaItem) -> Table:
 
 
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
-    """Create an index of some rows, used only by queries with the same condition and constants."""
+    """Create a partial index; only queries with the same condition and constants use it."""
     where = text(condition)
     return Index(name, *columns, sqlite_where=where, postgresql_where=where)
 
 
-# Received messages. A row is `new` until the transaction that stores its answer; it is `dead` if
-# that only says that the message was set aside: then it is kept, so that it can be tried again.
+# Received events. A row is `new` until the transaction that stores its answer. It is `dead` if the
+# message was set aside instead; then its content is kept, so that an operator can retry it.
 inbox = _numbered_table(
     "inbox",
     Column("platform", Text, nullable=False),
-    Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
+    Column("bot_id", Text, nullable=False, server_default=""),  # an additional bot of the platform
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
     # said | edited | deleted | pressed | reacted | joined | forget | say
@@ -68,8 +68,8 @@ inbox = _numbered_table(
     Column("payload", EncryptableBytes()),
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
-    # how often a process died during an attempt, how often only this message can have been the
-    # cause, and what the latest attempt is: an Attempt of bot/chat/session.py
+    # how many processes died during an attempt, how many of these deaths only this message can have
+    # caused, and the state of the latest attempt: an `AttemptState` (bot/chat/session.py)
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("own_crashes", Integer, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="0"),
@@ -79,18 +79,18 @@ inbox = _numbered_table(
 )
 
 
-# How far each source has been read: the Telegram offset, the last message of a Discord channel.
+# How far sources were read, such as the Telegram offset or a Discord channel's last message.
 cursor = _table(
     "cursor", Column("name", Text, primary_key=True), Column("value", Text, nullable=False)
 )
 
-# The bot of each platform whose rows and keys carry no bot id: the first one that ran here.
+# Each platform's first bot, whose rows and keys contain no bot id.
 first_bot = _table(
     "first_bot", Column("platform", Text, primary_key=True), Column("account", Text, nullable=False)
 )
 
-# The claim on a conversation, and since when it has something unanswered. Each claim raises the
-# epoch, which fences all earlier claims.
+# Each conversation's claim, and the time since when it has unanswered messages. A new claim raises
+# the epoch, which invalidates all earlier claims.
 conversation = _table(
     "conversation",
     Column("key", Text, primary_key=True),
@@ -100,16 +100,16 @@ conversation = _table(
     Column("owner", Text),
     Column("lease_until", Float, nullable=False, server_default="0"),
     Column("session", Integer, nullable=False, server_default="1"),
-    Column("ready_since", Float),  # NULL: everything is answered
-    # the newest turn that was read for memories, and the newest when a model was asked for them
+    Column("ready_since", Float),  # NULL: no unanswered messages
+    # the newest turn searched for memories, and the newest turn when a model was last asked
     Column("memory_read_to", BigInteger, nullable=False, server_default="0"),
     Column("memory_asked_to", BigInteger, nullable=False, server_default="0"),
     _partial_index("ix_conversation_ready", "ready_since IS NOT NULL", "ready_since"),
-    # PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
+    # PostgreSQL searches by prefix only with these operators, whatever the collation.
     Index("ix_conversation_prefix", "key", postgresql_ops={"key": "text_pattern_ops"}),
 )
 
-# Which of several processes does what only one may do at a time, such as polling a bot's updates.
+# The process that holds each exclusive role, such as polling a bot's updates.
 role_lease = _table(
     "role_lease",
     Column("role", Text, primary_key=True),
@@ -118,26 +118,26 @@ role_lease = _table(
     Column("held_since", Float, nullable=False, server_default="0"),
 )
 
-# The processes of this installation. One that ends deletes its row; one that died leaves it.
+# The processes of this installation; a process that crashes leaves its row behind.
 node = _table(
     "node",
-    Column("owner", Text, primary_key=True),  # the name that it holds leases under
+    Column("owner", Text, primary_key=True),  # the name under which it holds leases
     Column("roles", Text, nullable=False),  # separated by commas
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    Column("report", EncryptableBytes()),  # a `ProcessReport` as msgpack; NULL: nothing to tell
+    Column("report", EncryptableBytes()),  # a `ProcessReport` as msgpack; NULL: none yet
 )
 
-# Where nothing is answered, until somebody ends that.
+# Pauses: until its end, the bot answers nobody in the scope.
 pause = _table(
     "pause",
-    Column("scope", Text, primary_key=True),  # all, a platform, a bot of it, a chat or a topic
+    Column("scope", Text, primary_key=True),  # everywhere, a platform, bot, chat or topic
     Column("by", Text, nullable=False),
     Column("at", Float, nullable=False),
 )
 
-# In which conversations something was forgotten: every process deletes what it keeps of them.
+# Conversations in which something was deleted; every process then clears its caches of them.
 forgotten = _numbered_table(
     "forgotten",
     Column("conversation", Text, nullable=False),
@@ -145,22 +145,22 @@ forgotten = _numbered_table(
     Index("ix_forgotten_at", "at"),
 )
 
-# When this database was restored from a backup, and until when people were answered on the one that
-# was lost; what they wrote before that is not answered again.
+# Restores of this database from a backup. `answered_until` is when the lost database was last
+# used; messages from before that time are not answered again.
 restore = _numbered_table(
     "restore", Column("at", Float, nullable=False), Column("answered_until", Float, nullable=False)
 )
 
-# What was forgotten before the newest restore, so that platforms do not bring it back.
+# Messages that were forgotten before the newest restore, and that platforms may deliver again.
 forgotten_message = _numbered_table(
     "forgotten_message",
     Column("conversation", Text, nullable=False),
-    Column("message_id", Text, nullable=False),  # "": everything until then
+    Column("message_id", Text, nullable=False),  # "": all messages until `at`
     Column("at", Float, nullable=False),
 )
 
-# The histories. /new starts the next session; earlier ones are kept. Turns that follow the same
-# one are versions of each other, of which one is active: the others are branches that are kept.
+# Histories. /new starts the next session; earlier sessions are kept. Turns with the same parent are
+# versions of each other: one is active, and the others are kept as branches.
 turn = _numbered_table(
     "turn",
     Column("conversation", Text, nullable=False),
@@ -170,21 +170,21 @@ turn = _numbered_table(
     Column("speaker_name", EncryptableText()),
     Column("text", EncryptableText(), nullable=False),
     Column("at", Float, nullable=False),
-    Column("preset", Text),  # which preset and version answered; only for a model's turns
+    Column("preset", Text),  # the preset that answered; NULL: a person's turn
     Column("preset_version", Integer),
-    Column("parent", BigInteger),  # the turn that it follows; NULL: it begins the session
+    Column("parent", BigInteger),  # the previous turn; NULL: the first of the session
     Column("active", Boolean, nullable=False, server_default=true()),
     Column("message_id", Text),  # the platform's id of a person's message
-    Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_names`
-    Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
-    # where the platform has the files of a question, see `encode_files`; NULL: it has none
+    Column("sent_as", Text),  # the names of an answer's parts, see `encode_names`
+    Column("observed", Boolean, nullable=False, server_default=false()),  # did not address the bot
+    # the addresses of a question's files, see `encode_files`; NULL: no files
     Column("files", EncryptableText()),
     Index("ix_turn_history", "conversation", "session", "id"),
     _partial_index("ix_turn_message", "message_id IS NOT NULL", "message_id"),
     _partial_index("ix_turn_speaker", "speaker_id IS NOT NULL", "speaker_id", "conversation"),
 )
 
-# Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
+# Messages to send, edit or delete; in each lane in the order of their ids.
 outbox = _numbered_table(
     "outbox",
     Column("turn", Text, nullable=False),
@@ -202,15 +202,15 @@ outbox = _numbered_table(
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("started_at", Float),
-    Column("owner", Text),  # the sender that holds it, in this attempt; NULL: nobody
-    Column("external_id", Text),  # of a change: the message to change, if it was known before
-    Column("target_turn", Text),  # of a change of another turn's message: the part to change
+    Column("owner", Text),  # the sender that holds the row; NULL: none
+    Column("external_id", Text),  # for an edit or deletion: the message, if known
+    Column("target_turn", Text),  # the part to change, if it is of another turn
     Column("target_part", Integer),
     Column("error", EncryptableText()),
-    # the attachment of a send; NULL once it is sent
+    # the file to attach; NULL once it is sent
     Column("file_name", EncryptableText()),
     Column("file_text", EncryptableText()),
-    # as JSON, see rows.py; NULL: the bot's own face
+    # as JSON, see rows.py; NULL: the bot's own name and picture
     Column("face", EncryptableText()),
     Column("buttons", EncryptableText()),  # as JSON; NULL: none
     UniqueConstraint("turn", "part", "op"),
@@ -229,7 +229,7 @@ sent_message = _table(
     Index("ix_sent_message_turn", "turn"),
 )
 
-# When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
+# `due_at` is when a lane's first unsent row is due or its sender's lease ends; NULL: all is sent.
 lane = _table(
     "lane",
     Column("key", Text, primary_key=True),
@@ -239,7 +239,7 @@ lane = _table(
     _partial_index("ix_lane_due", "due_at IS NOT NULL", "due_at"),
 )
 
-# Settings made in chats: which preset a channel uses, and who set it.
+# Settings that were chosen in chats, such as the preset of a channel.
 choice = _table(
     "choice",
     Column("scope", Text, primary_key=True),
@@ -247,28 +247,28 @@ choice = _table(
     Column("value", EncryptableText(), nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
-    # of what a person said of themselves in a conversation: which one; "": of all else
+    # for a person's self-description: the conversation where it was given; otherwise ""
     Column("conversation", Text, nullable=False),
     Index("ix_choice_conversation", "conversation"),
     _partial_index("ix_choice_preset", "key = 'preset'", "chosen_by"),
     Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
 )
 
-# Every version of a preset that the service started with; the numbers of a name only grow.
+# All versions of presets that a service has used; a preset's version numbers only grow.
 preset_version = _table(
     "preset_version",
     Column("name", Text, primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", Text, nullable=False),
-    # as `troupe preset export` writes it
+    # in the form of `troupe preset export`
     Column("content", EncryptableText(), nullable=False),
     Column("first_seen_at", Float, nullable=False),
-    Column("owner", Text),  # the person or server whose character it is; NULL: the operator's
+    Column("owner", Text),  # the character's person or server; NULL: the operator
     _partial_index("ix_preset_version_owner", "owner IS NOT NULL", "owner"),
 )
 
-# The receipt of each answer, and what it cost. The content is emptied after some days, and when its
-# text is forgotten; the usage is deleted much later (retention.py).
+# Answers' receipts and costs. The content is deleted after some days or when its text is
+# forgotten; usage and cost are kept much longer (retention.py).
 receipt = _numbered_table(
     "receipt",
     Column("conversation", Text, nullable=False),
@@ -276,7 +276,7 @@ receipt = _numbered_table(
     Column("at", Float, nullable=False),
     # compressed msgpack, see receipts.py
     Column("content", EncryptableBytes(), nullable=False),
-    Column("person", Text),  # who asked, and in which server
+    Column("person", Text),  # who asked
     Column("server", Text),
     Column("preset", Text),
     Column("provider", Text),
@@ -284,13 +284,13 @@ receipt = _numbered_table(
     Column("prompt_tokens", BigInteger),
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
-    Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
+    Column("cost", BigInteger),  # in millionths of a US dollar; NULL: unknown price
     Column("first_word_seconds", Float),  # from the model request
-    Column("seconds", Float),  # from the receipt of the message to the end of the answer
+    Column("seconds", Float),  # from the message's arrival to the answer's end
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     _partial_index("ix_receipt_content", "length(content) > 0", "at"),
-    # All that the charts of a month are made of, so that no receipt is read for them.
+    # All columns of the usage charts, so that the charts are read from the index alone.
     Index(
         "ix_receipt_usage",
         *("at", "turn", "conversation", "person", "preset", "provider", "model"),
@@ -298,7 +298,7 @@ receipt = _numbered_table(
     ),
 )
 
-# What people think of answers, by the number of the receipt.
+# People's reactions to answers, by the number of the receipt.
 feedback = _table(
     "feedback",
     Column("receipt", BigInteger, primary_key=True, autoincrement=False),
@@ -309,7 +309,7 @@ feedback = _table(
     Index("ix_feedback_at", "at"),
 )
 
-# The channels of the web platform. Each change of a message raises the revision of its channel.
+# Channels of the web platform. Each change of a message increments the channel's revision.
 web_channel = _table(
     "web_channel",
     Column("id", Text, primary_key=True),
@@ -329,38 +329,37 @@ web_message = _table(
     Index("ix_web_message_order", "channel", "position"),
 )
 
-# What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
-# key is a `BudgetCap.key`, which begins with the day or the month.
+# Amounts spent or reserved per day or month by a person, channel, server or preset. The key is a
+# `BudgetCap.key`, which begins with the day or month.
 budget = _table(
     "budget", Column("key", Text, primary_key=True), Column("spent", BigInteger, nullable=False)
 )
 
-# One-time tokens to log in to the console with, its sessions, and the tokens for its API.
+# The console's one-time login tokens, sessions, and API tokens.
 console_token = _table(
     "console_token",
     Column("sha256", Text, primary_key=True),
     Column("kind", Text, nullable=False),  # login | session | api
-    Column("name", Text, unique=True),  # of a token for the API
+    Column("name", Text, unique=True),  # of an API token
     Column("scopes", Text, nullable=False, server_default=""),  # separated by spaces
     Column("channels", Text, nullable=False, server_default=""),  # separated by spaces; "": all
     Column("created_at", Float, nullable=False),
-    Column("expires_at", Float),  # NULL: when it is revoked
+    Column("expires_at", Float),  # NULL: valid until revoked
 )
 
-# Why the newest messages of a channel were answered or not, and what was logged of those that
-# failed.
-# The key begins with what it is about.
+# Notes on messages: why each was answered or not, and the log of those that failed. The key begins
+# with the kind of note.
 message_note = _numbered_table(
     "message_note",
     Column("key", Text, nullable=False),
     Column("at", Float, nullable=False),
     Column("content", EncryptableText(), nullable=False),  # as JSON
-    Column("person", Text),  # whose words it quotes
+    Column("person", Text),  # the person whom it quotes
     Index("ix_message_note_key_id", "key", "id"),
     Index("ix_message_note_person", "person"),
 )
 
-# Who changed what over the console, with the command line, or as an admin in a chat.
+# The audit log: changes made in the console, on the command line, or by admins in chats.
 audit = _numbered_table(
     "audit",
     Column("at", Float, nullable=False),
@@ -371,20 +370,20 @@ audit = _numbered_table(
     Column("after", EncryptableText(), nullable=False),
 )
 
-# The edition of each preset that somebody works on.
+# Unpublished drafts of presets.
 preset_draft = _table(
     "preset_draft",
     Column("name", Text, primary_key=True),
     Column("base_version", Integer, nullable=False),  # 0: the preset is new
-    Column("revision", Integer, nullable=False),  # counts what was saved
-    # as it was written, valid or not
+    Column("revision", Integer, nullable=False),  # the number of times it was saved
+    # as entered, valid or not
     Column("content", EncryptableText(), nullable=False),
     Column("updated_at", Float, nullable=False),
-    Column("source_name", Text),  # of the file that it was imported from, and that file
+    Column("source_name", Text),  # the file that it was imported from
     Column("source", EncryptableBytes()),
 )
 
-# Keys of providers, encrypted with a key that is not in the database.
+# Providers' API keys, encrypted with a key that is not in the database.
 provider_key = _numbered_table(
     "provider_key",
     Column("provider", Text, nullable=False),
@@ -392,7 +391,7 @@ provider_key = _numbered_table(
     Column("added_at", Float, nullable=False),
 )
 
-# The stories of characters. Vectors of different models cannot be compared.
+# Characters' stories. Vectors of different models cannot be compared.
 story = _table(
     "story",
     Column("character", Text, primary_key=True),
@@ -403,7 +402,7 @@ story = _table(
     Column("vector", LargeBinary),  # float32, little-endian; NULL until it is computed
 )
 
-# Raised by every change of a character's stories; invalidates vectors cached in memory.
+# Incremented by every change of a character's stories, to invalidate cached vectors.
 story_revision = _table(
     "story_revision",
     Column("character", Text, primary_key=True),
@@ -416,7 +415,7 @@ summary = _table(
     Column("conversation", Text, primary_key=True),
     Column("session", Integer, primary_key=True, autoincrement=False),
     Column("covers_to", BigInteger, nullable=False),
-    Column("turns", Integer, nullable=False),  # how many turns are covered
+    Column("turns", Integer, nullable=False),  # the number of covered turns
     Column("fingerprint", Text, nullable=False),
     Column("text", EncryptableText(), nullable=False),
 )
@@ -432,16 +431,16 @@ memory = _numbered_table(
     Column("said_by", Text, nullable=False),
     Column("told_by", Text),
     Column("told_by_name", EncryptableText()),
-    Column("present", Text, nullable=False),  # presets, each between line breaks; "": all
+    Column("present", Text, nullable=False),  # witnessing presets between line breaks; "": all
     Column("conversation", Text, nullable=False),
     Column("turns", Text, nullable=False),  # ids as a JSON list
     Column("is_derived", Boolean, nullable=False),
-    # who may hear it, and who may without a consent that widens it: "channel discord:123"
+    # who may recall it, such as "channel discord:123", and who may if no consent widens it (origin)
     Column("audience", Text, nullable=False),
     Column("origin", Text, nullable=False),
     Column("server", Text, nullable=False),
     Column("is_widened", Boolean, nullable=False),
-    Column("state", Text, nullable=False),  # proposed | kept | retired | gone, in a transaction
+    Column("state", Text, nullable=False),  # proposed | kept | retired | gone (while deleting)
     Column("is_pinned", Boolean, nullable=False),
     Column("since", Float, nullable=False),
     Column("until", Float),
@@ -455,7 +454,7 @@ memory = _numbered_table(
     _partial_index("ix_memory_gone", "state = 'gone'", "state"),
 )
 
-# Which memories the prompt of a receipt contains.
+# The memories that each receipt's prompt contains.
 memory_use = _table(
     "memory_use",
     Column("receipt", BigInteger, primary_key=True, autoincrement=False),
@@ -463,5 +462,5 @@ memory_use = _table(
     Index("ix_memory_use_memory", "memory"),
 )
 
-# One row: the oldest revision whose version of Troupe may use these tables (`revisions`).
+# One row: the oldest revision that may use these tables (database.py).
 supported_revision = _table("supported_revision", Column("oldest", Text, primary_key=True))

@@ -24,7 +24,7 @@ class Budgets(Store):
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Reserve an amount in all budgets, or only return the first budget that it exceeds."""
+        """Reserve an amount in all budgets; if it exceeds one, reserve nothing and return that."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
@@ -73,7 +73,7 @@ class UsageLog(ClockStore):
     ) -> Unit[None]:
         """Record a request, which counts in the usage totals but not as an answer."""
         of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
-        shown = "character" if OWNER_SEPARATOR in preset else preset  # hides its name
+        shown = "character" if OWNER_SEPARATOR in preset else preset  # keeps its name private
         spent = usage_columns(shown, provider, charge, usage)
         yield SQL["add_receipt"].query({**of, **spent})
 
@@ -87,7 +87,7 @@ GROUPS = {
     "model": "provider || '/' || coalesce(model, '')",
     "person": "person",
 }
-"""What usage can be summed by, each with its SQL expression."""
+"""The groups by which usage can be summed, each with its SQL expression."""
 
 
 @cache
@@ -115,7 +115,7 @@ class UsageTotals(Store):
     def first_word_delays(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
-        """Count answers by time step (numbered in the period) and seconds to the first word."""
+        """Count answers by time step (numbered from `since`) and seconds to the first word."""
         of = {"since": since, "until": until, "step": step}
         rows = yield SQL["first_words"].query_alone(of)
         return [(int(at), seconds, answers) for at, seconds, answers in rows]

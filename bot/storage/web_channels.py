@@ -1,10 +1,10 @@
 """Web channels in SQL: a message is a row, and each change gives it a new revision.
 
-Readers ask for changes since a revision. So a reader that was slow or away gets each message once,
-in its current form, however often it was edited meanwhile.
+Readers ask for changes since a revision. So a reader that was offline gets each message once, in
+its current form, however often it was edited meanwhile.
 
-On other platforms, messages are stored by the vendor; here, we store them, so that deleting them
-from a history also deletes them from the channel.
+Other platforms store their messages themselves. Here we store them, so deleting messages from a
+history must also delete them from the channel.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -125,7 +125,7 @@ class SqlWebChannels(Store):
     def newest(
         self, channel_id: str, limit: int, before: int = _LAST_POSITION
     ) -> Unit[Sequence[WebMessage]]:
-        """Return the newest messages before a position that are not deleted, oldest first."""
+        """Return the newest undeleted messages before a position, oldest first."""
         of = {"of": channel_id, "most": limit, "older_than": before}
         rows = yield SQL["newest_web_messages"].query_alone(of)
         return _to_messages(rows)[::-1]
@@ -203,7 +203,7 @@ _MAX_MESSAGES = 100_000
 
 @dataclass(eq=False)
 class WebMessageBlanker(ConversationMemory):
-    """Blanks web messages of forgotten turns and their answers, but not commands or replies."""
+    """Blanks the web messages of forgotten turns and answers, but not commands or their replies."""
 
     channels: SqlWebChannels
     conversations: Conversations

@@ -2,7 +2,7 @@
 
 Only the holder of a claim writes to a history. So a window cached under one epoch is still valid
 under the next epoch if the same process made both claims. A gap between the epochs means that
-another process had the conversation in between.
+another process held the conversation in between.
 
 With Redis, a window is shared with other processes when its claim ends, together with the epoch.
 Only the claim with the next epoch may use it. So a late or lost window never causes errors.
@@ -88,7 +88,7 @@ class SharedWindows(Protocol):
     """Shares sessions' newest turns (windows) between processes. Any window may be lost."""
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Queue a session's newest turns for sharing when its claim ends. Never wait or fail."""
+        """Queue a session's newest turns for sharing when its claim ends; never wait or fail."""
 
     async def find(self, claim: Claim) -> SessionWindow | None:
         """Return turns that the previous claim shared, or None if they are not found quickly."""
@@ -122,7 +122,7 @@ class SessionWindows(ConversationMemory):
             self._chars -= entry.window.size
 
     def move_to(self, claim: Claim) -> None:
-        """Reuse the window cached under the previous claim for this claim; drop an older window."""
+        """Reuse the previous claim's window for this claim; drop any older window."""
         before = self._entries.get(claim.conversation)
         if before is not None and before.epoch >= claim.epoch:
             return  # there is already a later claim
@@ -143,7 +143,7 @@ class SessionWindows(ConversationMemory):
         return window
 
     def put(self, claim: Claim, window: SessionWindow) -> None:
-        """Cache a window under a claim, unless there is a later claim or the cache was full."""
+        """Cache a window under a claim, unless a later claim exists or the window was evicted."""
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch == claim.epoch:
             self._set_window(claim, window)

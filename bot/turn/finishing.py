@@ -136,8 +136,8 @@ class TurnFinisher:
             if unaware:
                 result = await self.add_notice_if_due(unaware[0], result, BUSY)
         stages.arrivals.watch([claim.conversation])
-        go_on = not self.stopping
-        finished = await stages.conversations.finish(claim, message, result, go_on=go_on)
+        begin_next = not self.stopping
+        finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
         if result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
             is_response = (

@@ -62,9 +62,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
-        return (
-            await self.check()
-        )  # the model list lacks aliases, so it cannot show that a model is missing
+        return await self.check()  # the model list lacks aliases, so it proves nothing
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:

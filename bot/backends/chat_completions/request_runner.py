@@ -289,9 +289,7 @@ class ChatRequestRunner:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        self._record_lasting_error(
-            error, request.model
-        )  # so that this request tries the model again
+        self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.is_lasting:
