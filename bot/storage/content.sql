@@ -3,7 +3,7 @@
 -- === receipts ===
 
 -- name: newest_receipts
--- The rows without a turn are of replays.
+-- Rows without a turn are receipts of replays.
 SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn = (
     SELECT turn FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn <> ''
     ORDER BY id DESC LIMIT 1
@@ -14,7 +14,7 @@ ORDER BY id
 SELECT max(id) FROM receipt WHERE conversation = :of AND turn = '' AND length(content) > 0
 
 -- name: receipts_of_answer
--- 600 seconds: how long after its last word an answer may be stored, while other characters answer.
+-- An answer may be stored up to 600 s after its last word, while other characters answer.
 SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0 AND turn = (
     SELECT turn FROM receipt
     WHERE conversation = :of AND at >= :at AND at < :at + 600 AND length(content) > 0 AND turn <> ''
@@ -50,7 +50,7 @@ UPDATE story SET model = :model, vector = :vector WHERE character = :of AND sha2
 INSERT INTO story (character, sha256, place, text) VALUES (:of, :key, :place, :text)
 
 -- name: raise_story_revision
--- Locks the stories of a character until the commit.
+-- Locks a character's stories until the commit.
 INSERT INTO story_revision (character, revision) VALUES (:of, 1)
 ON CONFLICT (character) DO UPDATE SET revision = story_revision.revision + 1
 

@@ -1,12 +1,12 @@
--- The units of a message as functions of PostgreSQL: one round trip and one transaction each.
+-- The units of work of a message as PostgreSQL functions: one round trip and one transaction each.
 --
--- Each does what the unit of the same name does step by step on SQLite. {claim} stands for the
--- statement `claim` of statements.sql, in which :name is the variable _name; {claim of=_key} gives
--- another expression, {append_turn _one} the columns of a record.
+-- Each does what the unit of the same name does step by step on SQLite. {claim} inserts the statement
+-- `claim` of statements.sql, with :name replaced by the variable _name; {claim of=_key} sets another
+-- expression, and {append_turn _one} takes the values from the columns of a record.
 --
--- Waiting for the disk is the largest cost of a commit. If a crash of the server may undo a unit
--- without harm, its commit does not wait: a lost claim is fenced, and a row that may have been sent
--- is reconciled.
+-- Waiting for the disk is the largest cost of a commit. If a unit can be undone by a crash of the
+-- server without harm, its commit does not wait: a lost claim is fenced, and a row that may have been
+-- sent is searched for.
 
 -- name: message_columns
 _id bigint, _payload bytea, _crashes int, _own_crashes int, _kind text,

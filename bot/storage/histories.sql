@@ -1,4 +1,4 @@
--- The statements of histories: turns, found by the platform's messages, changed and deleted.
+-- Statements on histories: find turns by the platform's messages, change them, delete them.
 
 -- name: turn_columns
 turn.id, turn.role, turn.speaker_id, turn.speaker_name, turn.text, turn.at, turn.preset,
@@ -35,14 +35,14 @@ WHERE turn.conversation = :of AND turn.role = 'user' AND turn.active
 ORDER BY turn.id DESC LIMIT 1
 
 -- name: sent_as
--- What was sent as a part: an answer, its versions, or the question that it says was not answered.
+-- The turns that a sent part belongs to: an answer and its versions, or a question that failed.
 SELECT {turn_columns}, turn.session, conversation.session, turn.active
 FROM turn JOIN conversation ON conversation.key = turn.conversation
 WHERE turn.conversation = :of AND strpos(turn.sent_as, :part) > 0
 ORDER BY turn.active DESC, turn.id DESC LIMIT 1
 
 -- name: gathered_turns
--- What was gathered with a question whose answer failed.
+-- The turns that were gathered with a question whose answer failed.
 SELECT {turn_columns} FROM turn
 WHERE turn.conversation = :of AND turn.session = :in_session AND turn.id < :question
     AND turn.sent_as = :sent_as
@@ -66,7 +66,7 @@ WHERE turn.conversation = :of AND turn.session = :in_session AND turn.active AND
 ORDER BY turn.id LIMIT 400
 
 -- name: sends_of_turns
--- A private message that was sent empty is an edit of no other turn's message.
+-- A private message that was sent empty and then edited does not edit another turn's message.
 SELECT turn, part, external_id FROM outbox
 WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:names)) AND state <> 'dead'
     AND (op = 'send' OR op = 'edit' AND target_turn IS NULL AND external_id IS NOT NULL)
@@ -76,8 +76,8 @@ SELECT turn, part, external_id FROM sent_message
 WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:names))
 
 -- name: failed_questions
--- Since what was said or answered in the history; lines that were only observed do not count. The
--- commands that people chose from menus since are among them.
+-- Failed questions, and commands chosen from menus, after the history's newest question or answer.
+-- Observed lines do not count.
 SELECT {turn_columns} FROM turn
 WHERE turn.conversation = :of
     AND turn.session = (SELECT session FROM conversation WHERE key = :of)
@@ -113,7 +113,7 @@ UPDATE turn SET observed = :observed WHERE id = :row
 UPDATE turn SET files = :files WHERE id = :row
 
 -- name: keep_version
--- The place of a turn keeps its id: the version that leaves it is copied to the end.
+-- The active version keeps the row id; the replaced version is copied to a new row.
 INSERT INTO turn (
     conversation, session, role, speaker_id, speaker_name, text, at, preset, preset_version, parent,
     message_id, sent_as, observed, active
@@ -147,13 +147,13 @@ SELECT message_id FROM turn
 WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows)) AND message_id IS NOT NULL
 
 -- name: empty_unsent
--- What was sent has no text any more; what never could be sent would keep it for days.
+-- Sent rows have no text any more, but dead rows would keep theirs for days.
 UPDATE outbox SET text = '', file_text = NULL, error = NULL
 WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:names)) AND state = 'dead'
 
 -- name: move_unanswered
--- A channel is read until the first answer in its first session: what was deleted must not come
--- back. So the rest of that session becomes the next one.
+-- Until the first answer of the first session, earlier messages are read from the channel. So that
+-- deleted messages do not come back, the rest of that session becomes the next session.
 UPDATE turn SET session = 2
 WHERE conversation = :of AND session = 1
     AND EXISTS (SELECT 1 FROM conversation WHERE key = :of AND session = 1)

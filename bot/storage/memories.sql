@@ -1,4 +1,4 @@
--- The statements of memories (memories.py).
+-- Statements on memories (memories.py).
 
 -- name: memory_columns
 id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_name, present,
@@ -6,9 +6,9 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
     until, model, embedding
 
 -- name: memories_for_listener
--- Everything that a character may recall in a place: what was said there, what may be recalled in the
--- whole server of the people who are present, and the newest of others in the server. Of the
--- asker's words in other private chats only the ids. The filter stands before each limit.
+-- All memories that a character may recall in a place: those made there, those of people who are
+-- present and that the server may recall, and the newest ones of others in the server. Of the asker's
+-- memories in other private chats, only the ids. Each query filters before its limit.
 WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
@@ -46,8 +46,8 @@ WHERE said_by = :asker AND strpos(audience, 'private ') = 1 AND audience <> :her
     AND state = 'kept' AND (present = '' OR strpos(present, :character) > 0)
 
 -- name: is_visible
--- What a person said themselves, and what may be recalled in the place where they ask. Memories that
--- may be recalled everywhere are listed only in the server that they come from.
+-- Memories by a person, and memories that may be recalled where the person asks. Memories that may be
+-- recalled everywhere are listed only in the server that they come from.
 (
     said_by = :person OR origin = :here OR audience = :here OR audience = :in_server
         OR audience = 'everywhere' AND server = :server
@@ -69,7 +69,7 @@ WHERE id = :id AND {is_visible}
     AND (said_by = :person OR subject = :person OR :is_admin AND server = :server) FOR UPDATE
 
 -- name: memories_of_author
--- What an author said about a subject in one place.
+-- An author's memories about a subject in one place.
 SELECT {memory_columns} FROM memory
 WHERE subject = :subject AND subject_kind = :subject_kind AND origin = :origin
     AND said_by = :said_by AND state <> 'retired'
@@ -136,7 +136,7 @@ UPDATE memory SET state = 'gone'
 WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
 
 -- name: mark_stale_memories
--- What was derived from turns that are deleted, no longer active, or among those that change.
+-- Memories derived from turns that are deleted, inactive, or about to change.
 UPDATE memory SET state = 'gone'
 WHERE conversation = :of AND is_derived AND EXISTS (
     SELECT 1 FROM jsonb_array_elements_text(memory.turns::jsonb)
@@ -157,7 +157,7 @@ id IN (
 )
 
 -- name: note_memories_gone
--- Processes and model servers keep prompts of these conversations.
+-- Conversations whose prompts processes and model servers may have cached.
 INSERT INTO forgotten (conversation, at)
 SELECT DISTINCT conversation, :moment::float8 FROM receipt WHERE {receipt_of_gone}
 

@@ -1,4 +1,4 @@
--- The statements of operators, of reports for the console, of retention, /forget and restores.
+-- Statements for operators, reports in the console, retention, /forget and restores.
 
 -- === operation ===
 
@@ -45,7 +45,7 @@ WHERE state NOT IN ('sent', 'dead') AND state = 'unknown'
 SELECT count(*), NULL FROM story WHERE vector IS NULL
 
 -- name: jobs
--- Some process should always hold these roles; the others coordinate shards and logins.
+-- Roles that some process should always hold; other roles coordinate shards and logins.
 SELECT role, owner, :now - held_since, lease_until - :now FROM role_lease
 WHERE role NOT LIKE 'shards of %' AND role NOT LIKE 'identify %'
 ORDER BY role
@@ -93,7 +93,7 @@ SELECT coalesce((SELECT max(id) FROM receipt), 0), coalesce((SELECT max(id) FROM
 INSERT INTO cursor (name, value) VALUES (:name, :reached) ON CONFLICT DO NOTHING
 
 -- name: has_no_older_transaction
--- Whether all transactions that began to write before the row's have ended.
+-- Whether all transactions that started to write before the row's transaction have ended.
 age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)
 
 -- name: rows_of_answered
@@ -137,7 +137,7 @@ WHERE at >= :since AND turn <> '' AND {column} IS NOT NULL
 GROUP BY 1 ORDER BY 2 DESC LIMIT :most
 
 -- name: delivery_of_answer
--- A row keeps when its last attempt was begun, which is the one that was sent.
+-- `started_at` is the start of the last attempt, the one that succeeded.
 SELECT max(started_at), count(*) FILTER (WHERE state NOT IN ('sent', 'dead')) FROM outbox
 WHERE turn = (SELECT turn FROM receipt WHERE id = :number)
 
@@ -149,7 +149,7 @@ WHERE conversation = :of AND preset = :preset AND role = 'assistant'
 ORDER BY at DESC, id DESC
 
 -- name: earlier_turns
--- A prompt holds no more than a part of a thousand turns.
+-- No prompt contains more than a thousand turns.
 SELECT role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
     observed, files, active, id, parent FROM turn
 WHERE conversation = :of AND session = :in_session AND id <= :newest
@@ -203,7 +203,7 @@ SELECT conversation, speaker_id, speaker_name FROM turn WHERE speaker_id IS NOT 
 ORDER BY id DESC LIMIT :most
 
 -- name: made_settings
--- Without what people say about themselves.
+-- Without people's self-descriptions.
 SELECT scope, key, value, chosen_by, chosen_at FROM choice WHERE key NOT LIKE 'persona%'
 ORDER BY scope, key
 
@@ -221,7 +221,7 @@ FROM inbox WHERE state = 'dead' AND id = :row
 UPDATE inbox SET state = 'done', payload = NULL WHERE id = :row AND state = 'dead' RETURNING id
 
 -- name: dead_rows
--- A row that was dropped has no error any more: it only keeps its place in its turn.
+-- A dropped row has no error; it is kept only to mark its part of the turn.
 SELECT id, lane, op, started_at, error FROM outbox
 WHERE state = 'dead' AND error IS NOT NULL ORDER BY id
 
@@ -236,7 +236,7 @@ SELECT text FROM outbox WHERE id = :row AND state = 'dead' AND error IS NOT NULL
 SELECT lane FROM outbox WHERE id = :row AND state = 'dead' AND error IS NOT NULL
 
 -- name: send_dead_row_again
--- It may have arrived although nobody knows: it is looked for before it is sent again.
+-- The message may have arrived, so it is searched for before it is sent again.
 UPDATE outbox SET state = 'unknown', attempts = 0, not_before = 0, error = NULL, owner = NULL
 WHERE id = :row AND state = 'dead' AND error IS NOT NULL RETURNING id
 
@@ -333,7 +333,7 @@ UPDATE lane SET due_at = :now WHERE key IN (
 UPDATE conversation SET owner = NULL, lease_until = 0
 
 -- name: clear_attempts
--- Without its attempts a message has no parts that were opened, which would be deleted.
+-- Without attempts, no part counts as opened, so that none is deleted.
 UPDATE inbox SET attempt = 0, crashes = 0, own_crashes = 0 WHERE state = 'new'
 
 -- name: drop_presses
@@ -347,7 +347,7 @@ DELETE FROM cursor WHERE name LIKE '% session'
 DELETE FROM forgotten_message
 
 -- name: drop_notes
--- They quote what was forgotten since.
+-- The notes quote messages that were forgotten since.
 DELETE FROM message_note
 
 -- name: note_restore
@@ -390,12 +390,12 @@ SELECT conversation, message_id, at FROM forgotten_message
 -- === retention ===
 
 -- name: is_listed
--- The range keeps PostgreSQL from reading a whole table in order to look for the ids of one page.
+-- The range keeps PostgreSQL from reading the whole table to find the ids of one page.
 id BETWEEN :first AND :last
     AND id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
 
 -- name: keep_message_ids
--- Turns are found by the messages that they were sent as (histories.py).
+-- Kept, because turns are found by the messages that they were sent as (histories.py).
 INSERT INTO sent_message (conversation, external_id, turn, part)
 SELECT lane || coalesce(':' || thread, ''), external_id, turn, part FROM outbox
 WHERE {is_listed} AND op = 'send' AND external_id IS NOT NULL
@@ -446,7 +446,7 @@ DELETE FROM budget WHERE key < :oldest RETURNING key
 DELETE FROM node WHERE seen_at < :dead_since RETURNING owner
 
 -- name: delete_dead_leases
--- The names of jobs stay: that nobody has one is what an operator has to see.
+-- Rows of roles stay, so that operators can see that no process holds a role.
 DELETE FROM role_lease
 WHERE (role LIKE 'shards of %' OR role LIKE 'identify %') AND lease_until < :dead_since
 RETURNING role
@@ -459,7 +459,7 @@ WHERE id > :last ORDER BY id LIMIT 500
 SELECT key FROM conversation WHERE key = :of
 
 -- name: skip_epoch
--- What processes know of the history holds under the next epoch only: they read it again.
+-- Cached histories are valid only under the next epoch; skipping one makes processes read again.
 UPDATE conversation SET epoch = epoch + 1 WHERE key = :of AND ready_since IS NULL RETURNING key
 
 -- name: delete_turns
@@ -479,5 +479,5 @@ DELETE FROM sent_message WHERE conversation = :channel
 SELECT key FROM conversation WHERE owner IS NOT NULL AND lease_until > :now LIMIT 1
 
 -- name: seen_node
--- 30 seconds: three heartbeats.
+-- 30 seconds are three heartbeats.
 SELECT owner FROM node WHERE seen_at > :now - 30 LIMIT 1

@@ -1,4 +1,4 @@
--- The statements of settings made in chats, presets, keys, tokens, budgets and leases.
+-- Statements on chat settings, presets, keys, tokens, budgets and leases.
 
 -- === chat settings ===
 
@@ -122,7 +122,7 @@ DELETE FROM console_token WHERE name = :name RETURNING name
 INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING
 
 -- name: locked_budgets
--- In one order everywhere, so that nobody deadlocks.
+-- In a fixed order, to avoid deadlocks.
 SELECT key, spent FROM budget WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))
 ORDER BY key FOR UPDATE
 
@@ -134,7 +134,7 @@ UPDATE budget SET spent = spent + :amount
 WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))
 
 -- name: usage_sums
--- The rows without a turn are of summaries.
+-- Rows without a turn are the usage of summaries.
 coalesce(sum(CASE WHEN turn <> '' THEN 1 ELSE 0 END), 0), coalesce(sum(prompt_tokens), 0),
     coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(cost), 0),
     coalesce(sum(CASE WHEN cost IS NULL AND turn <> '' THEN 1 ELSE 0 END), 0)
@@ -155,7 +155,7 @@ FROM receipt WHERE at >= :since AND at < :until AND provider IS NOT NULL
 GROUP BY 1, 2
 
 -- name: first_words
--- To the hundredth of a second, as it is shown.
+-- Rounded to hundredths of a second, as they are displayed.
 SELECT floor((at - :since) / :step)::bigint, round(first_word_seconds * 100) / 100, count(*)
 FROM receipt WHERE at >= :since AND at < :until AND first_word_seconds IS NOT NULL
 GROUP BY 1, 2

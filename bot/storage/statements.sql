@@ -1,5 +1,5 @@
--- The statements of every message; statements.py says how to read them.
--- functions.sql uses them by their names.
+-- Statements that run for every message; statements.py explains the notation.
+-- functions.sql includes them by name.
 
 -- === conversations: receive, claim, finish ===
 
@@ -25,7 +25,7 @@ WHERE ready_since IS NOT NULL AND lease_until <= :now
 ORDER BY ready_since LIMIT :most FOR UPDATE SKIP LOCKED
 
 -- name: claim
--- A row that somebody has locked is being claimed, finished or made ready, and is found once more.
+-- A locked row is being claimed, finished or made ready; a later query finds it.
 -- A process that restarts under its old name takes over its own lease.
 UPDATE conversation
 SET epoch = epoch + 1, owner = :claimed_by, lease_until = :now + :seconds
@@ -37,8 +37,8 @@ WHERE key = (
 RETURNING epoch
 
 -- name: renew_claims
--- A lease of 0 was given back by a unit that overtook this one. A row that somebody has locked is
--- being finished or claimed, so nobody waits for it here: it is renewed next time.
+-- A lease of 0 was released by a unit that overtook this one. A locked row is being finished or
+-- claimed; it is skipped here and renewed the next time.
 UPDATE conversation SET lease_until = :now + :seconds
 WHERE key IN (
     SELECT key FROM conversation
@@ -52,8 +52,8 @@ SELECT key, epoch FROM conversation
 WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys)) AND owner = :held_by
 
 -- name: lock_conversation
--- The server may crash before it has written a claim to its disk (functions.sql). Another process
--- then gets the same epoch, so the owner is compared as well, here and below.
+-- If the server crashes before it writes a claim to disk (functions.sql), another process gets the
+-- same epoch, so the owner is compared as well, here and below.
 SELECT session FROM conversation
 WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by FOR UPDATE
 
@@ -74,7 +74,7 @@ UPDATE conversation SET lease_until = 0, ready_since = NULL
 WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by
 
 -- name: settle_if_answered
--- For SQLite, where nobody stores a message meanwhile: checks the epoch, and settles.
+-- For SQLite, where no other unit stores a message meanwhile: check the epoch, and settle.
 UPDATE conversation SET
     lease_until = CASE
         WHEN EXISTS (SELECT 1 FROM inbox WHERE state = 'new' AND conversation = :of)
@@ -89,9 +89,9 @@ RETURNING session, ready_since
 
 -- name: begin_next_message
 -- The numbers are those of `AttemptState` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
--- 3 deferred. An attempt that is still recorded did not end: its process died. A second death in a
--- row alone explains the first one as well. A suspect is not in flight before the worker starts
--- with it. `+ 0` makes SQLite search the few open rows of the conversation, not all newer rows.
+-- 3 deferred. An attempt that is still recorded did not end, because its process died. A second death
+-- in a row while alone explains the first death, too. A suspect is not in flight until the worker
+-- starts it. `+ 0` makes SQLite search the conversation's few open rows, not all newer rows.
 UPDATE inbox SET
     crashes = crashes + CASE WHEN attempt IN (1, 2) THEN 1 ELSE 0 END,
     own_crashes = CASE
@@ -119,7 +119,7 @@ WHERE state = 'new' AND conversation = :of AND id > :newer_than
 ORDER BY id LIMIT :most
 
 -- name: end_message
--- A message that was only reported as set aside is kept for an operator: the numbers are
+-- A message that crashed too often is kept for an operator as a dead letter; the numbers are
 -- MAX_OWN_CRASHES and MAX_CRASHES of bot/chat/session.py.
 UPDATE inbox SET
     state = CASE WHEN (own_crashes >= 3 OR crashes >= 24) THEN 'dead' ELSE 'done' END,
@@ -146,8 +146,8 @@ VALUES (:conversation, :session, (
 )
 
 -- name: remove_failed
--- A question that failed before it was answered is kept besides, see `load_failed_questions`. With an OR in
--- one statement, SQLite deletes the first rows before it looks for the others.
+-- Deletes the copies kept of failed questions (`load_failed_questions`). With an OR in one statement,
+-- SQLite would delete the first rows before it searches for the others.
 DELETE FROM turn
 WHERE conversation = :of AND NOT active AND sent_as IS NOT NULL AND message_id IN (
     SELECT message_id FROM turn
@@ -185,14 +185,14 @@ VALUES (
 )
 
 -- name: note_memory_uses
--- Right after `add_receipt`.
+-- Runs right after `add_receipt`.
 INSERT INTO memory_use (receipt, memory)
 SELECT (SELECT max(id) FROM receipt WHERE conversation = :conversation), value::bigint
 FROM jsonb_array_elements_text(:memories::jsonb)
 
 -- name: empty_receipt_of_deleted
--- A memory that was deleted while the answer was generated. Locked until the commit, so that a later
--- deletion finds the receipt.
+-- Finds a memory that was deleted while the answer was generated. The others are locked until the
+-- commit, so that a later deletion finds the receipt.
 UPDATE receipt SET content = ''
 WHERE id = (SELECT max(id) FROM receipt WHERE conversation = :conversation) AND (
     SELECT count(*) FROM (
@@ -232,7 +232,7 @@ VALUES (
 )
 
 -- name: queue_once
--- Returns the id of the row, even if it existed.
+-- Returns the row's id, even if the row existed.
 INSERT INTO outbox (
     turn, part, op, platform, bot_id, chat, thread, lane, text, reply_to,
     interaction, file_name, file_text, face, buttons
@@ -248,14 +248,14 @@ INSERT INTO lane (key, platform, bot_id, due_at) VALUES (:key, :platform, :bot_i
 ON CONFLICT (key) DO UPDATE SET due_at = coalesce(lane.due_at, excluded.due_at)
 
 -- name: make_due_and_take
--- Returns nothing if the lane is held or waits, since it is due at some time anyway.
+-- Returns nothing if the lane is held or postponed, because it will be due anyway.
 INSERT INTO lane (key, platform, bot_id, due_at) VALUES (:key, :platform, :bot_id, :now + 20)
 ON CONFLICT (key) DO UPDATE SET due_at = excluded.due_at
 WHERE lane.due_at IS NULL OR lane.due_at <= :now
 RETURNING due_at
 
 -- name: lock_lane
--- A unit that changes unsent rows locks their lane first: different orders would deadlock.
+-- A unit that changes unsent rows locks their lane first, to avoid deadlocks.
 SELECT key FROM lane WHERE key = :of FOR UPDATE
 
 -- name: take_lane
@@ -265,8 +265,8 @@ UPDATE lane SET due_at = :now + 20 WHERE key = :of AND due_at <= :now RETURNING 
 UPDATE lane SET due_at = :now + 20 WHERE key = :of RETURNING due_at
 
 -- name: hold_or_empty_lane
--- For SQLite, where nobody queues a row meanwhile: hold_lane if there are unsent rows, else
--- empty_lane.
+-- For SQLite, where no other unit queues a row meanwhile: hold_lane if there are unsent rows,
+-- otherwise empty_lane.
 UPDATE lane SET due_at = CASE
     WHEN EXISTS (SELECT 1 FROM outbox WHERE state NOT IN ('sent', 'dead') AND lane = :of)
     THEN :now + 20
@@ -278,7 +278,7 @@ RETURNING due_at
 UPDATE lane SET due_at = NULL WHERE key = :of
 
 -- name: hold_settled_lane
--- While a row is being sent or its outcome is unknown, its message may be there without its id.
+-- While a row is being sent or its outcome is unknown, its message may exist with an unknown id.
 UPDATE lane SET due_at = :now + 20
 WHERE key = :of AND (due_at IS NULL OR due_at <= :now) AND NOT EXISTS (
     SELECT 1 FROM outbox
@@ -332,8 +332,8 @@ WHERE id = :row
 UPDATE outbox SET state = 'unknown', owner = NULL, not_before = :moment WHERE id = :row
 
 -- name: end_sent_row
--- Only the sender that took the row, in the attempt that it took it for, may say what came of it,
--- here and below. What was said stands in the history; here only its id is still needed.
+-- Only the sender that took the row, and only in the same attempt, may record the outcome, here and
+-- below. The history contains the text, so only the message's id is kept here.
 UPDATE outbox SET state = 'sent', external_id = coalesce(:arrived_as, external_id), text = '',
     owner = NULL, file_name = NULL, file_text = NULL, face = NULL, buttons = NULL
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
@@ -346,14 +346,14 @@ WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('s
 RETURNING lane
 
 -- name: edit_opened_row
--- Its message has been opened without the content, which is an edit of it; a file replaces it.
+-- The message was sent empty; the content is an edit of it, but a file replaces it.
 UPDATE outbox SET op = CASE WHEN file_name IS NULL THEN 'edit' ELSE op END, state = 'pending', external_id = :arrived_as, owner = NULL,
     attempts = 0, not_before = 0
 WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
 RETURNING lane
 
 -- name: move_row
--- Its number is a new one: older rows of the private chat may be on their way.
+-- The row gets a new id, because older rows of the private chat may be in flight.
 UPDATE outbox SET id = nextval(pg_get_serial_sequence('outbox', 'id')), op = 'send', state = 'pending', platform = :platform, bot_id = :bot_id,
     chat = :chat, thread = :thread, lane = :lane, buttons = :buttons, reply_to = NULL,
     interaction = NULL, external_id = NULL, owner = NULL, attempts = 0, not_before = 0
@@ -372,7 +372,7 @@ RETURNING lane, not_before
 SELECT coalesce(target_turn, turn), coalesce(target_part, part) FROM outbox WHERE id = :row
 
 -- name: kept_message
--- A message of the turn of a reaction.
+-- A message of the reaction's turn.
 SELECT 1 FROM outbox AS sent WHERE turn = :of_turn AND op = 'send' AND NOT EXISTS (
     SELECT 1 FROM outbox WHERE turn = sent.turn AND part = sent.part AND op = 'delete'
 ) LIMIT 1
@@ -410,7 +410,7 @@ SELECT session FROM conversation WHERE key = :of
 SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
 
 -- name: message_in_progress
--- The attempt of a gathered message is recorded with the message that it is answered with: 1 is
+-- A gathered message's attempt is recorded with the message whose answer covers it; 1 is
 -- BESIDE_OTHERS.
 SELECT inbox.kind, inbox.payload
 FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
@@ -420,9 +420,8 @@ WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_k
 ORDER BY inbox.id
 
 -- name: waiting_messages
--- The newest unanswered rows of conversations, a few of each. One value binds all conversations, so
--- that the statement is the same for any number of them, and of a long queue only its newest rows
--- are read.
+-- The newest unanswered rows of conversations, a few of each. All conversations are one value, so that
+-- the statement is the same for any number of them. Only the newest rows of a long queue are read.
 WITH read AS MATERIALIZED (
     SELECT value AS conversation, coalesce((
         SELECT waiting.id FROM inbox AS waiting
@@ -442,7 +441,7 @@ DELETE FROM sent_message WHERE conversation = :of
 DELETE FROM feedback WHERE receipt IN (SELECT id FROM receipt WHERE conversation = :of)
 
 -- name: unnamed_preset
--- The characters of people and servers have names of their own.
+-- Hides the names of people's and servers' characters.
 CASE WHEN strpos(preset, '/') > 0 THEN 'character' ELSE preset END
 
 -- name: forget_receipts
@@ -453,7 +452,7 @@ WHERE conversation = :of AND (length(content) > 0 OR strpos(preset, '/') > 0)
 DELETE FROM summary WHERE conversation = :of
 
 -- name: forget_unsent_rows
--- What was sent has no text any more; what never could be sent would keep it for days.
+-- Sent rows have no text any more, but dead rows would keep theirs for days.
 UPDATE outbox SET text = '', file_text = NULL, error = NULL
 WHERE lane = :of_lane AND state = 'dead' AND coalesce(thread, '') = :of_thread
 
