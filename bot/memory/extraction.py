@@ -23,8 +23,8 @@ _MAX_TURN_CHARS = 1500  # longer ones are mostly pasted
 _MAX_RESPONSE_CHARS = 20_000
 _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
-_HERE = "here"
-_RESERVED = {"#here": _HERE, "#you": "you"}
+_ABOUT_CHANNEL = "here"
+_RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
 """Labels that no speaker may get, under keys that cannot be names of presets."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # What Discord and Telegram show as a quotation or a forwarded message, and our notes on files.
@@ -97,7 +97,7 @@ class Transcript:
                 (SubjectKind.CHARACTER, self.labels.characters),
             )
             for key, label in labels.items()
-            if key not in _RESERVED
+            if key not in _RESERVED_LABELS
         ]
         given = confusable_skeleton(name)
         same = [one for label, one in named if label == given]
@@ -110,7 +110,7 @@ def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str])
     words = [(one, own_words(one.turn.text)) for one in turns]
     shown = [(one, text) for one, text in words if text]
     speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
-    labels = label_speakers(speakers, {**_RESERVED, **characters})
+    labels = label_speakers(speakers, {**_RESERVED_LABELS, **characters})
     return Transcript(tuple(one for one, _ in shown), tuple(text for _, text in shown), labels)
 
 
@@ -203,7 +203,7 @@ def _non_speaker_subject(
 
     This is the channel or, if the speaker named somebody else, the speaker; otherwise None.
     """
-    if about.casefold() == _HERE:
+    if about.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)
     return speaker if about and about.casefold() in words.casefold() else None
 

@@ -25,11 +25,11 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model
 from bot.storage.extractions import SqlExtractions, UnreadTurns
 
-_EXCHANGES = 6
-_EXCHANGES_WHEN_QUIET = 2
+_MIN_EXCHANGES = 6
+_MIN_EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
-_MOST_TOKENS = 8000  # of turns in one prompt
+_MAX_TURN_TOKENS = 8000  # of turns in one prompt
 _NOTICE_KEY = "persona_memories"
 """The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
 it, like all that begins with "persona"."""
@@ -96,12 +96,12 @@ class MemoryExtractor:
             self._watched[key], watched.message = watched, wordless
         watched.preset = preset
         watched.present.append((message.at, tuple(one.name for one in presets)))
-        del watched.present[: -2 * _EXCHANGES]
+        del watched.present[: -2 * _MIN_EXCHANGES]
         watched.stop_timer()
         watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
         if watched.exchanges is not None:
             watched.exchanges += 1
-        if watched.exchanges is None or watched.exchanges >= _EXCHANGES:
+        if watched.exchanges is None or watched.exchanges >= _MIN_EXCHANGES:
             self._queue.add(key)
 
     @property
@@ -128,7 +128,7 @@ class MemoryExtractor:
         is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer watches it again
             del self._watched[conversation]
-        if exchanges < (_EXCHANGES_WHEN_QUIET if is_quiet else _EXCHANGES):
+        if exchanges < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
             watched.exchanges += exchanges
             return
         if await self.progress.begin(conversation, unread):
@@ -142,7 +142,7 @@ class MemoryExtractor:
         presets = {one.turn.preset for one in admissible if one.turn.preset}
         names = self.character_names(presets.union(*(active for _, active in watched.present)))
         limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
-        turns = fit_turns(admissible, limit, count, _MOST_TOKENS)  # the next pass has the rest
+        turns = fit_turns(admissible, limit, count, _MAX_TURN_TOKENS)  # the next pass has the rest
         read_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
         transcript = write_transcript(turns, names)
         checked: list[CheckedNote] = []

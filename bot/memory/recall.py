@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 5.0
 _RANK_OFFSET = 10  # of reciprocal rank fusion: smaller values favor the first of each list
 _WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # of vectors 1; tests/memory/test_memory_recall.py
-_DIGITS = 4
+_SCORE_DIGITS = 4
 
 CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
 """Returns the similarity of the first vector to each of the others, all from one model."""
@@ -125,7 +125,7 @@ def rank_memories(
     return tuple(
         RankedMemory(
             one,
-            round(scores[one.id], _DIGITS),
+            round(scores[one.id], _SCORE_DIGITS),
             RecallReason.PINNED if one.is_pinned else reasons[one.id],
         )
         for one in ranked

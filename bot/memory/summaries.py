@@ -39,11 +39,11 @@ from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
-_MOST_TOKENS = 4000  # of turns in one prompt
+_MAX_TURN_TOKENS = 4000  # of turns in one prompt
 # Of the prompt's limit; the rest is for the last summary and for errors of the estimate.
-_SHARE_FOR_TURNS = 0.5
+_SHARE_OF_TURNS = 0.5
 _TOKENS_PER_NAME = 6
-_OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
+_OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
 _MIN_NEW_TURNS = 6  # fewer are not worth a new summary
 _MAX_CONCURRENT = 2
@@ -77,28 +77,28 @@ def write_transcript(
     """
     plain = [one.turn for one in turns]
     presets = {turn.preset for turn in plain if turn.preset}
-    reserved = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
+    reserved = {name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)}
     labels = label_speakers((turn.speaker for turn in plain if turn.speaker), reserved)
-    head = [f"{_SUMMARY}:\n{last_summary}\n"] if last_summary else []
+    head = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
     lines = [
-        labels.tag_text(labels.find_label(turn, _OWN), f" {strip_hidden_text(turn.text)}")
+        labels.tag_text(labels.find_label(turn, _OWN_LABEL), f" {strip_hidden_text(turn.text)}")
         for turn in plain
     ]
     if has_numbers:
         lines = [f"[{number}] {line}" for number, line in enumerate(lines, 1)]
-    return "\n".join([*head, f"{_CONVERSATION}:", *lines])
+    return "\n".join([*head, f"{_CONVERSATION_LABEL}:", *lines])
 
 
 def fit_turns(
     turns: Sequence[StoredTurn],
     max_input_tokens: int | None,
     count: TextTokenCounter,
-    most_tokens: int = _MOST_TOKENS,
+    max_tokens: int = _MAX_TURN_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    share = most_tokens if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
+    share = max_tokens if max_input_tokens is None else max_input_tokens * _SHARE_OF_TURNS
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
-    fitting = sum(so_far <= min(share, most_tokens) for so_far in accumulate(costs))
+    fitting = sum(so_far <= min(share, max_tokens) for so_far in accumulate(costs))
     return turns[: max(1, fitting)]
 
 

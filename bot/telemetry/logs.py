@@ -27,15 +27,15 @@ from bot.texts.text import escape_to_one_line
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
-_REPEAT_SECONDS = 60.0
+_SECONDS_BETWEEN_REPEATS = 60.0
 _MAX_ERROR_IDS = 500
-_OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
+_OWN_FIELDS = {"timestamp", "turn", "error_id"}
 # A number that may differ in each repeat, such as a duration, but is no part of a name or URL.
-_VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
+_VARIABLE_NUMBER = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
-_plain = structlog.dev.plain_traceback
-_render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_plain)
+_format_exception = structlog.dev.plain_traceback
+_render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_format_exception)
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
@@ -79,7 +79,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         key = _repeat_key(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
             self._seen[key].add(record)
-        self._write_repeats(now, now - _REPEAT_SECONDS)
+        self._write_repeats(now, now - _SECONDS_BETWEEN_REPEATS)
         if key is None:
             super().emit(record)
         elif key not in self._seen:
@@ -112,13 +112,13 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 def _repeat_key(record: logging.LogRecord) -> str:
     """Return a key that is the same for all repeats of a warning or error."""
     if isinstance(record.msg, dict):
-        said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
+        said = {name: str(value) for name, value in record.msg.items() if name not in _OWN_FIELDS}
         said["exception"] = said.get("exception", "").rpartition("\n")[2]
         text = repr(sorted(said.items()))
     else:
         failure = record.exc_info[1] if record.exc_info else ""
         text = f"{record.name}: {record.getMessage()} {failure}"
-    return _VARIABLE.sub("0", text)
+    return _VARIABLE_NUMBER.sub("0", text)
 
 
 class TurnLogContext:
@@ -203,7 +203,7 @@ _MAX_EVENTS = 2000
 _MAX_STEPS = 30  # for each message
 _MAX_CHARS = 1000  # for each value; the end is kept, as a traceback ends with the error
 _FAILURES = {"warning", "error", "critical"}
-_OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
+_COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
@@ -215,7 +215,7 @@ class RecentEvents:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         turn = event.get("turn")
         if turn is not None:
-            special = event.keys() - _OF_EVERY_EVENT
+            special = event.keys() - _COMMON_FIELDS
             details = {name: str(event[name])[-_MAX_CHARS:] for name in event if name in special}
             at, level = str(event.get("timestamp", "")), str(event.get("level", method))
             step = LoggedStep(at, level, str(event.get("event", "")), details)

@@ -11,7 +11,7 @@ from structlog.typing import EventDict, WrappedLogger
 _MIN_SECRET_CHARS = 6
 _MIN_CHARS_TO_SHOW_TAIL = 12  # the last four characters would reveal too much of a shorter secret
 # Formats of tokens, which libraries may quote in error messages.
-_TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
+_TELEGRAM_TOKEN = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
 _PREFIXES = (
     *(
         f"{name}{separator}"
@@ -27,7 +27,7 @@ _PREFIXES = (
 """Prefixes of API keys of well-known services."""
 _ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
 _TOKEN_FORMATS = re.compile(
-    _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    _TELEGRAM_TOKEN + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
     rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bA[KS]IA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
     r"|\bSK[0-9a-f]{32}"  # Twilio
@@ -69,12 +69,12 @@ _LETTERS_BEFORE = (
     *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
     *(first + second for first in "MNO" for second in "DTjz"),
 )
-_BEGINNINGS = {
+_PREFIX_STARTS = {
     one[:length] for one in (*_PREFIXES, *_LETTERS_BEFORE) for length in range(1, len(one) + 1)
 }
-_NAMES_BEFORE = ("Bot ", "oken: ")
-_LONGEST_OPEN_CHARS = 16_384
-_LONGEST_BEFORE_CHARS = 20  # the longest context before a token that a format checks
+_NAMES_BEFORE_TOKENS = ("Bot ", "oken: ")
+_MAX_HELD_CHARS = 16_384
+_MAX_CONTEXT_CHARS = 20  # the longest context before a token that a format checks
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
 _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
@@ -188,18 +188,18 @@ class TokenFilter:
         word = held[start:]
         may_grow = (
             _PLAIN_WORD.fullmatch(word) is None
-            or word in _BEGINNINGS
+            or word in _PREFIX_STARTS
             or word.startswith(_LETTERS_BEFORE)
-            or (self._before + held[:start]).endswith(_NAMES_BEFORE)
+            or (self._before + held[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )
-        return start if may_grow and len(word) <= _LONGEST_OPEN_CHARS else len(held)
+        return start if may_grow and len(word) <= _MAX_HELD_CHARS else len(held)
 
     def _release_text(self, length: int) -> str:
         released, self._held = self._held[:length], self._held[length:]
         if not released:
             return ""
         whole, at = self._before + released, len(self._before)
-        self._before = whole[-_LONGEST_BEFORE_CHARS:]
+        self._before = whole[-_MAX_CONTEXT_CHARS:]
         if not _may_have_token(whole):
             return released
         masked: list[str] = []
@@ -236,7 +236,7 @@ def _mask_base64_token(found: re.Match[str]) -> str:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return found[0]
-    return _mask_secret(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
+    return _mask_secret(found[0]) if re.search(_TELEGRAM_TOKEN, decoded) else found[0]
 
 
 def _mask_secret(secret: str) -> str:

@@ -20,8 +20,8 @@ from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
 
-_INVITE = "https://discord.com/oauth2/authorize"
-_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
+_INVITE_URL = "https://discord.com/oauth2/authorize"
+_READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
 _SEND = RestEndpoint("POST", "/channels/{}/messages")
 
 PERMISSIONS = discord.Permissions(
@@ -42,7 +42,7 @@ _MESSAGE_CONTENT_OFF = translatable(
 )
 _MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
 # The Message Content Intent; for bots in few servers, the "limited" flag is set instead.
-_HAS_CONTENT = discord.ApplicationFlags(
+_CONTENT_FLAGS = discord.ApplicationFlags(
     gateway_message_content=True, gateway_message_content_limited=True
 ).value
 
@@ -62,16 +62,16 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         bot = await self._rest.bot_user()
-        application = decode_response(await self._rest.call(_APPLICATION), dict[str, Any])
+        application = decode_response(await self._rest.call(_READ_APPLICATION), dict[str, Any])
         query = {
             "client_id": application["id"],
             "permissions": PERMISSIONS,
             "scope": "bot applications.commands",
         }
-        has_content = bool(application.get("flags", 0) & _HAS_CONTENT)
+        has_content = bool(application.get("flags", 0) & _CONTENT_FLAGS)
         return BotAccount(
             bot.full_name,
-            f"{_INVITE}?{urlencode(query)}",
+            f"{_INVITE_URL}?{urlencode(query)}",
             translatable("invite it to a server"),
             (_MESSAGE_CONTENT_ON if has_content else _MESSAGE_CONTENT_OFF,),
             can_receive=has_content,

@@ -25,10 +25,10 @@ from bot.runtime.in_process import BoundedDict
 from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
-_THREADS = frozenset({10, 11, 12})
+_THREAD_TYPES = frozenset({10, 11, 12})
 _DIRECT_MESSAGES = frozenset({1, 3})
-_INCOMING = 1  # the type of webhooks that can post messages
-_REFUSED_SECONDS = 30.0
+_INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
+_PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_CHARS = 2048
 # Discord refuses webhook names that contain these words, and names in the set.
@@ -41,8 +41,8 @@ _CREATE_WEBHOOK = RestEndpoint("POST", "/channels/{}/webhooks")
 _APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
 _EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
-_DROP_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
-_PICTURE_ADDRESS = "https://cdn.discordapp.com/emojis/{}.png"
+_DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
+_PICTURE_URL = "https://cdn.discordapp.com/emojis/{}.png"
 _PICTURE_PREFIX = "troupe_"
 _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class ChannelWebhooks:
             _log.info("webhook_not_allowed", channel=channel, reason=str(error))
             found = None
         if found is None:
-            self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
+            self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
         else:
             self._found[channel] = found
 
@@ -106,14 +106,14 @@ class ChannelWebhooks:
         place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
-        is_thread = place.type in _THREADS
+        is_thread = place.type in _THREAD_TYPES
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
         listed = decode_response(await self._rest.call(_LIST_WEBHOOKS, home), list[_Webhook])
         ours = [
             one
             for one in listed  # only messages of webhooks that the bot created can have buttons
-            if one.type == _INCOMING and one.token and one.user and one.user.id == bot_id
+            if one.type == _INCOMING_WEBHOOK and one.token and one.user and one.user.id == bot_id
         ]
         if not ours:
             body = {"name": WEBHOOK_NAME}
@@ -166,16 +166,16 @@ class CharacterPictures:
             body = {"name": name, "image": image}
             made = await self._rest.call(_ADD_EMOJI, self._application, body=body)
             found = decode_response(made, ObjectWithId).id
-        return _PICTURE_ADDRESS.format(found)
+        return _PICTURE_URL.format(found)
 
     async def delete_unused(self, kept: Collection[str]) -> None:
         """Delete pictures whose URLs are not in `kept`, and were not in the call before either."""
         if kept == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list_pictures()]
-        unused = {one for one in ids if _PICTURE_ADDRESS.format(one) not in kept}
+        unused = {one for one in ids if _PICTURE_URL.format(one) not in kept}
         for one in unused & self._unused:
-            await self._rest.call(_DROP_EMOJI, self._application, one)
+            await self._rest.call(_DELETE_EMOJI, self._application, one)
         self._unused, self._kept = unused, kept
 
     async def _list_pictures(self) -> Sequence["_Emoji"]:
@@ -202,7 +202,7 @@ class _Channel(msgspec.Struct):
 
 class _Webhook(msgspec.Struct):
     id: str
-    type: int = _INCOMING
+    type: int = _INCOMING_WEBHOOK
     token: str | None = None
     user: ObjectWithId | None = None
 
@@ -237,7 +237,7 @@ class AnswerThreads:
     def pause_threads(self, channel: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
         _log.info("thread_not_allowed", channel=channel, reason=reason)
-        self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
+        self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
 
 
 def thread_message_id(thread: str, message_id: str) -> str:

@@ -25,7 +25,7 @@ from bot.texts.text import translatable
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
-_ASK_AGAIN_SECONDS = 2.0
+_RETRY_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
 _MAX_RECONNECT_SECONDS = 60.0
 _NORMAL_CLOSURE = 1000
@@ -183,7 +183,7 @@ class ShardClient(DiscordClient):
             except errors.RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)
             except errors.PlatformError:
-                await self._clock.sleep(_ASK_AGAIN_SECONDS)
+                await self._clock.sleep(_RETRY_SECONDS)
 
     async def _load_guild(self, guild_id: int) -> None:
 

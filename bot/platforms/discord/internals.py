@@ -34,7 +34,7 @@ from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.shards import GatewaySession, Shard
 
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # the longest gap between guilds at the start of a session
-_KEEPS_SESSION = 4000
+_RESUMABLE_CLOSURE = 4000
 """The close code that keeps the session; with 1000 or 1001, Discord would end it."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
@@ -167,7 +167,7 @@ class DiscordClient(discord.Client):
     async def close(self) -> None:
         """Disconnect without ending the session, so that it can be resumed."""
         if self.is_connected:
-            await self.ws.close(_KEEPS_SESSION)
+            await self.ws.close(_RESUMABLE_CLOSURE)
         await super().close()
 
 

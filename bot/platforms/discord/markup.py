@@ -12,7 +12,7 @@ from bot.markup.tex import tex_to_unicode
 from bot.texts.caches import text_cache
 
 # Markup to convert: headings below level 3, rules, tables, formulas, pictures, `~~~`, tasks.
-_FOREIGN = re.compile(
+_UNSUPPORTED_MARKUP = re.compile(
     r"^[ \t>]*(?:\#{4,6}[ \t]|(?:[-*_][ \t]*){3,}$|~~~|[-*+][ \t]\[[ xX]\])"
     r"|^[ \t>]*\|?[ \t]*:?-+:?[ \t]*\||\$|\\[(\[]|!\[|<br ?/?>",
     re.MULTILINE,
@@ -26,20 +26,20 @@ _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKS = re.compile(r"[*_~|\\]")
 _FENCE_RUN = re.compile(r"[`~]{3,}")
 _RULE = "⸻"
-_REWRITTEN = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
+_CONVERTED_TOKENS = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
 def to_dialect(source: str) -> str:
     """Convert Markdown to the dialect that Discord displays; most texts stay unchanged."""
-    if _FOREIGN.search(source) is None:
+    if _UNSUPPORTED_MARKUP.search(source) is None:
         return source
     lines = source.split("\n")
     written: list[str] = []
     position = 0
     for token in parse_markdown(source):
         first, last = token.map or (-1, -1)
-        if first < position or token.type not in _REWRITTEN:
+        if first < position or token.type not in _CONVERTED_TOKENS:
             continue
         written += lines[position:first]
         written += _convert_block(token, lines[first:last])

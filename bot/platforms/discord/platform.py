@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
-_ROLES_SECONDS = 30.0
+_ROLE_CACHE_SECONDS = 30.0
 _MAX_MEMBERS = 1000  # whose roles are remembered
 _PRIVATE_CHAT_INSTRUCTIONS = translatable(
     "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
@@ -164,7 +164,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         if until <= now:
             member = decode_response(await self._rest.call(_MEMBER, guild, person), dict[str, Any])
             roles = tuple(f"discord:{one}" for one in member["roles"])
-            self._roles[key] = now + _ROLES_SECONDS, roles
+            self._roles[key] = now + _ROLE_CACHE_SECONDS, roles
         return roles
 
     @override

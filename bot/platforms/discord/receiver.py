@@ -37,11 +37,11 @@ _MAX_CHANNEL_AGE = timedelta(days=7)
 _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
 _PAGE_SIZE = 100
-_CATCH_UP_SECONDS = 120.0
+_CATCH_UP_TIMEOUT_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
-_DEFER_SECONDS = 4.0
+_ACKNOWLEDGMENT_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-_MAX_REORDERING = timedelta(seconds=60)  # how late a message of another channel may arrive
+_MAX_DELAY = timedelta(seconds=60)  # how late a message of another channel may arrive
 
 
 class MessageReceiver:
@@ -107,7 +107,7 @@ class MessageReceiver:
                     continue
                 case CommandReceived():
                     # Discord accepts answers only after the command was acknowledged.
-                    await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
+                    await asyncio.wait([event.deferred], timeout=_ACKNOWLEDGMENT_SECONDS)
                     is_public = event.deferred.result() if event.deferred.done() else None
                     deferred = is_public is not None
                     call = event.interaction
@@ -164,7 +164,7 @@ class MessageReceiver:
         missing = dict(self._channels_to_read(session.at))
         await self._store((), self._cursors.start_catch_up())
         try:
-            async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(_CATCH_UP_TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
                 for channel, after in list(missing.items()):
                     tasks.create_task(self._catch_up_channel(channel, after, missing))
         except TimeoutError:
@@ -276,7 +276,7 @@ class ChannelCursors:
         marks = [self._connected] if self._connected else []
         if self.stored:
             newest = snowflake_time(max(self.stored.values()))
-            marks.append(time_snowflake(newest - _MAX_REORDERING))
+            marks.append(time_snowflake(newest - _MAX_DELAY))
         return max(marks, default=None)
 
     def start_catch_up(self) -> dict[str, str]:

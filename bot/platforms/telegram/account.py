@@ -23,7 +23,7 @@ from bot.texts.text import error_text, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
-_MOST_UPDATES = 100  # the most that one call returns
+_MAX_UPDATES = 100  # the most that one call returns
 
 _PRIVACY_ON = translatable(
     "privacy mode is on: in groups, it receives only commands, mentions and replies; to change"
@@ -89,7 +89,7 @@ class TelegramAccount(AccountSetup):
                     } if code in text.split():
                         await self._thank_and_confirm(update["update_id"], updates, chat)
                         return str(person)
-            if len(updates) >= _MOST_UPDATES:
+            if len(updates) >= _MAX_UPDATES:
                 raise Refused(
                     translatable(
                         "more than 100 messages are waiting for this bot; start Troupe once to"

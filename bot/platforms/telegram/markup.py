@@ -30,12 +30,12 @@ _TYPES: Mapping[Style, MessageEntityType] = {
     Style.STRIKETHROUGH: MessageEntityType.STRIKETHROUGH,
     Style.ITALIC: MessageEntityType.ITALIC,
 }
-_IMPORTANCE = list(_TYPES)
-_CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
+_BY_IMPORTANCE = list(_TYPES)
+_CODE_STYLES = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
-_VALUE = "="
+_VALUE_SEPARATOR = "="
 """Separates a menu's data from the chosen option in callback data."""
-_CHOSEN = "✓ "
+_CHOSEN_PREFIX = "✓ "
 
 
 def render_markdown(
@@ -54,9 +54,9 @@ def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
     """Keep the `max_spans` most important spans; mentions that lose code style notify nobody."""
     if len(styled.spans) <= max_spans:
         return styled
-    by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
+    by_importance = sorted(styled.spans, key=lambda one: _BY_IMPORTANCE.index(one.style))
     kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
-    code = {at for one in kept if one.style in _CODE for at in range(one.start, one.end)}
+    code = {at for one in kept if one.style in _CODE_STYLES for at in range(one.start, one.end)}
     text = _MENTION.sub(
         lambda found: found[0] if found.start() in code else _unlink_mention(found), styled.text
     )
@@ -97,7 +97,7 @@ def _without_mentions(styled: StyledText) -> StyledText:
     for found in _MENTION.finditer(styled.text):
         start, end = found.span()
         around = [one for one in spans if one.start < end and start < one.end]
-        code = [one for one in around if one.style in _CODE]
+        code = [one for one in around if one.style in _CODE_STYLES]
         if any(one.start <= start and end <= one.end for one in code):
             continue
         # Code that covers a part of the name does not help, and spoilers and links cannot contain
@@ -156,13 +156,13 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
     """Split callback data into a button's or menu's data, and the options chosen from a menu."""
-    known, is_menu, value = data.partition(_VALUE)
+    known, is_menu, value = data.partition(_VALUE_SEPARATOR)
     return known, (value,) if is_menu else ()
 
 
 def _to_option_button(menu: Menu, option: MenuOption) -> dict[str, str]:
-    label = f"{_CHOSEN}{option.label}" if option.is_chosen else option.label
-    return _to_button(label, f"{menu.data}{_VALUE}{option.value}")
+    label = f"{_CHOSEN_PREFIX}{option.label}" if option.is_chosen else option.label
+    return _to_button(label, f"{menu.data}{_VALUE_SEPARATOR}{option.value}")
 
 
 def _to_button(label: str, data: str) -> dict[str, str]:

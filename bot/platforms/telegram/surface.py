@@ -37,8 +37,8 @@ from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # the most messages expected between a search and the repeated send
-_MAX_GAP = 8  # in a group, as many missing ids in a row mean that there are no more messages
-_MAX_SEARCHES = 1000  # interrupted searches whose progress is kept
+_MAX_GAP = 8  # so many missing ids in a row mean that a group has no further messages
+_MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
 
 
 # https://core.telegram.org/bots/api#reactiontypeemoji
@@ -67,7 +67,7 @@ class TelegramSurface(Surface, DraftingSurface):
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup = replace(self._group, message_link=link)
         self._has_ephemeral = True  # False once the server has shown one to the whole chat
-        self._search_progress = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
+        self._search_progress = BoundedDict[tuple[int, str], int](_MAX_KEPT_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
     @override

@@ -30,7 +30,7 @@ LIMITS = Limits(
     answers_each_message=True,
     shows_causes=True,
 )
-_MAX_KEPT = 100  # the number of messages whose nonces and texts are kept
+_MAX_KEPT_MESSAGES = 100  # the number of messages whose nonces and texts are kept
 
 
 class LocalChat:
@@ -98,8 +98,8 @@ class PrintingSurface(Surface):
     def __init__(self, run: str, language: str = "en") -> None:
         self._run = run
         self._language = language
-        self._by_nonce = BoundedDict[str, str](_MAX_KEPT)
-        self._texts = BoundedDict[str, str](_MAX_KEPT)
+        self._by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
+        self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         """Texts by message id, the newest last."""
         self._sent = 0
 

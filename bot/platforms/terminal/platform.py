@@ -18,8 +18,8 @@ from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface
 from bot.ports import Intake, Platform
 from bot.runtime.terminal import strip_control_characters
 
-_LONGEST_LINE = 1_000_001  # in characters
-_LINES_AHEAD = 16
+_MAX_LINE_CHARS = 1_000_001  # in characters
+_MAX_LINES_AHEAD = 16
 
 
 def create_platform(_settings: None, context: PlatformContext) -> Platform:
@@ -132,7 +132,7 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
         return
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
-    free_places = threading.Semaphore(_LINES_AHEAD)
+    free_places = threading.Semaphore(_MAX_LINES_AHEAD)
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the event loop was closed
@@ -140,7 +140,7 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
                 contextlib.suppress(OSError),  # the terminal was closed
                 open(source, encoding="utf-8", errors="replace", closefd=False) as file,
             ):
-                while line := file.readline(_LONGEST_LINE):
+                while line := file.readline(_MAX_LINE_CHARS):
                     free_places.acquire()
                     loop.call_soon_threadsafe(lines.put_nowait, line)
             loop.call_soon_threadsafe(lines.put_nowait, "")

@@ -23,13 +23,13 @@ from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
-_END_SECONDS = 2.0  # how long to wait until a stopped answer is printed
+_STOP_TIMEOUT_SECONDS = 2.0  # how long to wait until a stopped answer is printed
 _MAX_RENDERED_CHARS = 3000  # rendering more with each update takes too long
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
 )
-_NOTICE, _QUESTION = "dim", "green"  # styles
+_NOTICE_STYLE, _QUESTION_STYLE = "dim", "green"  # styles
 _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
@@ -66,7 +66,7 @@ class ScreenPlatform(LocalPlatform):
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            self.surface.print_plain(f"{translate(_WELCOME, self._chat.language)}\n", _NOTICE)
+            self.surface.print_plain(f"{translate(_WELCOME, self._chat.language)}\n", _NOTICE_STYLE)
             await self._chat_until_end(intake)
         except Refused:  # the terminal was closed for good
             return
@@ -84,7 +84,7 @@ class ScreenPlatform(LocalPlatform):
             if reading.done():  # ended by Ctrl-C, which has already stopped the answer
                 self._lines.clear()
                 self._queue_line("/quit")
-                await asyncio.wait({answering}, timeout=_END_SECONDS)
+                await asyncio.wait({answering}, timeout=_STOP_TIMEOUT_SECONDS)
         except EOFError:  # the terminal was closed; answer the lines entered before
             self._queue_line("/quit")
             await answering
@@ -117,10 +117,10 @@ class ScreenPlatform(LocalPlatform):
             self._line_entered.clear()
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
-        self.surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION)
+        self.surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION_STYLE)
         word, _, rest = line.strip().partition(" ")
         if word == "/as":
-            self.surface.print_plain(self._chat.rename(rest), _NOTICE)
+            self.surface.print_plain(self._chat.rename(rest), _NOTICE_STYLE)
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_incoming_message(line)], {})
