@@ -19,15 +19,15 @@ from bot.value_class import value_class
 
 MAX_NOTES = 12
 """The maximum number of notes that are read from one response."""
-_MAX_TURN_CHARS = 1500  # longer ones are mostly pasted
+_MAX_TURN_CHARS = 1500  # longer turns are mostly pasted text
 _MAX_RESPONSE_CHARS = 20_000
 _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
 _ABOUT_CHANNEL = "here"
 _RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
-"""Labels that no speaker may get, under keys that cannot be names of presets."""
+"""Labels that no speaker may get; the keys are no possible preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-# What Discord and Telegram show as a quotation or a forwarded message, and our notes on files.
+# Quotations and forwarded messages on Discord and Telegram, and our notes on files.
 _NOT_OWN_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
 # Thai, Lao, Burmese, Khmer, Japanese, Chinese, Korean
 _UNSPACED = (
@@ -65,7 +65,7 @@ ends: the earlier fact that is no longer true because of this one, else ""."""
 
 @value_class
 class Transcript:
-    """The turns that the model reads."""
+    """The turns that a model searches for facts."""
 
     turns: tuple[StoredTurn, ...]
     """The turns that the model reads, in the order of their numbers, which start at 1."""
@@ -106,7 +106,7 @@ class Transcript:
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
-    """Return the turns' transcript without quotes, files, and code; `characters` is by preset."""
+    """Return a transcript without quotes, files and code; `characters` maps presets to names."""
     words = [(one, own_words(one.turn.text)) for one in turns]
     shown = [(one, text) for one, text in words if text]
     speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
@@ -176,7 +176,7 @@ def _check_note(
     subject: MemorySubject | None = about
     if about is None:
         subject = _non_speaker_subject(_one_line(note.get("about")), speaker, words, place)
-    # Characters are no witnesses to people and places: they repeat what they recall, and invent.
+    # Characters are not witnesses about people and places: they repeat memories, and invent.
     is_invented = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
     if subject is None or is_invented:
         return None
@@ -209,7 +209,7 @@ def _non_speaker_subject(
 
 
 def is_quoted(quote: str, words: str) -> bool:
-    """Return whether a text contains a quote that is long enough to prove anything.
+    """Return whether a text contains a quote, and the quote is long enough to prove anything.
 
     White space is ignored. Three words, twelve characters, or the whole text are long enough; in
     scripts without spaces, three characters count as two words.
@@ -223,13 +223,13 @@ def is_quoted(quote: str, words: str) -> bool:
 
 
 def shares_words(note: str, words: str, names: Sequence[str] = ()) -> bool:
-    """Return whether a note shares a word with what was said, other than names of speakers."""
+    """Return whether a note shares a word, other than speakers' names, with what was said."""
     ours = _content_words(note).difference(*map(_content_words, names))
     return not ours.isdisjoint(_content_words(words))
 
 
 def _content_words(text: str) -> set[str]:
-    """Return the stems of words, and all pairs of characters in scripts without spaces."""
+    """Return the stems of words and, in scripts without spaces, all pairs of characters."""
     folded = _COMMON_WORDS.sub(" ", text.casefold())
     words = {one for one in _WORD.findall(folded) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
     runs = _UNSPACED_RUN.findall(folded)

@@ -1,9 +1,9 @@
 """Extract memories from conversations in the background, after answers.
 
-A model is asked at most once per six exchanges, or after ten quiet minutes if there were two. How
-far a conversation was read is stored, so a restart neither repeats nor skips turns. After a restart
-during the quiet minutes, the model is only asked after the next answer. If asking the model fails,
-the same turns are read again next time.
+A model is asked after six exchanges, or after ten quiet minutes if there were at least two. The
+database records how far a conversation was read, so a restart neither repeats nor skips turns.
+After a restart during the quiet minutes, the model is only asked after the next answer. If a
+request fails, the same turns are read again next time.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -31,8 +31,8 @@ _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
 _MAX_TURN_TOKENS = 8000  # of turns in one prompt
 _NOTICE_KEY = "persona_memories"
-"""The setting of a person that says whether the notice is due or was shown; `/forget me` deletes
-it, like all that begins with "persona"."""
+"""The person's setting that records whether the notice is due or was shown; `/forget me` deletes it
+like all settings that start with "persona"."""
 _DUE, _SHOWN = "due", "shown"
 _log = structlog.get_logger(__name__)
 
@@ -45,9 +45,9 @@ class _WatchedConversation:
     message: IncomingMessage
     """The first message of the newest author, who pays."""
     present: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
-    """The times of questions, oldest first, with the presets that were active then."""
+    """The times of questions, oldest first, each with the presets that were active then."""
     exchanges: int | None = None
-    """Exchanges since a model was last asked; None if they must be read from the database."""
+    """Exchanges since a model was last asked; None: to be read from the database."""
     stop_timer: Callable[[], None] = lambda: None
 
     def active_presets_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class MemoryExtractor:
     recaller: MemoryRecaller
     progress: SqlExtractions
     summarizer: Summarizer
-    """Asks models in the background, and knows which turns may be read."""
+    """Sends requests to models in the background, and tells which turns may be read."""
     settings: ChatSettings
     clock: Clock
     consent_of: Callable[[str], Awaitable[Consent | None]]
@@ -89,7 +89,7 @@ class MemoryExtractor:
         key, payer = message.address.conversation, message.author
         watched = self._watched.get(key)
         if watched is None or watched.message.author.id != payer.id:
-            # Without its words: `/forget` has to reach them within a minute.
+            # Keep no words of the message, because `/forget` must take effect within a minute.
             payer = replace(payer, name="")
             wordless = replace(message, author=payer, text="", quote=None, attachments=())
             watched = watched or _WatchedConversation(preset, wordless)
@@ -122,11 +122,13 @@ class MemoryExtractor:
         watched = self._watched.get(conversation)
         if watched is None:
             return
-        watched.exchanges = 0  # those noted during the read count twice, which costs another read
+        watched.exchanges = (
+            0  # exchanges recorded meanwhile count twice, which only causes another read
+        )
         unread = await self.progress.load(conversation)
         exchanges = unread.exchanges
         is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
-        if is_quiet:  # the next answer watches it again
+        if is_quiet:  # the next answer starts to watch it again
             del self._watched[conversation]
         if exchanges < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
             watched.exchanges += exchanges
@@ -181,14 +183,14 @@ class MemoryExtractor:
         ]
 
     async def _complete(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
-        """Return a note with its vectors, witnesses, and state; make its person's notice due."""
+        """Add vectors, witnesses and state to a note, and make the notice to its person due."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         ends = await self.recaller.embed(note.ends) if note.ends else None
         memory = replace(note.memory, present=present, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
-        # Before the memory is stored: a killed process must not keep something in secret.
+        # Before the memory is stored, so that even a killed process keeps no memory in secret.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
             await self.settings.set(person, _NOTICE_KEY, _DUE, person)
         return replace(note, memory=memory, ends_vector=ends and ends[1])
@@ -198,7 +200,7 @@ class MemoryExtractor:
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
-        """Return whether to tell a person now that memories of them exist; then mark it done."""
+        """Return whether to tell a person now that memories of them exist; mark that as done."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
         if found.get(person) != _DUE:
             return False

@@ -27,8 +27,8 @@ from bot.storage.memories import SqlMemories
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 5.0
-_RANK_OFFSET = 10  # of reciprocal rank fusion: smaller values favor the first of each list
-_WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # of vectors 1; tests/memory/test_memory_recall.py
+_RANK_OFFSET = 10  # for reciprocal rank fusion; smaller values favor the first ranks
+_WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # vectors have 1; tests/memory/test_memory_recall.py
 _SCORE_DIGITS = 4
 
 CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
@@ -37,7 +37,7 @@ CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]],
 
 @dataclass(eq=False, repr=False)
 class MemoryRecaller:
-    """Loads and ranks memories for an answer, without an `embedder` only by words and age."""
+    """Loads memories for an answer, and ranks them; without `embedder`, only by words and age."""
 
     memories: SqlMemories
     budget_share: float = 0.1
@@ -50,7 +50,7 @@ class MemoryRecaller:
     ) -> RankedMemories:
         """Return the memories that a character may recall for a message, best first.
 
-        An embedding service is only asked if `may_spend` is set. Raises `StoreError`.
+        A paid embedding service is used only if `may_spend` is set. Raises `StoreError`.
         """
         private = message.is_private
         place = MemoryPlace.from_event(message.address, message.scopes, is_private=private)
@@ -140,7 +140,7 @@ def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
         for one in memories
     }
     counts = Counter(word for words in shared.values() for word in words)
-    # A word that stands in every memory says nothing; of Chinese, pairs say more than characters.
+    # A word that occurs in every memory tells nothing. In Chinese, pairs tell more than characters.
     weights = {
         word: math.log(1 + len(memories) / count) * min(len(word), 4)
         for word, count in counts.items()

@@ -17,19 +17,19 @@ from bot.runtime.in_process import BoundedDict
 
 _log = structlog.get_logger(__name__)
 
-_BATCH_SIZE = 32  # some seconds of work, lost if the process ends
+_BATCH_SIZE = 32  # a few seconds of work, which is lost if the process ends
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """Stories with their scores, by query; the best are first."""
 
 RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
-"""Retrieves a preset's stories for the newest message, or None; the flag allows spending."""
+"""A function that retrieves a preset's stories for the newest message; the flag allows spending."""
 
-_TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
+_TIMEOUT_SECONDS = 10.0  # far more than a busy machine needs, so that load does not change prompts
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
 _MESSAGE_SECONDS = 30.0
-"""Seconds a message's vector is cached for its answers; `/forget` must reach it in a minute."""
+"""How long a message's vector is cached; `/forget` must take effect within a minute."""
 
 
 async def index_stories(
@@ -68,7 +68,7 @@ async def _index_character(
 
 @dataclass(eq=False, repr=False)
 class StoryRetriever:
-    """Finds stories of characters for a message; characters have the names of their presets."""
+    """Finds characters' stories for a message; a character has the name of its preset."""
 
     embedder: Embedder
     stories: Stories

@@ -40,12 +40,12 @@ from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_TURN_TOKENS = 4000  # of turns in one prompt
-# Of the prompt's limit; the rest is for the last summary and for errors of the estimate.
+# A share of the prompt's limit; the rest is for the last summary and for estimation errors.
 _SHARE_OF_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
-_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
+_MIN_NEW_TURNS = 6  # fewer turns are not worth a new summary
 _MAX_CONCURRENT = 2
 
 
@@ -59,7 +59,7 @@ def summary_instruction(max_tokens: int | None) -> str:
     )
 
 
-_RECAP_TOKENS = 1000  # far more than the words that it asks for
+_RECAP_TOKENS = 1000  # far more than the requested words take
 _RECAP_INSTRUCTION = (
     "Somebody was away. Tell them in at most 150 words, in the language of the conversation below,"
     " what they missed: who said what, what was agreed, what is still open. Write short lines, and"
@@ -71,7 +71,7 @@ _RECAP_INSTRUCTION = (
 def write_transcript(
     last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False
 ) -> str:
-    """Return the last summary, if any, and the turns since then with their real speakers.
+    """Return a transcript: the last summary, if any, and the later turns with their speakers.
 
     With `has_numbers`, turns are numbered from 1: [3].
     """
@@ -104,11 +104,11 @@ def fit_turns(
 
 @dataclass(eq=False, repr=False)
 class ConversationQueue:
-    """Runs a job for conversations in the background, at most one at a time for each."""
+    """Runs a background job for each queued conversation, one at a time per conversation."""
 
     run_job: Callable[[str], Awaitable[None]]
     failure: str
-    """The name of the log event about a job that failed."""
+    """The name of the log event for a failed job."""
 
     def __post_init__(self) -> None:
         self._due: dict[str, None] = {}
@@ -157,7 +157,7 @@ class SummaryRequest:
     usage: Usage = field(default_factory=Usage)
     """The provider's report, set when the summary is made."""
     text: str = ""
-    """The summary, as far as it was written."""
+    """The summary as written so far."""
     has_thoughts: bool = False
 
 
@@ -234,7 +234,7 @@ class Summarizer:
     async def recap(
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
-        """Return a recap and the turns it covers, the newest that fit; `message` asked for it."""
+        """Return a recap of the newest turns that fit, and these turns; `message` requested it."""
         count, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
         fitting = fit_turns(turns[::-1], limit, count)[::-1]
         messages = (Message("user", write_transcript("", fitting, has_numbers=True)),)
@@ -279,11 +279,11 @@ class Summarizer:
         backend, limit = self.backends[provider], max_output_tokens
         try:
             text, has_thoughts = await self._write(preset, provider, prompt, message, limit)
-            if has_thoughts and not text:  # they took all the tokens that it may have
+            if has_thoughts and not text:  # the thoughts used up the output limit
                 prompt = replace(prompt, max_output_tokens=None)
                 text, _ = await self._write(preset, provider, prompt, message)
         finally:
-            if isinstance(backend, ConversationMemory):  # this prompt is not continued
+            if isinstance(backend, ConversationMemory):  # a summary's prompt is never continued
                 await backend.forget(prompt.conversation)
         if not text:
             raise BackendError(f"an empty summary by {provider}")

@@ -57,11 +57,11 @@ class PlatformSpec:
     commands: Sequence[CommandSpec] = ()
     uses_terminal: bool = False
     """Whether the chat is in the terminal that Troupe was started from. `troupe chat` starts such a
-    platform, and so does `troupe run` if no other platform is configured. Logs then go to a file.
+    platform, as does `troupe run` if no other platform is configured. Logs then go to a file.
     """
 
     is_companion: bool = False
-    """Whether the platform runs whenever the web console does, and stops with the other ones."""
+    """Whether the platform runs whenever the web console does, and stops with other platforms."""
 
 
 @value_class
@@ -76,7 +76,7 @@ class EditableText:
     too_long: str = ""
     """A private notice to show if the text is too long for the platform's forms."""
     fields: tuple["EditableText", ...] = ()
-    """The form's fields, each with its name as title; empty for a form with one field."""
+    """The form's fields, each titled with its name; empty for a form with one field."""
     most_chars: int = 0
     """The maximum length of the text, or 0 for the limit of the platform's forms."""
     is_required: bool = True
@@ -136,7 +136,7 @@ class PlatformContext:
     suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _no_suggestions
     """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
-    """Waits until every received message is answered and every answer is sent."""
+    """Waits until all received messages are answered and all answers are sent."""
     press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _do_nothing
     """Returns a private notice if a person may not press a button, or None if they may."""
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
@@ -147,7 +147,7 @@ class PlatformContext:
     web_channels: WebChannels | None = None
     clock: Clock = field(default_factory=SystemClock)
     cursors: Intake | None = None
-    """Stores cursors, even in a process that receives no messages; None if nothing is stored."""
+    """Stores cursors, even in a process that receives no messages; None: cursors are not stored."""
     data_dir: Path | None = None
     """A folder for the platform's own files; None if there is none."""
     chat: str = ""
@@ -155,7 +155,7 @@ class PlatformContext:
     locale: str | None = None
     """The locale of the person who started the service, such as "zh_CN.UTF-8"."""
     answerable_seconds: float = 300
-    """The age beyond which a message received after an outage is not answered."""
+    """The age in seconds beyond which a message received after an outage is not answered."""
     take_lease: TakeLease | None = None
     """Takes leases that all processes share; None if this is the only process."""
     bot_id: str = ""
@@ -190,7 +190,7 @@ class AccountSetup(Protocol):
     """Checks a bot's token during setup, and finds the first admin. Call `close` at the end."""
 
     token_source: Text
-    """The place where people get a token, worded as the end of a sentence."""
+    """Where people get a token, worded as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
         """Return the token's account; raises `PlatformFatal` if the token is rejected."""

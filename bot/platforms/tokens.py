@@ -13,7 +13,7 @@ from bot.ports import Clock
 from bot.runtime.secret_file import CHECK_INTERVAL_SECONDS, SecretFile, resolve_secret
 from bot.telemetry.secret_masker import register_secrets
 
-_RETRY_SECONDS = 30.0  # how long to wait after a token was rejected, if its file has no new one
+_RETRY_SECONDS = 30.0  # the wait after a rejected token if its file has no new token
 _log = structlog.get_logger(__name__)
 
 

@@ -37,7 +37,7 @@ PLAIN = Limits(
     has_buttons=True,
     shows_faces=True,
 )
-_POLL_SECONDS = 2.0  # in case another process's signal about a change is lost
+_POLL_SECONDS = 2.0  # another process's signal of a change may be lost
 _MAX_CHANGES = 100
 _CURSORS = f"{WEB_PLATFORM}:"
 SPEC = PlatformSpec(
@@ -136,7 +136,7 @@ def _list_mentions(text: str, people: Sequence[Person], author: Person) -> tuple
 
 
 class WebSurface(Surface):
-    """Writes messages to the database. A message's nonce is its id, so no message appears twice."""
+    """Writes messages to the database; the nonce is the id, so that no message appears twice."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
@@ -152,7 +152,7 @@ class WebSurface(Surface):
         if imitated is None:
             self._limits[channel_id] = PLAIN
             return
-        # Split messages as on that platform, but do not limit calls. Repeated sends are harmless.
+        # Split messages as on that platform, but do not limit calls; repeated sends are harmless.
         self._limits[channel_id] = replace(
             imitated,
             seconds_between_edits=PLAIN.seconds_between_edits,

@@ -14,8 +14,8 @@ _PROGRAM = "troupe: "
 class JsonLines(io.TextIOBase):
     """Wraps stdout or stderr; prints each line as a JSON object if `is_wanted` returns true.
 
-    `is_wanted` is called at the first line, because reading the settings is slower than most
-    commands. Logs are JSON already, so their handler writes to `stream` directly.
+    `is_wanted` is called only at the first line, because it reads the settings, which is slower
+    than most commands. Logs are already JSON, so their handler writes to `stream` directly.
     """
 
     def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:

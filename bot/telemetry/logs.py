@@ -30,7 +30,7 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 _SECONDS_BETWEEN_REPEATS = 60.0
 _MAX_ERROR_IDS = 500
 _OWN_FIELDS = {"timestamp", "turn", "error_id"}
-# A number that may differ in each repeat, such as a duration, but is no part of a name or URL.
+# A number that may differ between repeats, such as a duration; not part of a name or URL.
 _VARIABLE_NUMBER = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
@@ -92,7 +92,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _write_repeats(self, now: float, before: float) -> None:
-        """Log how often records written before `before` were repeated; forget unrepeated ones."""
+        """Log how often records last written before `before` were repeated; forget the others."""
         for key, repeats in list(self._seen.items()):
             if repeats.written_at > before:
                 continue
@@ -136,7 +136,7 @@ class TurnLogContext:
 
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
-    """In the block, log only warnings and errors, to stderr, to keep a command's output clean."""
+    """In the block, log only warnings and errors, to stderr, so as not to mix logs and output."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -149,7 +149,7 @@ def only_warnings_logged() -> Iterator[None]:
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Log our events from `level` on, and libraries' warnings, to a stream; mask all secrets."""
+    """Log our events from `level` up, and libraries' warnings, to a stream; mask all secrets."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -181,7 +181,7 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
 def log_crash(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Log an uncaught exception; to be set as `sys.excepthook`."""
+    """Log an uncaught exception; install this as `sys.excepthook`."""
     structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
 
 
@@ -200,8 +200,8 @@ def open_log_stream(file: Path | None) -> TextIO:
 
 
 _MAX_EVENTS = 2000
-_MAX_STEPS = 30  # for each message
-_MAX_CHARS = 1000  # for each value; the end is kept, as a traceback ends with the error
+_MAX_STEPS = 30  # per message
+_MAX_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
 _FAILURES = {"warning", "error", "critical"}
 _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
 

@@ -85,7 +85,7 @@ HELD_ROLES = Gauge(
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left",
     "New gateway sessions that Discord still allows today, in processes that query Discord",
-    ["platform"],  # without a label, processes that never query it would export 0
+    ["platform"],  # with this label, only processes that query Discord export a value
 )
 LOOP_LAG = Histogram(
     "troupe_loop_lag_seconds",
@@ -127,7 +127,7 @@ ROOT = "message"
 
 
 class TurnIdGenerator:
-    """Generates OpenTelemetry ids; those of a root span are derived from its turn."""
+    """Generates OpenTelemetry ids; a root span's ids are derived from its turn."""
 
     def __init__(self) -> None:
         self.root: tuple[int, int] | None = None
@@ -187,13 +187,13 @@ class MessageTraces:
         started.end(end_time=int(max(began, ended) * _NANOSECONDS))
 
 
-_current: list[MessageTraces] = []  # one item, or none while tracing is off
+_current: list[MessageTraces] = []  # one item while tracing is on, otherwise empty
 
 
 def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
     """Record a span for one step in the processing of a message, if tracing is on.
 
-    If `turn` is None, use the turn in the log context. `more` contains further arguments of
+    If `turn` is None, use the turn of the log context. `more` contains further arguments for
     `MessageTraces.record`; attributes must not contain text from people.
     """
     for traces in _current:

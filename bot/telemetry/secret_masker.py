@@ -9,9 +9,9 @@ from urllib.parse import quote, unquote
 from structlog.typing import EventDict, WrappedLogger
 
 _MIN_SECRET_CHARS = 6
-_MIN_CHARS_TO_SHOW_TAIL = 12  # the last four characters would reveal too much of a shorter secret
+_MIN_CHARS_TO_SHOW_TAIL = 12  # of a shorter secret, the last four characters would reveal too much
 # Formats of tokens, which libraries may quote in error messages.
-_TELEGRAM_TOKEN = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
+_TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
 _PREFIXES = (
     *(
         f"{name}{separator}"
@@ -27,7 +27,7 @@ _PREFIXES = (
 """Prefixes of API keys of well-known services."""
 _ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
 _TOKEN_FORMATS = re.compile(
-    _TELEGRAM_TOKEN + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
     rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bA[KS]IA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
     r"|\bSK[0-9a-f]{32}"  # Twilio
@@ -52,17 +52,17 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
-# People write words such as sk-learning; in their texts only long words with a digit are tokens.
+# People write words such as sk-learning, so in their texts only long words with a digit count.
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
-# A text without a digit, an @ and other scripts contains no token, except for a private key.
+# A text without digits, @ and other scripts contains no token except a private key.
 _DIGIT_OR_AT = re.compile(r"[^\x00-/:-?A-~]")
 _MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
 _MIN_NAMED_CHARS = 8
 _ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
-# The last word of a text may still grow into a token if it contains signs or digits, or could be
-# the beginning of a prefix. A Discord token begins with the digits of an id in base64.
+# The last word of a text may still grow into a token if it contains signs or digits, or may be
+# the start of a prefix. A Discord token starts with an id's digits in base64.
 _SIGNS = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _PLAIN_WORD = re.compile(r"[A-Za-z]*[.,!?]*")
 _LETTERS_BEFORE = (
@@ -81,11 +81,11 @@ _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
 _NEWER: set[str] = set()
-"""Secrets added after the settings were read, in every encoding they may appear in."""
+"""Secrets added after the settings were read, in all encodings in which they may appear."""
 
 
 def register_secrets(secrets: Iterable[str]) -> None:
-    """Mask these secrets, too, from now on, such as the new content of a secret file."""
+    """Mask these secrets from now on, too, such as the new content of a secret's file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_list_encodings(one))
@@ -134,7 +134,7 @@ class SecretMasker:
 
 
 def mask_pasted_tokens(text: str) -> str:
-    """Return a person's text with everything masked that looks like a token, key or password.
+    """Mask everything in a person's text that looks like a token, key or password.
 
     After a name such as `PASSWORD=`, a value with letters and digits is masked. Zero-width
     characters cannot hide a token: if anything is masked, they are removed.
@@ -177,7 +177,7 @@ class TokenFilter:
         return self._release_text(len(self._held))
 
     def _releasable_length(self) -> int:
-        """Return how many characters can be shown, because they cannot become a secret token."""
+        """Return how many characters can be shown because they cannot become a secret token."""
         held, after_keys = self._held, 0
         while begin := _KEY_BEGIN.search(held, after_keys):
             end = _KEY_END.search(held, begin.end())
@@ -230,13 +230,13 @@ def _list_encodings(secret: str) -> set[str]:
 
 
 def _mask_base64_token(found: re.Match[str]) -> str:
-    """Return a base64 word masked if it decodes to a Telegram token, else unchanged."""
+    """Mask a base64 word if it decodes to a Telegram token; return any other word unchanged."""
     word = found[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return found[0]
-    return _mask_secret(found[0]) if re.search(_TELEGRAM_TOKEN, decoded) else found[0]
+    return _mask_secret(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
 
 
 def _mask_secret(secret: str) -> str:

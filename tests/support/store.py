@@ -131,11 +131,11 @@ async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMess
 
 
 async def finish(
-    store: Store, key: str = "5:1", *, go_on: bool = True, **result: Any
+    store: Store, key: str = "5:1", *, begin_next: bool = True, **result: Any
 ) -> tuple[Claim, InboxMessage]:
     """Receive a message and finish it with a `TurnResult` of these fields."""
     claim, message = await take_message(store, key)
-    await store.conversations.finish(claim, message, TurnResult(**result), go_on=go_on)
+    await store.conversations.finish(claim, message, TurnResult(**result), begin_next=begin_next)
     return claim, message
 
 

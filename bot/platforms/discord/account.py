@@ -112,7 +112,7 @@ class DiscordAccount(AccountSetup):
             "content": "Thank you. You are an admin of this bot now.",
             "allowed_mentions": {"parse": []},
         }
-        with suppress(PlatformError):  # the terminal also shows that the setup succeeded
+        with suppress(PlatformError):  # the terminal also reports the success
             await self._rest.call(_SEND, str(message.channel.id), body=body)
 
 

@@ -75,7 +75,7 @@ class ChannelWebhooks:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
         self.ids: set[str] = set()
         """The ids of all webhooks found so far."""
-        self._lock = asyncio.Lock()  # so that no channel gets two webhooks
+        self._lock = asyncio.Lock()  # prevents two webhooks in one channel
 
     async def find(self, channel: str) -> ChannelWebhook | None:
         """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
@@ -154,7 +154,7 @@ class CharacterPictures:
         self._unused: set[str] = set()
         """The ids of emojis that no character used at the last check."""
         self._kept: Collection[str] | None = None
-        """The URLs in use at the last check, or None if a picture was uploaded since."""
+        """The URLs in use at the last check; None if a picture was uploaded since."""
 
     async def upload_picture(self, png: bytes) -> str:
         """Upload a picture unless it was uploaded before, and return its URL."""
@@ -169,7 +169,7 @@ class CharacterPictures:
         return _PICTURE_URL.format(found)
 
     async def delete_unused(self, kept: Collection[str]) -> None:
-        """Delete pictures whose URLs are not in `kept`, and were not in the call before either."""
+        """Delete pictures whose URLs are neither in `kept` nor were in it at the previous call."""
         if kept == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list_pictures()]
@@ -241,11 +241,11 @@ class AnswerThreads:
 
 
 def thread_message_id(thread: str, message_id: str) -> str:
-    """Return the id under which we store a message in the thread of an answer."""
+    """Return the id under which we store a message in an answer's thread."""
     return f"{thread}{_THREAD_MARK}{message_id}"
 
 
 def locate_message(address: Address, message_id: str) -> tuple[str, str]:
-    """Return the id of the channel or thread that contains a stored message, and its id there."""
+    """Return the channel or thread that contains a stored message, and the message's id there."""
     thread, mark, own_id = message_id.rpartition(_THREAD_MARK)
     return (thread if mark else address.chat), own_id

@@ -74,7 +74,7 @@ def is_button_form(interaction: discord.Interaction, specs: Sequence[MessageComm
 
 
 def should_open_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether an interaction calls a command that has a form, without attaching a file."""
+    """Return whether an interaction calls a command that has a form, but attaches no file."""
     is_command = interaction.type is discord.InteractionType.application_command
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
     return (
@@ -134,7 +134,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether the whole server sees a response, which Discord asks at acknowledgement."""
+    """Return whether the whole server sees a response; Discord needs this to acknowledge it."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False

@@ -89,7 +89,7 @@ class ShardClient(DiscordClient):
                         )
                     ) from error
                 session = self.session or session
-                if session is not None:  # the server in its resume URL may be down
+                if session is not None:  # the server at its resume URL may be down
                     session = GatewaySession(session.id, session.sequence, "")
                 failures += 1
                 longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)
@@ -106,7 +106,7 @@ class ShardClient(DiscordClient):
 
     @override
     def handle_event(self, event: str, *args: Any) -> None:
-        """Handle an event, or hold it until its guild, which RESUME does not send, is loaded."""
+        """Handle an event, or hold it until its guild is loaded, since RESUME sends no guilds."""
         guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
             if event in _GUILD_EVENTS:
@@ -121,7 +121,7 @@ class ShardClient(DiscordClient):
         self._held[guild].append((self.sequence, self.last_received))
 
     def is_guild_loaded(self, guild: int) -> bool:
-        """Return whether a guild is loaded, which is always true of 0 (direct messages)."""
+        """Return whether a guild is loaded; 0 (direct messages) always is."""
         return not guild or (guild not in self._held and self.get_guild(guild) is not None)
 
     async def _load_guild_and_release(self, guild: int) -> None:
@@ -131,7 +131,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().handle_event)
 
     def drop_held_events(self) -> None:
-        """Drop the events held for unloaded guilds; Discord or channel histories repeat them."""
+        """Drop the events held for unloaded guilds; Discord will repeat them, or histories will."""
         for task in self._loading:
             task.cancel()
         self._held.clear()
@@ -147,7 +147,7 @@ class ShardClient(DiscordClient):
 
     @property
     def resumable_session(self) -> GatewaySession | None:
-        """The session that a restart can resume without losing unqueued events, or None."""
+        """The session that a restart can resume without losing events, or None."""
         session = self.session
         if session is None:
             return None

@@ -47,7 +47,7 @@ class CommandReceived:
     interaction: discord.Interaction
     deferred: Deferred
     """Done when the command is acknowledged; its result is whether everyone sees the response, or
-    None if Discord did not accept the acknowledgment."""
+    None if Discord rejected the acknowledgment."""
 
 
 GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
@@ -61,7 +61,7 @@ async def wait_for_events(
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             taken.append(await queue.get())
-    # Also after a timeout: an event that has arrived counts as received, so it must be taken.
+    # Even after a timeout, take the events that have arrived, because they count as received.
     while not queue.empty() and not (taken and isinstance(taken[-1], SessionStarted)):
         taken.append(queue.get_nowait())
     return taken
@@ -145,7 +145,7 @@ class Gateway(ShardClient):
         return True
 
     def on_message(self, message: discord.Message) -> None:
-        if message.author.bot:  # not answered, but the channel's cursor moves past it
+        if message.author.bot:  # it is not answered, but the channel's cursor moves past it
             self.seen[message.channel.id] = message.id, message.guild.id if message.guild else 0
         else:
             self._queue_event(self.read_message(message))
@@ -157,10 +157,10 @@ class Gateway(ShardClient):
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
-        if message.author.bot:  # includes the bot's own edits of a growing answer
+        if message.author.bot:  # includes the bot's own edits of live answers
             return
         self._queue_edit(message)
-        # The history of a thread that was started from the message contains it as well.
+        # If a thread was started from the message, the thread's history also contains it.
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
             self._queue_edit(message, thread)
@@ -205,7 +205,7 @@ class Gateway(ShardClient):
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue a join if the bot just joined; Discord also reports servers after an outage."""
-        arrived = getattr(guild.me, "joined_at", None)  # the event may not contain the bot
+        arrived = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
         is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
         if self._connected and is_new and guild.channels:
             self.on_guild_join(guild)
@@ -230,7 +230,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond to an interaction in a task; the interaction counts as received when it ends."""
+        """Respond to an interaction in a task, at whose end the interaction counts as received."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
@@ -303,7 +303,7 @@ class Gateway(ShardClient):
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 refusal = await self._context.press_refusal(pressed)
-        except TimeoutError:  # accept the press for now: it is checked again when processed
+        except TimeoutError:  # accept the press for now; it is checked again when processed
             _log.warning("discord_button_press_not_checked")
         if refusal is not None:
             await self._respond_privately(interaction, refusal)

@@ -73,7 +73,7 @@ def to_incoming_message(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> MessageEdit | None:
-    """Convert an edit, placed in `thread` if given; return None if it only added a link preview."""
+    """Convert an edit (in `thread`, if given); return None if it only added a link preview."""
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or message.edited_at is None:
         return None
@@ -130,7 +130,7 @@ def reaction_to_incoming(
     key: str,
     bot_id: str = "",
 ) -> ReactionChange | None:
-    """Convert a reaction, or return None if it is a bot's, or an emoji that we do not use."""
+    """Convert a reaction; return None if it is a bot's, or if we do not use its emoji."""
     reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
     is_removed = event.event_type == "REACTION_REMOVE"
     if reaction is None or (event.member is not None and event.member.bot):
@@ -179,7 +179,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
 
 
 def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
-    """Convert the joining of a server, or return None if the bot may not post a greeting."""
+    """Convert the bot's joining of a server; return None if it may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)
     writable = (one for one in channels if one and one.permissions_for(guild.me) >= sending)
@@ -291,7 +291,7 @@ def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
 
 
 def _find_original_message(message: discord.Message) -> discord.Message | None:
-    # A forward also has a reference, but is not a reply.
+    # A forwarded message also has a reference, but is not a reply.
     if message.type is not discord.MessageType.reply or message.reference is None:
         return None
     original = message.reference.resolved
@@ -429,7 +429,7 @@ def _find_wake_reason(
 def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """Return whether the text mentions the bot or its role.
 
-    A mention must be in the text and in Discord's list of mentions: the list leaves out mentions in
+    A mention must be in the text and in Discord's list of mentions: the list omits mentions in
     code, but includes the author of a replied-to message.
     """
     if "<" not in message.content:
@@ -456,7 +456,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
-    """Return a text with the ids of people, roles and channels replaced by names, where known."""
+    """Replace the ids of people, roles and channels in a text by their names, if known."""
     if "<" not in text:
         return text.strip()
     people = {user.id: user.display_name for user in message.mentions}

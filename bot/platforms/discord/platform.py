@@ -44,7 +44,7 @@ _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _ROLE_CACHE_SECONDS = 30.0
-_MAX_MEMBERS = 1000  # whose roles are remembered
+_MAX_MEMBERS = 1000  # whose roles are cached
 _PRIVATE_CHAT_INSTRUCTIONS = translatable(
     "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
     " this server's privacy settings, then ask again."
@@ -196,14 +196,14 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         *,
         by_anybody: bool = False,
     ) -> IncomingMessage | None:
-        """Convert a message's JSON, which was read from the same channel as the message `near`."""
+        """Convert a message's JSON, which was read from the channel of the message `near`."""
         guild = {} if near.is_private else {"guild_id": self._find_guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
         given = message, bot, self._context.bot_id
         incoming = parse_or_skip("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
-        # The parser has no guilds loaded, so the scopes come from the nearby message.
+        # The parser has no guilds, so the scopes are those of the nearby message.
         return incoming and replace(incoming, scopes=near.scopes)
 
     async def _bot_object(self) -> discord.Object:

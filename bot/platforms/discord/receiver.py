@@ -41,11 +41,11 @@ _CATCH_UP_TIMEOUT_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _ACKNOWLEDGMENT_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-_MAX_DELAY = timedelta(seconds=60)  # how late a message of another channel may arrive
+_MAX_DELAY = timedelta(seconds=60)  # of a message, relative to other channels' messages
 
 
 class MessageReceiver:
-    """Stores the events of one shard. While the database fails, it retries, so none are lost."""
+    """Stores the events of one shard; retries while the database fails, so that none are lost."""
 
     def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
@@ -126,9 +126,9 @@ class MessageReceiver:
             await self._store(incomings, cursors)
 
     def _session_to_store(self) -> dict[str, str]:
-        """Return the cursor of the session if it should be stored now, or else nothing.
+        """Return the session's cursor if it should be stored now, otherwise nothing.
 
-        If the stored session is old, Discord repeats events, which are recognized by their ids.
+        If the stored session is old, Discord repeats events; their ids show that they are repeats.
         """
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
@@ -228,7 +228,7 @@ class MessageReceiver:
 
 
 class ChannelCursors:
-    """The cursors of a shard, which say up to which message each channel was stored.
+    """The cursors of a shard, which record up to which message each channel was stored.
 
     A channel's cursor is the id of its newest stored message. The guild id is stored with it, to
     find the cursors of a shard's channels.
@@ -244,7 +244,7 @@ class ChannelCursors:
         """The id of the newest stored message, by channel id."""
         self._frozen: set[int] = set()
         self._connected: int | None = None  # snowflake of the last session start without gaps
-        self._catching_up = 0  # snowflake after which messages may be missing; 0: none are
+        self._catching_up = 0  # the snowflake after which messages may be missing; 0: none are
 
     @property
     def is_complete(self) -> bool:
@@ -252,7 +252,7 @@ class ChannelCursors:
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
-        """Replace all cursors with the stored ones, which are given as values by name."""
+        """Replace all cursors with the stored ones, given as values by name."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
         self.stored.clear()
         for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
@@ -285,7 +285,7 @@ class ChannelCursors:
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
-        """Record that nothing before `session_at` is missing any more; return cursors to store."""
+        """Record that no message before `session_at` is missing; return the cursors to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {f"{self._marks}catching_up": "0", f"{self._marks}connected": str(self._connected)}
 

@@ -31,7 +31,7 @@ _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 class RateLimitBucket:
     """A rate limit: the number of requests that Discord accepts in a time window.
 
-    Because of latency, we do not know exactly when a window starts. So the limit is kept in every
+    Because of latency, it is unknown when exactly a window starts. So the limit is kept in every
     period of the window's length.
     """
 
@@ -105,7 +105,7 @@ class BucketLimits:
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
     def blocked_scope(self, bucket: RateLimitBucket, now: float) -> errors.RefusedScope:
-        """Return "bot" if the global limit demands the longer wait, or else "route"."""
+        """Return "bot" if the global limit requires the longer wait, otherwise "route"."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
@@ -131,7 +131,7 @@ class BucketLimits:
             bucket.apply_limits(limit, remaining, reset_after, now)
 
     def _assign_bucket_name(self, endpoint: str, name: str) -> None:
-        """Assign an endpoint to a bucket name, and keep the requests counted for the endpoint."""
+        """Assign an endpoint to a bucket name, and keep the endpoint's request counts."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):
@@ -147,8 +147,8 @@ _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
 _MAX_RESPONSE_BYTES = 64 * 2**20
-# The longest wait for a rate limit: a little more than Discord's usual window of 5 s. For longer
-# waits, RateLimited is raised.
+# The longest wait for a rate limit, a little more than Discord's usual window of 5 s. A longer
+# wait raises RateLimited.
 _MAX_WAIT_SECONDS = 6.0
 _MAX_TEXT_CHARS = 500
 _JSON = "application/json"
@@ -195,7 +195,7 @@ def to_platform_error(
             return errors.ContentRefused(answer)
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
-        case 429:  # from a proxy before Discord
+        case 429:  # from a proxy in front of Discord
             return errors.RateLimited(_parse_retry_after(retry_after), "bot")
         case _ if status >= 500:
             return errors.OutcomeUnknown(answer)
@@ -246,7 +246,7 @@ class RestClient:
     ) -> bytes:
         """Wait out short rate limits, send a request, return its body; raises `PlatformError`."""
         if file is not None and isinstance(body, dict):
-            # Without this list, a repeated edit would attach the file twice.
+            # Without this list, a repeated edit would attach the file a second time.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
         path = endpoint.path.format(*ids)
         if query:
@@ -314,7 +314,7 @@ class RestClient:
                 wait = bucket.seconds_until_free(now)
             else:
                 wait = self._limits.seconds_until_free(bucket, now)
-            # The deadline may also have passed because this process was suspended.
+            # The deadline may also have passed while this process was suspended.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise errors.RateLimited(wait, self._limits.blocked_scope(bucket, now))
             if wait <= 0:

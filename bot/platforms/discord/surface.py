@@ -71,17 +71,17 @@ LIMITS = Limits(
     has_threads=True,
     has_private_chats=True,
     folds_thoughts=True,
-    # "50 requests per second", of which five are reserved for reading. The window is longer than a
-    # second because of the latency of calls.
+    # "50 requests per second", of which five are reserved for reading. Because of latency, the
+    # window is longer than a second.
     bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
-    # As seen in response headers; each process sees only the headers of its own responses.
+    # Observed in response headers; each process sees only those of its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
-# These calls raise RateLimited at once, so that other processes learn of the limit.
+# These calls raise RateLimited immediately, so that other processes learn of the limit.
 _SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
 _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
@@ -199,7 +199,7 @@ class DiscordSurface(Surface, BucketSurface):
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_as_bot(content))
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
-        except errors.Refused:  # a webhook sent the message
+        except errors.Refused:  # the message was sent by a webhook
             if not await self._edit_by_webhook(address, message_id, content):
                 raise
 
@@ -211,7 +211,7 @@ class DiscordSurface(Surface, BucketSurface):
                 await self._rest.call(_DELETE, chat, message_id)
             except errors.MessageNotFound:
                 raise
-            except errors.Refused:  # sent by a webhook, and the bot may not manage messages
+            except errors.Refused:  # a webhook sent it, and the bot may not manage messages
                 webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
@@ -350,8 +350,8 @@ def _render_as_bot(content: MessageContent) -> dict[str, Any]:
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
     """Return the JSON fields of a message, or of an edit, which leaves other fields unchanged."""
-    # An edit needs the allowed mentions again. Embeds are suppressed, because a model could be
-    # tricked into writing a URL that contains parts of the conversation, which Discord would fetch.
+    # An edit needs the allowed mentions again. Embeds are suppressed, because Discord would fetch
+    # URLs, and a model could be tricked into writing parts of the conversation into a URL.
     no_mentions = {"parse": [], "replied_user": False}
     return {
         "content": _render_text(text, content),

@@ -23,7 +23,7 @@ from bot.texts.text import error_text, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
-_MAX_UPDATES = 100  # the most that one call returns
+_MAX_UPDATES = 100  # that one call returns
 
 _PRIVACY_ON = translatable(
     "privacy mode is on: in groups, it receives only commands, mentions and replies; to change"
@@ -96,7 +96,7 @@ class TelegramAccount(AccountSetup):
                         " receive them, or set TROUPE_ADMINS yourself"
                     )
                 )
-            # Without a pause, unread messages would be returned at once, again and again.
+            # Without a pause, the same unread messages would be returned again and again.
             await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
 
     @override
@@ -124,5 +124,5 @@ class TelegramAccount(AccountSetup):
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")
-        with suppress(PlatformError):  # the terminal also shows that the setup succeeded
+        with suppress(PlatformError):  # the terminal also reports the success
             await self._api.call(thanks)

@@ -33,9 +33,9 @@ T = TypeVar("T")
 CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
-# UnicodeDecodeError: aiogram does not wrap the error for a proxy's page in another encoding.
+# UnicodeDecodeError: aiogram does not wrap it if a proxy's page has another encoding.
 _CALL_ERRORS = (exceptions.AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
-# The text of the Bot API itself for status 500; a "Bad Gateway" comes from a proxy.
+# The Bot API's own text for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
 _CONTENT_REASONS = (
     *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
@@ -90,7 +90,7 @@ _REFUSALS: Mapping[str, type[errors.Refused]] = {
     "user not found": NoSuchMember,
     "member not found": NoSuchMember,
 }
-"""Errors by a part of Telegram's description, in lowercase; the first match counts."""
+"""Maps parts of Telegram's descriptions, in lowercase, to errors; the first match counts."""
 
 
 class BotApi:
@@ -180,7 +180,7 @@ def token_rejected_error() -> errors.TokenRejected:
 
 
 def translate_error(error: Exception) -> errors.PlatformError:
-    """Convert a failed call's error to ours, with no text except Telegram's description."""
+    """Convert a failed call's error to ours, quoting only Telegram's description."""
     match error:
         case exceptions.TelegramRetryAfter():
             return errors.RateLimited(error.retry_after)
@@ -318,7 +318,7 @@ class _ApiResponse(msgspec.Struct):
 
 
 class _UntypedMethod(TelegramMethod[Any]):
-    """A placeholder for the method that aiogram's errors require."""
+    """A placeholder, because aiogram's errors require a method."""
 
     __returning__ = Any
     __api_method__ = "untyped"

@@ -32,7 +32,7 @@ from bot.platforms.telegram.markup import read_callback_data
 UPDATE_TYPES = [
     *("message", "edited_message", "callback_query", "my_chat_member"),
     "stopped_message_generation",
-    "message_reaction",  # sent only for private chats and groups where the bot is an admin
+    "message_reaction",  # sent only in private chats and in groups where the bot is an admin
 ]
 PRESS_KEY_PREFIX = "cb"
 """The prefix of a button press's external key; the callback query's id follows it."""
@@ -82,7 +82,7 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
         try:
             update = types.Update.model_validate(raw)
         except ValidationError as error:
-            # Log only the names of fields, because the error quotes what people wrote.
+            # Log only the fields' names, because the error quotes what people wrote.
             errors = error.errors(include_url=False)
             filled = [_add_missing_field(raw, one) for one in errors]
             if any(filled):
@@ -142,7 +142,7 @@ def _add_missing_field(raw: dict[str, Any], error: ErrorDetails) -> bool:
 def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, last = path
     holder = _value_at(raw, parents)
-    if last == "forward_origin":  # keep it a forward, which is not addressed to the bot
+    if last == "forward_origin":  # it must stay a forward, which does not address the bot
         holder[last] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
         del holder[last]
@@ -155,7 +155,7 @@ def convert_update(
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
-        reason = type(error).__name__  # as the error's text may quote what people wrote
+        reason = type(error).__name__  # the error's text may quote what people wrote
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
 
@@ -207,7 +207,7 @@ def to_incoming_message(
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     is_ephemeral = message.ephemeral_message_id is not None
     if (message.is_automatic_forward or is_ephemeral) and wake is not WakeReason.COMMAND:
-        return None  # only its author sees an ephemeral message, and an answer would reveal it
+        return None  # only its author sees it, and an answer would reveal it
     ephemeral = _message_ephemeral_id(message)
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
@@ -252,7 +252,7 @@ def _to_edited(
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
     if not incoming.text and all(item.kind in _CHANGING_KINDS for item in incoming.attachments):
-        return None  # not edited by anyone: live locations move, checklist items are checked
+        return None  # not an edit by a person, but a moving live location or a checked item
     # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
@@ -348,7 +348,7 @@ def _to_stop_command(
 
 
 def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
-    # In groups without topics, replies also have a thread id, but no history of their own.
+    # In groups without topics, replies have a thread id, too, but no separate history.
     topic = None
     if isinstance(message, types.Message) and message.is_topic_message:
         topic = str(message.message_thread_id)
@@ -374,7 +374,7 @@ def _to_person_of_account(author: types.User | types.Chat) -> Person:
 
 def _is_admin(message: types.Message) -> bool | None:
     if message.sender_chat is not None:
-        # Only admins can write as the group; a message sent as a channel is from anyone.
+        # Only admins can write as the group, but anybody may write as a channel.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
@@ -389,7 +389,7 @@ def _to_quote(message: types.Message, bot: types.User) -> Quote | None:
     if answered is not None and answered.forum_topic_created is not None:
         answered = None
     part = insert_link_urls(message.quote.text, message.quote.entities) if message.quote else None
-    if answered is None:  # possibly a quote from another chat
+    if answered is None:  # it may be a quote from another chat
         elsewhere = message.external_reply.origin if message.external_reply else None
         return None if part is None else Quote(_original_author(elsewhere), None, part)
     user = answered.from_user
@@ -522,7 +522,7 @@ def message_text(message: types.Message) -> str:
 
 
 def insert_link_urls(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
-    """Return a text with the URL inserted after each link whose text is not the URL itself."""
+    """Insert the URL after each link in a text, unless the link's text is the URL itself."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     units = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
@@ -543,7 +543,7 @@ def message_attachments(message: types.Message) -> tuple[MediaItem, ...]:
     """Return a message's attachments, or none for text and service messages."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
-        kind = MediaKind.OTHER  # a type that is newer than our aiogram
+        kind = MediaKind.OTHER  # of a type that is newer than our aiogram
     return () if kind is None else (_to_media_item(message, kind),)
 
 

@@ -12,10 +12,10 @@ def plain_text(source: str) -> str:
     return style_markdown(source).text
 
 
-# Messages and edits count together: about 1 a second in a chat, with short bursts allowed, less
+# Messages and edits count together: about 1 a second in a chat, with short bursts allowed, fewer
 # than 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the
-# limit of groups is exact. Telegram counts a call when it arrives, and latency varies, so the
-# windows are a little longer: by a second for the minute, by a quarter second for the second.
+# limit for groups is exact. Telegram counts a call when it arrives, and latency varies, so our
+# windows are longer: the minute by a second, and the second by a quarter of a second.
 _SHORT_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved=1)
 PRIVATE = Limits(
     max_units=4096,

@@ -19,7 +19,7 @@ from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram ignores any further entities
-# Ordered by importance: a message with too many entities keeps those that hide or can be tapped.
+# By importance: a message with too many entities keeps those that hide text or can be tapped.
 _TYPES: Mapping[Style, MessageEntityType] = {
     Style.SPOILER: MessageEntityType.SPOILER,
     Style.CODE_BLOCK: MessageEntityType.PRE,
@@ -100,8 +100,8 @@ def _without_mentions(styled: StyledText) -> StyledText:
         code = [one for one in around if one.style in _CODE_STYLES]
         if any(one.start <= start and end <= one.end for one in code):
             continue
-        # Code that covers a part of the name does not help, and spoilers and links cannot contain
-        # code. Replace the @ by a similar character instead.
+        # Code that covers only part of the name does not help, and spoilers and links cannot
+        # contain code. So replace the @ by a similar character.
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue

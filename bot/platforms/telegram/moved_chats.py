@@ -130,7 +130,7 @@ class MovedChats:
                 scopes = list_scopes(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case ChatJoin():
-                return None  # the bot was in the group before the move
+                return None  # the bot was already in the group before the move
             case (
                 MessageDeletion() | ForgetRequested() | SayRequested()
             ):  # Telegram never sends these

@@ -45,10 +45,10 @@ StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
-_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # longer, to give the other poller a chance
+_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # longer, so that the other poller gets a chance
 _EARLY_RESPONSE_PAUSE_SECONDS = 1.0
-_MAX_UPDATES = 100  # the most in one response, so more updates may be waiting
-_SECONDS_BETWEEN_POLLS = 0.05  # a pause between polls, so that one poll returns several messages
+_MAX_UPDATES = 100  # in one response; if it is full, more updates may be waiting
+_SECONDS_BETWEEN_POLLS = 0.05  # so that one poll returns several messages
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -66,7 +66,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     connection_error: str | None = "not connected yet"
 
     def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
-        Update.model_rebuild()  # at start, because it takes a tenth of a second
+        Update.model_rebuild()  # at the start, because this takes a tenth of a second
         self._context = context
         self._clock = context.clock
         self._api = api.BotApi(settings, context.clock)
@@ -180,7 +180,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             update = api.decode_lenient(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if self._bot is None:  # any process handles calls, even one that `run` was not called in
+        if self._bot is None:  # any process may receive calls, even one where `run` was not called
             self._bot = await self._api.call(GetMe())
         parsed = parse_updates([update])
         cursors = self._chats.record_moves(parsed)
@@ -232,8 +232,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
         """Poll once; return unparsed updates, so that an invalid update does not lose the rest."""
-        # After a failure, poll without waiting, to notice soon when it is over; but not in a
-        # conflict, because each poll interrupts the other process.
+        # After a failure, poll without waiting, to notice early that it is over. In a conflict,
+        # wait, because each poll interrupts the other process.
         is_short = self.connection_error is not None and not self._has_conflict
         timeout = 0 if is_short else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
@@ -304,7 +304,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     async def private_chat(self, person: str) -> Address:
         number = person.removeprefix("telegram:")
-        if not number.isdecimal():  # the negative id of a chat that someone writes as
+        if not number.isdecimal():  # negative: the id of a chat as which someone writes
             raise errors.Refused("the person who writes as a chat is unknown")
         return Address("telegram", number, bot_id=self._context.bot_id)
 

@@ -36,7 +36,7 @@ from bot.ports import DraftingSurface, Surface
 from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
-_MAX_PROBES_BEFORE = 16  # the most messages expected between a search and the repeated send
+_MAX_PROBES_BEFORE = 16  # messages that may arrive between a search and the repeated send
 _MAX_GAP = 8  # so many missing ids in a row mean that a group has no further messages
 _MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
 
@@ -53,7 +53,7 @@ _ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends messages; Telegram has no idempotency keys, so `find` looks up lost requests."""
+    """Sends messages; since Telegram has no idempotency keys, `find` searches for lost ones."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
@@ -66,7 +66,7 @@ class TelegramSurface(Surface, DraftingSurface):
         )
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup = replace(self._group, message_link=link)
-        self._has_ephemeral = True  # False once the server has shown one to the whole chat
+        self._has_ephemeral = True  # False once the server showed one to the whole chat
         self._search_progress = BoundedDict[tuple[int, str], int](_MAX_KEPT_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
@@ -272,7 +272,7 @@ class TelegramSurface(Surface, DraftingSurface):
         if found is not None:
             return found
         before = max([oldest, *(one for one in known if one < sent)])
-        if before == 0:  # older messages may be the bot's, but no longer known
+        if before == 0:  # the bot's older messages may be unknown
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe_message(message, chat, candidate) == "ours":

@@ -30,11 +30,11 @@ LIMITS = Limits(
     answers_each_message=True,
     shows_causes=True,
 )
-_MAX_KEPT_MESSAGES = 100  # the number of messages whose nonces and texts are kept
+_MAX_KEPT_MESSAGES = 100  # whose nonces and texts are kept
 
 
 class LocalChat:
-    """The terminal's chat; a fresh chat gets a new name, so it has no history of earlier runs."""
+    """The terminal's chat; a fresh chat has a new name, and so no history of earlier runs."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
@@ -47,7 +47,7 @@ class LocalChat:
         self.person = to_person(login_name())
         self.language = supported_language(locale)
         self._locale = locale
-        # The settings of a named chat apply to this run only.
+        # The settings of a named chat apply only to this run.
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
@@ -62,9 +62,9 @@ class LocalChat:
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
-            author_is_admin=True,  # the person can edit the settings anyway
+            author_is_admin=True,  # this person can edit the settings file anyway
             is_private=True,
-            is_age_restricted=True,  # only the operator reads it
+            is_age_restricted=True,  # only the operator reads this chat
             locale=self._locale,
         )
 
@@ -149,6 +149,6 @@ class PrintingSurface(Surface):
 
 
 def _render_file(file: Attachment, language: str) -> str:
-    """Return a file's contents for printing. They are not saved, as they may be private."""
+    """Return a file's contents for printing; they are not saved, because they may be private."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"

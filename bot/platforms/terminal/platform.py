@@ -62,7 +62,7 @@ class TerminalPlatform(LocalPlatform):
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            await self._wait_until_idle()  # prints answers left over from an earlier run
+            await self._wait_until_idle()  # prints unsent answers of an earlier run
             async for line in read_lines(self._source):
                 if line.strip() == "/quit":
                     break
@@ -104,7 +104,7 @@ class TerminalSurface(PrintingSurface):
         shown = self._texts[message_id] if message_id == newest else None
         if shown is not None and text.startswith(shown):
             self._write(text[len(shown) :])
-        else:  # printed text has changed, or the message is not the newest
+        else:  # the printed part has changed, or a newer message follows
             self.print_plain(text)
         self._texts[message_id] = text
 

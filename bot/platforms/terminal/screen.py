@@ -25,7 +25,7 @@ from bot.texts.text import to_translatable, translatable, translate
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
-_SECONDS_BEFORE_SPINNER = 0.3  # most commands take less
+_SECONDS_BEFORE_SPINNER = 0.3  # most commands take less time
 _ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
 _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 

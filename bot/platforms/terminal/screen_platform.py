@@ -23,8 +23,8 @@ from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
-_STOP_TIMEOUT_SECONDS = 2.0  # how long to wait until a stopped answer is printed
-_MAX_RENDERED_CHARS = 3000  # rendering more with each update takes too long
+_STOP_TIMEOUT_SECONDS = 2.0  # for a stopped answer to be printed
+_MAX_RENDERED_CHARS = 3000  # longer texts take too long to render at each update
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
@@ -105,7 +105,7 @@ class ScreenPlatform(LocalPlatform):
 
     async def _answer_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_chat_opened()], {})
-        await self._show_answers()  # includes answers left over from an earlier run
+        await self._show_answers()  # includes unsent answers of an earlier run
         while True:
             await self._line_entered.wait()
             while self._lines:
