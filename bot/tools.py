@@ -91,7 +91,7 @@ _MAX_READ_CHARS = 16_000
 _MAX_ARGUMENT_CHARS = 2000
 _MAX_CALLS = 8
 _MAX_ROUNDS = 4  # after these, the model gets no tools and must answer
-_MAX_CALLS_A_ROUND = 4
+_MAX_CALLS_PER_ROUND = 4
 
 
 class Toolbox:
@@ -120,7 +120,7 @@ class Toolbox:
 
     async def run_round(self, text: str, finish: Finish) -> None:
         """Run the tool calls in a response, up to the limit. `text` is the rest of the response."""
-        kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
+        kept = finish.tool_calls[:_MAX_CALLS_PER_ROUND]
         results = [await self.run(call) for call in kept]
         self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 

@@ -25,7 +25,7 @@ _SUBSCRIPTS = dict(
     zip("0123456789+-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)
 )
 _TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z*]+\}|\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|.", re.DOTALL)
-_SIMPLE = re.compile(r"\w*|\(.*\)", re.DOTALL)
+_NEEDS_NO_PARENTHESES = re.compile(r"\w*|\(.*\)", re.DOTALL)
 _SPACES = re.compile(r"[ \t]+")
 _MAX_DEPTH = 12
 
@@ -120,4 +120,4 @@ def _convert_script(text: str, letters: Mapping[str, str], mark: str) -> str:
 
 
 def _parenthesize(text: str) -> str:
-    return text if _SIMPLE.fullmatch(text) else f"({text})"
+    return text if _NEEDS_NO_PARENTHESES.fullmatch(text) else f"({text})"

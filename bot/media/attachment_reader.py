@@ -33,7 +33,7 @@ from bot.texts.text import Text, translatable
 _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
 _MAX_FILES = 10
-_SECONDS = 30.0  # the time limit for all files of a message, because its answer waits for them
+_TIMEOUT_SECONDS = 30.0  # for all files of a message together, because its answer waits
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 _TOO_LARGE = translatable("it is larger than 10 MiB")
@@ -79,7 +79,7 @@ class AttachmentReader:
         if not own and not linked and not (message.quote and message.quote.attachments):
             return NO_FILES
         reading = _FileCollector(partial(self._download, message.address), with_images=with_images)
-        deadline = asyncio.get_running_loop().time() + _SECONDS
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
         await reading.read(own, deadline)
         if (fetch := self._fetch) is not None:
             await reading.read(linked, deadline, lambda item, most: fetch(item.source, most))

@@ -17,12 +17,12 @@ from bot.errors import TroupeError
 from bot.runtime.http_client import AddressRefused, ConnectionFailed, HttpClient, HttpResponse
 
 _log = structlog.get_logger(__name__)
-_PORTS = frozenset({80, 443})
+_ALLOWED_PORTS = frozenset({80, 443})
 _MAX_REDIRECTS = 3
-_MAX_CHARS = 2000
-_SECONDS = 10.0
+_MAX_URL_CHARS = 2000
+_TIMEOUT_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
-_REDIRECTS = frozenset(
+_REDIRECT_STATUSES = frozenset(
     {
         *(HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.SEE_OTHER),
         *(HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT),
@@ -30,11 +30,11 @@ _REDIRECTS = frozenset(
 )
 _HEADERS = {"Connection": "close"}
 # ASCII only, without characters that other URL parsers read differently.
-_ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
+_SAFE_URL = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
 # IPv6 ranges that embed an IPv4 address: NAT64, 6to4, Teredo, IPv4-mapped, IPv4-compatible.
 _RANGES = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96")
-_EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
+_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(one) for one in _RANGES]
 
 
 class FetchFailed(TroupeError):
@@ -51,7 +51,7 @@ def is_public_address(address: str) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:  # such as fe80::1%eth0, which has a scope
         return False
-    if found.version == 6 and any(found in one for one in _EMBEDDED):
+    if found.version == 6 and any(found in one for one in _EMBEDDED_IPV4_RANGES):
         return False
     return found.is_global and not found.is_multicast
 
@@ -62,8 +62,8 @@ class PublicFetcher:
     def __init__(
         self,
         is_allowed: Callable[[str], bool] = is_public_address,
-        ports: Collection[int] = _PORTS,
-        seconds: float = _SECONDS,
+        ports: Collection[int] = _ALLOWED_PORTS,
+        seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._is_allowed = is_allowed
         self._seconds = seconds
@@ -96,7 +96,7 @@ class PublicFetcher:
             try:
                 target = (url.path or "/") + (f"?{url.query}" if url.query else "")
                 async with await client.request("GET", target, None, deadline) as response:
-                    if response.status not in _REDIRECTS:
+                    if response.status not in _REDIRECT_STATUSES:
                         return await _read_response(response, max_bytes, deadline)
                     address = urljoin(url.geturl(), response.headers.get("location", ""))
             finally:
@@ -112,9 +112,9 @@ async def _read_response(response: HttpResponse, max_bytes: int, deadline: float
     return await response.read_all(deadline, max_bytes)
 
 
-def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
+def parse_public_url(address: str, ports: Collection[int] = _ALLOWED_PORTS) -> SplitResult:
     """Parse a URL and return it in canonical form; raises `FetchRefused` if it is not public."""
-    if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
+    if len(address) > _MAX_URL_CHARS or not _SAFE_URL.fullmatch(address):
         raise FetchRefused("the URL is not a plain http:// or https:// address")
     try:
         url = urlsplit(address)

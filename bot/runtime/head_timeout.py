@@ -6,8 +6,8 @@ from typing import cast
 
 from typing_extensions import override
 
-_END = b"\r\n\r\n"
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_HEADERS_END = b"\r\n\r\n"
+_TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class HeaderTimeout(asyncio.Protocol):
@@ -34,10 +34,10 @@ class HeaderTimeout(asyncio.Protocol):
         received = self._newest + data
         if not self._newest:  # blank lines before a request do not end its headers
             received = received.lstrip(b"\r\n")
-        if _END in received:
+        if _HEADERS_END in received:
             self._timer.cancel()
             self._transport.set_protocol(self._server)
-        self._newest = received[1 - len(_END) :]
+        self._newest = received[1 - len(_HEADERS_END) :]
         self._server.data_received(data)
 
     @override
@@ -61,5 +61,5 @@ class HeaderTimeout(asyncio.Protocol):
         if self._transport.is_closing():  # the server has already refused the partial headers
             return
         if self._newest:
-            self._transport.write(_TOO_SLOW)
+            self._transport.write(_TIMED_OUT)
         self._transport.close()

@@ -71,7 +71,7 @@ PROCESS_PAUSE_SECONDS = 1.0
 
 _FINAL_READ_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
 _IDLE_SECONDS = 30.0  # a firewall may drop a connection that was idle longer
-_PAUSE_GRID_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
+_PAUSE_STEP_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
@@ -277,7 +277,7 @@ class HttpResponse:
             return
         transport.pause_reading()
         now = asyncio.get_running_loop().time()
-        ends_at = math.ceil((now + seconds) / _PAUSE_GRID_SECONDS) * _PAUSE_GRID_SECONDS
+        ends_at = math.ceil((now + seconds) / _PAUSE_STEP_SECONDS) * _PAUSE_STEP_SECONDS
         try:
             await asyncio.sleep(ends_at - now)
         finally:
@@ -418,12 +418,12 @@ def _describe_os_error(error: OSError) -> str:
 
 
 _CONNECT_SECONDS = 5.0
-_HEADERS = {"Connection": "close"}
+_DOWNLOAD_HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
     """Return up to the first `max_bytes` at a URL; raises `ConnectionFailed` or `TimeoutError`."""
-    client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
+    client = HttpClient(url, _DOWNLOAD_HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:
         async with await client.request("GET", "", None, deadline) as response:

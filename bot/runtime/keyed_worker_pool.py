@@ -25,9 +25,9 @@ _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits 3 s at most (docs/delivery.md)
 _MAX_KEYS_POLLED = 1000
-_DELAY_SECONDS = 0.1  # ample time for another process to claim the keys that it woke
+_SECONDS_BEFORE_CLAIM = 0.1  # ample time for another process to claim the keys that it woke
 _MAX_CLAIMED = 32  # keys in one query; more would block the event loop when they all start
-_MAX_URGENT = 10_000
+_MAX_URGENT_KEYS = 10_000
 
 
 def urgent_topic(queue: str) -> str:
@@ -131,7 +131,7 @@ class KeyedWorkerPool(Generic[Item]):
         await cancel_and_wait(self._tasks.values())
 
     def _mark_urgent(self, keys: Sequence[str]) -> None:
-        if len(self._urgent) >= _MAX_URGENT:  # keys that this process was never asked to wake
+        if len(self._urgent) >= _MAX_URGENT_KEYS:  # keys that this process was never asked to wake
             self._urgent.clear()
         self._urgent.update(keys)
 
@@ -141,7 +141,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _add_woken_elsewhere(self, keys: Sequence[str]) -> None:
         if not self._delayed:
-            self.clock.call_later(_DELAY_SECONDS, self._wake_delayed)
+            self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed)
         self._delayed.update(dict.fromkeys(keys))
 
     def _wake_delayed(self) -> None:

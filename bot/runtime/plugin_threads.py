@@ -24,17 +24,17 @@ from bot.ports import Intake
 from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.texts.text import StoredPattern, marked
 
-_SECONDS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
+_TIMEOUTS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
 """The deadlines of some methods; None: it runs until it is cancelled."""
 _RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
 _RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
 _RESULTS |= {"tool": str, "limits": Limits, "connection_error": str | None}
 _RESULTS |= dict.fromkeys(("model_health", "models_in_memory"), list | tuple)
 """The types of some methods' results; of other methods, they are not checked."""
-_MAKE_SECONDS = 30.0
-_READ_SECONDS = 0.2
+_START_TIMEOUT_SECONDS = 30.0
+_READ_TIMEOUT_SECONDS = 0.2
 _MAX_WAITING_EVENTS = 32
-_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
+_PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class PluginThread:
 
         try:
             made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
-            return made.result(_MAKE_SECONDS)
+            return made.result(_START_TIMEOUT_SECONDS)
         except Exception as problem:  # third-party code, whose words may be secret
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
             raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
@@ -73,16 +73,16 @@ class PluginThread:
         """
 
         async def run() -> None:
-            self._values[name] = _checked(name, function())
+            self._values[name] = _check_result(name, function())
 
         if self._reading is None or self._reading.done():
             self._reading = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
             try:
-                self._reading.result(_READ_SECONDS)
+                self._reading.result(_READ_TIMEOUT_SECONDS)
             except Exception as error:  # noqa: BLE001 # third-party code
                 self._failed(f"{type(error).__name__} in {name}")
         try:
-            return self._values[name] if name in self._values else _checked(name, default())
+            return self._values[name] if name in self._values else _check_result(name, default())
         except Exception as error:
             raise self._failed(f"no result of {name}") from error
 
@@ -95,7 +95,7 @@ class PluginThread:
         async def read() -> None:
             async with aclosing(open_stream()) as stream:
                 async for event in stream:
-                    await _run_on(home, events.put(_checked("generate", event)))
+                    await _run_on(home, events.put(_check_result("generate", event)))
 
         async def fill() -> None:
             try:
@@ -110,7 +110,7 @@ class PluginThread:
                 try:
                     event = await wait_or_abandon(seconds, events.get())
                 except TimeoutError:
-                    event = self._failed(f"no response within {seconds:g} s")
+                    event = self._log_failure(f"no response within {seconds:g} s")
                 if isinstance(event, BackendError):
                     raise BackendInterrupted(str(event), event.notice) if has_text else event
                 if event is None:
@@ -126,13 +126,13 @@ class PluginThread:
 
         async def run() -> Any:
             try:
-                return None if is_abandoned else _checked(name, await function())
+                return None if is_abandoned else _check_result(name, await function())
             except BaseException as error:
                 if is_abandoned or isinstance(error, self.allowed):
                     raise
-                raise self._failed(type(error).__name__) from error
+                raise self._log_failure(type(error).__name__) from error
 
-        seconds = _SECONDS.get(name, self.seconds)
+        seconds = _TIMEOUTS.get(name, self.seconds)
         ended: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
             await asyncio.wait([ended], timeout=seconds)
@@ -141,19 +141,19 @@ class PluginThread:
         finally:
             is_abandoned = True
             ended.cancel()  # a blocked thread may never end it, so this does not wait
-        failure = self._failed(f"no response within {seconds:g} s")
+        failure = self._log_failure(f"no response within {seconds:g} s")
         if name != "close":
             raise failure
         return cast(T, None)
 
-    def _failed(self, reason: str) -> TroupeError:
+    def _log_failure(self, reason: str) -> TroupeError:
         """Log a failure, and return it as an error."""
-        text = _FAILED.with_values(plugin=repr(self.plugin), reason=reason)
+        text = _PLUGIN_FAILED.with_values(plugin=repr(self.plugin), reason=reason)
         _log.warning("plugin_failed", reason=text)
         return self.failure(text)
 
 
-def _checked(name: str, result: Any) -> Any:
+def _check_result(name: str, result: Any) -> Any:
     if not isinstance(result, _RESULTS.get(name, object)):
         raise TypeError
     return result

@@ -57,7 +57,7 @@ def _discard_abandoned(task: asyncio.Future[Any]) -> None:
         task.exception()  # so that asyncio does not log "exception was never retrieved"
 
 
-_FIRST_WORDS_CHARS = 30
+_MIN_RESUMED_CHARS = 30
 
 
 class StopFlag:
@@ -118,7 +118,7 @@ class StopFlag:
         self._chars += len(text)
         if self._shown_to is None or self._part < self._shown_to:
             return
-        if self._chars >= _FIRST_WORDS_CHARS:
+        if self._chars >= _MIN_RESUMED_CHARS:
             self._shown_to = None
             self._stop()
 
@@ -142,7 +142,7 @@ class StopFlag:
             self._task = None
 
 
-_MAX_IN_A_PASS = 8
+_MAX_PER_PASS = 8
 
 
 class ResumeLimiter:
@@ -158,7 +158,7 @@ class ResumeLimiter:
 
     def call_or_defer(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
-        if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
+        if self._in_this_pass < _MAX_PER_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule_next_pass()
             callback()
@@ -167,7 +167,7 @@ class ResumeLimiter:
 
     async def wait_turn(self) -> None:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
-        if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
+        if self._in_this_pass < _MAX_PER_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule_next_pass()
             return
@@ -183,7 +183,7 @@ class ResumeLimiter:
     def _start_pass(self) -> None:
         self._is_scheduled = False
         self._in_this_pass = 0
-        while self._waiting and self._in_this_pass < _MAX_IN_A_PASS:
+        while self._waiting and self._in_this_pass < _MAX_PER_PASS:
             self._in_this_pass += 1
             self._schedule_next_pass()
             self._waiting.popleft()()

@@ -6,7 +6,7 @@ import re
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Characters that change the direction of text are escaped as well.
-_SHOWN_ESCAPED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_UNSAFE_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def strip_control_characters(text: str) -> str:
@@ -16,16 +16,16 @@ def strip_control_characters(text: str) -> str:
 
 def escape_control_characters(text: str) -> str:
     r"""Escape control characters as in Python, such as `\x1b`; keep line breaks and tabs."""
-    return _SHOWN_ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
+    return _UNSAFE_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empty decides
+_LOCALE_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empty decides
 
 
 def terminal_locale() -> str | None:
     """Return this process's locale, such as "zh_CN.UTF-8", or None if no variable sets one."""
     ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
-    return next((ours[name] for name in _VARIABLES if ours.get(name)), None)
+    return next((ours[name] for name in _LOCALE_VARIABLES if ours.get(name)), None)
 
 
 def login_name() -> str:

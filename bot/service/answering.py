@@ -41,8 +41,8 @@ from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
-_EMBEDDING = "bot.prompting.embedding"
-_COMMANDS_BESIDE = 32  # further conversations, if a command is waiting in them
+_EMBEDDING_MODULE = "bot.prompting.embedding"
+_MAX_EXTRA_COMMANDS = 32  # further conversations, if a command is waiting in them
 _IDLE_POLL_SECONDS = 0.02
 
 
@@ -103,7 +103,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return DeletionRequests(data, self.personas, index, scopes, self.receive, memories)
 
     @cached_property
-    def operator_notes(self) -> OperatorNotices:
+    def operator_notices(self) -> OperatorNotices:
         surfaces = self.rate_limited_surfaces(best_effort=True)
         operators = sorted(self.settings.admins)
         return OperatorNotices(self.notices, operators, surfaces, self.private_chats)
@@ -189,7 +189,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         share, embedder = self.settings.memory.budget_share, self.models.memory_embedder
         if embedder is None:
             return MemoryRecaller(self.memories, share)
-        similarities = import_extra(_EMBEDDING, "a preset with memories").cosine_similarities
+        similarities = import_extra(_EMBEDDING_MODULE, "a preset with memories").cosine_similarities
         return MemoryRecaller(self.memories, share, embedder, similarities)
 
     @cached_property
@@ -220,7 +220,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.resolver.remove_opted_out_turns,
                 self.replies.limits,
             ),
-            self.operator_notes,
+            self.operator_notices,
             self.provider_slots,
             self.access,
             self.settings.withhold_unchecked,
@@ -261,7 +261,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
             wakes_keys=Role.GATEWAY in self.options.roles,
-            extra_urgent=_COMMANDS_BESIDE,
+            extra_urgent=_MAX_EXTRA_COMMANDS,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

@@ -17,10 +17,10 @@ from bot.storage.events import EventKind, EventLog, EventRow
 
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 1.0
-_REQUEST_SECONDS = 15.0
+_REQUEST_TIMEOUT_SECONDS = 15.0
 _MAX_BACKOFF_SECONDS = 300.0
 _MAX_ROWS = 1000
-_UNACCEPTABLE = {400, 413, 422}
+_FINAL_STATUSES = {400, 413, 422}
 """HTTP statuses after which an event is not sent again."""
 
 
@@ -34,7 +34,7 @@ class EventSender:
 
     async def run(self) -> None:
         """Send events until cancelled."""
-        client = HttpClient(self.settings.url or "", {}, connect_seconds=_REQUEST_SECONDS)
+        client = HttpClient(self.settings.url or "", {}, connect_seconds=_REQUEST_TIMEOUT_SECONDS)
         positions: dict[EventKind, float] = {}
         failures = 0
         try:
@@ -76,12 +76,12 @@ class EventSender:
             "webhook-timestamp": at,
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
-        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS
         async with await client.request(
             "POST", "", body, deadline, content_type="application/json", headers=headers
         ) as response:
             status = response.status
-        if status in _UNACCEPTABLE:
+        if status in _FINAL_STATUSES:
             _log.error("event_refused", event_id=event_id, status=status)
         elif status >= 300:
             raise ConnectionFailed(f"the receiver answered with status {status}")

@@ -19,10 +19,10 @@ from bot.telemetry.metrics import HELD_ROLES
 
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
-_RENEW_SECONDS = 3.0
-_ASK_SECONDS = 1.0
+_SECONDS_BETWEEN_RENEWALS = 3.0
+_SECONDS_BETWEEN_ATTEMPTS = 1.0
 """The interval at which standbys try to take the lease, and processes recount their shares."""
-_MEMBER_SECONDS = 10.0
+_MEMBER_LEASE_SECONDS = 10.0
 
 
 @dataclass(eq=False, repr=False)
@@ -66,7 +66,7 @@ class ExclusiveRole:
             if is_taken is not None and not self.is_standby:
                 self.is_standby = True
                 _log.info("standing_by", role=self.name)
-            await self.clock.sleep(_ASK_SECONDS)
+            await self.clock.sleep(_SECONDS_BETWEEN_ATTEMPTS)
         if self.is_standby:
             _log.info("role_taken_over", role=self.name)
         self.is_standby, self.is_held = False, True
@@ -90,7 +90,7 @@ class ExclusiveRole:
 
     async def _renew_until_lost(self) -> None:
         while (left := self._held_until - self.clock.monotonic()) > 0:
-            await self.clock.sleep(min(_RENEW_SECONDS, left))
+            await self.clock.sleep(min(_SECONDS_BETWEEN_RENEWALS, left))
             if self.clock.monotonic() >= self._held_until:
                 return  # this process was paused, or the database down
             if await self._take_lease() is False:
@@ -162,7 +162,7 @@ class ShardReceiver:
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
-                pause = asyncio.create_task(self.clock.sleep(_ASK_SECONDS))
+                pause = asyncio.create_task(self.clock.sleep(_SECONDS_BETWEEN_ATTEMPTS))
                 try:
                     ended, _ = await asyncio.wait(
                         {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
@@ -181,7 +181,7 @@ class ShardReceiver:
     async def _count_share(self, member: str, shards: int) -> int:
         """Return how many shards this process should receive; unchanged if the database fails."""
         try:
-            await self.leases.take(member, _MEMBER_SECONDS)
+            await self.leases.take(member, _MEMBER_LEASE_SECONDS)
             members = await self.leases.held_roles(self._members)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))

@@ -22,11 +22,11 @@ from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
 
-_DELETE_AFTER_SECONDS = 300.0  # less than an hour, in case of hourly restarts
-_DELETE_EVERY_SECONDS = 3600.0
+_SECONDS_BEFORE_DELETION = 300.0  # less than an hour, in case of hourly restarts
+_SECONDS_BETWEEN_DELETIONS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
-_SECONDS_BETWEEN_LOOKS = 2.0
-_LOOKS_AT_START = 4  # checks without a warning, while parts are connecting
+_SECONDS_BETWEEN_CHECKS = 2.0
+_SILENT_CHECKS = 4  # checks without a warning, while parts are connecting
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]
@@ -60,9 +60,9 @@ async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
 
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
     """Delete expired rows every hour, until cancelled."""
-    await clock.sleep(_DELETE_AFTER_SECONDS)
+    await clock.sleep(_SECONDS_BEFORE_DELETION)
     delete = partial(delete_expired_once, database, settings, clock)
-    await repeat(delete, clock, _DELETE_EVERY_SECONDS)
+    await repeat(delete, clock, _SECONDS_BETWEEN_DELETIONS)
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
@@ -106,21 +106,21 @@ async def measure_loop_lag(clock: Clock) -> None:
         LOOP_LAG.observe(max(0.0, clock.monotonic() - due_at))
 
 
-async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when parts fail and work again; `look` returns the state of each: "ok" or a problem."""
+async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
+    """Log when parts fail and work again; `check` returns the state of each: "ok" or a problem."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
-    for looks in itertools.count(1):
-        for part, state in (await look()).items():
+    for count in itertools.count(1):
+        for part, state in (await check()).items():
             if state == "ok":
                 has_worked.add(part)
                 if part in began:
                     seconds = round(clock.monotonic() - began.pop(part), 1)
                     _log.info("outage_ended", part=part, seconds=seconds)
-            elif part not in began and (part in has_worked or looks >= _LOOKS_AT_START):
+            elif part not in began and (part in has_worked or count >= _SILENT_CHECKS):
                 began[part] = clock.monotonic()
                 _log.warning("outage_began", part=part, reason=state)
-        await clock.sleep(_SECONDS_BETWEEN_LOOKS)
+        await clock.sleep(_SECONDS_BETWEEN_CHECKS)
 
 
 @value_class

@@ -52,14 +52,14 @@ from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # changes in other processes are only signaled over Redis
-_PICTURES_SECONDS = 60.0
-_LANES = "lanes"
+_SECONDS_BETWEEN_CLEANUPS = 60.0
+_LANE_QUEUE = "lanes"
 _MAX_LANES = 4000  # concurrently in one process
-_URGENT_BESIDE = 32  # further lanes, for responses to native commands
-_EDIT_TEXTS = translatable("Edit a message"), translatable("New text")
+_MAX_EXTRA_LANES = 32  # further lanes, for responses to native commands
+_EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
-_CHARACTER = translatable("A character of your own")
-_BUSY = translatable("That cannot be done at the moment. Please try again.")
+_CHARACTER_FORM_TITLE = translatable("A character of your own")
+_TRY_AGAIN = translatable("That cannot be done at the moment. Please try again.")
 
 
 def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
@@ -104,7 +104,7 @@ class MessagingContainer(StorageContainer, ABC):
         """Delete pictures that no character uses, every minute, until cancelled."""
         hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
         while True:
-            await self.clock.sleep(_PICTURES_SECONDS)
+            await self.clock.sleep(_SECONDS_BETWEEN_CLEANUPS)
             for host in hosts:
                 with suppress(PlatformError, StoreError):  # repeated the next time
                     await host.delete_unused_pictures(await self.preset_versions.picture_urls())
@@ -153,9 +153,9 @@ class MessagingContainer(StorageContainer, ABC):
             routed = await self.history_router.route_command(message)
             text = await self.answer_buttons.text_to_edit(routed)
         except (UserError, StoreError) as error:
-            problem = error.text if isinstance(error, UserError) else _BUSY
+            problem = error.text if isinstance(error, UserError) else _TRY_AGAIN
             return EditableText(refusal=translate(problem, language))
-        return _make_form(_EDIT_TEXTS, text, language)
+        return _make_form(_EDIT_FORM_TEXTS, text, language)
 
     async def press_form(self, pressed: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
@@ -191,10 +191,10 @@ class MessagingContainer(StorageContainer, ABC):
                 message = replace(message, author_is_admin=True)
             fields = await self.characters.form(message)
         except (UserError, StoreError) as error:
-            problem = error.text if isinstance(error, UserError) else _BUSY
+            problem = error.text if isinstance(error, UserError) else _TRY_AGAIN
             return EditableText(refusal=translate(problem, language))
         return EditableText(
-            translate(_CHARACTER, language),
+            translate(_CHARACTER_FORM_TITLE, language),
             fields=tuple(
                 EditableText(
                     one.name,
@@ -332,13 +332,13 @@ class MessagingContainer(StorageContainer, ABC):
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
         """The pool that sends queued messages; a lane is the queue of one channel."""
         return KeyedWorkerPool(
-            _LANES,
+            _LANE_QUEUE,
             signals=self.signals,
             ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
             claim=self._sender.claim,
             process=self._sender.deliver_lane,
             max_concurrent=_MAX_LANES,
-            extra_urgent=_URGENT_BESIDE,
+            extra_urgent=_MAX_EXTRA_LANES,
             seconds_on_hold=self._sender.seconds_on_hold,
             clock=self.clock,
         )
@@ -368,7 +368,7 @@ class MessagingContainer(StorageContainer, ABC):
             return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
         self.signals.subscribe(SENT_ROWS, sent_rows.record_announced)
-        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANES))
+        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE))
 
     @cached_property
     def replies(self) -> LiveReplies:

@@ -17,7 +17,7 @@ from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
-_GOOD_RUN_SECONDS = 60.0  # after such a run, the pause is the shortest again
+_MIN_STABLE_SECONDS = 60.0  # after such a run, the pause is the shortest again
 _POLL_SECONDS = 0.5  # until the platform is connected
 
 
@@ -101,7 +101,7 @@ class PlatformSupervisor:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)
             if is_fatal:
                 return  # other platforms continue; /readyz shows the problem
-            if self.clock.monotonic() - started >= _GOOD_RUN_SECONDS:
+            if self.clock.monotonic() - started >= _MIN_STABLE_SECONDS:
                 pause = _MIN_PAUSE_SECONDS  # not one of a series of failures
             await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)

@@ -22,9 +22,9 @@ from bot.texts.text import error_text
 
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
-_ROW = "published preset "
+_CURSOR_PREFIX = "published preset "
 """Prefix of cursor names; a preset's cursor changes when a new version is published."""
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 class PublishedPresets:
@@ -57,19 +57,19 @@ class PublishedPresets:
 
     async def _publish_names(self, names: Sequence[str]) -> None:
         """Signal changed presets to all processes, and store a value for any that miss it."""
-        rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
+        rows = {f"{_CURSOR_PREFIX}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
         """Poll for preset versions whose signals were missed, until cancelled."""
-        await repeat(self.look, self._container.clock, _LOOK_SECONDS)
+        await repeat(self.poll, self._container.clock, _POLL_SECONDS)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Mark presets as stale if a new version was published since the last poll."""
-        rows = await self._container.inbox.cursors(_ROW)
+        rows = await self._container.inbox.cursors(_CURSOR_PREFIX)
         seen = rows if self._seen is None else self._seen
-        new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
+        new = [name.removeprefix(_CURSOR_PREFIX) for name in rows if rows[name] != seen.get(name)]
         self._resolver.mark_stale(new)
         self._seen = rows
 
@@ -80,7 +80,7 @@ class PublishedPresets:
             stamps = await asyncio.to_thread(file_stamps, folder)
             if stamps != self._stamps and await self.reload_files():
                 self._stamps = stamps
-            await self._container.clock.sleep(_LOOK_SECONDS)
+            await self._container.clock.sleep(_POLL_SECONDS)
 
     async def reload_files(self) -> bool:
         """Publish changes in the presets folder; return False if they could not be stored.

@@ -28,8 +28,8 @@ from bot.service.platform_supervisor import Receiver
 from bot.service.resources import open_resources
 from bot.settings import Settings
 
-_AS_SET = RunOptions()
-_PROBE_SECONDS = 2.0
+_DEFAULT_OPTIONS = RunOptions()
+_PROBE_TIMEOUT_SECONDS = 2.0
 
 
 class Service:
@@ -137,7 +137,7 @@ class Service:
 
     async def _check_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
-        servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
+        servers = await run_probes(self._server_probes(), _PROBE_TIMEOUT_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
     async def _platform_problem(self, receiver: Receiver) -> str | None:
@@ -159,7 +159,7 @@ async def open_service(
     settings: Settings,
     progress: Callable[[str], None],
     platforms: Sequence[PlatformSpec] | None = None,
-    options: RunOptions = _AS_SET,
+    options: RunOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Service]:
     """Open a service with given, configured or terminal platforms; raises like `open_resources`."""
     if not sys.stderr.isatty():  # in a terminal, a hang-up ends the process

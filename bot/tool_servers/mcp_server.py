@@ -38,11 +38,11 @@ _MAX_PAGES = 8
 _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
-_FIRST_ANSWER_SECONDS = 5.0
+_FIRST_ATTEMPT_SECONDS = 5.0
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
-_FAILURES_UNTIL_AWAY = 3
-_MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
+_MAX_FAILURES_WHILE_OFFERED = 3
+_CALL_MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
 """The error message of the package `mcp` for status 404 within a session."""
 _FAILURES = (
@@ -59,8 +59,8 @@ _FAILURES = (
     ToolServerError,
 )
 _log = structlog.get_logger(__name__)
-_MAX_CHARS = 64  # OpenAI and Anthropic reject longer function names
-_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_CHARS = 64  # OpenAI and Anthropic reject longer function names
+_INVALID_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
@@ -87,7 +87,7 @@ class McpServer(ToolServer):
     @property
     @override
     def specs(self) -> Sequence[ToolSpec]:
-        is_offered = self._client is not None or self._failures < _FAILURES_UNTIL_AWAY
+        is_offered = self._client is not None or self._failures < _MAX_FAILURES_WHILE_OFFERED
         return self._specs if is_offered else ()
 
     @property
@@ -98,7 +98,7 @@ class McpServer(ToolServer):
     @override
     async def wait_for_first_attempt(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_ANSWER_SECONDS):
+            async with asyncio.timeout(_FIRST_ATTEMPT_SECONDS):
                 await self._tried.wait()
 
     @override
@@ -107,7 +107,7 @@ class McpServer(ToolServer):
             async with asyncio.timeout(self._settings.seconds):
                 result = await self._call(name, arguments)
         except _FAILURES as error:
-            if isinstance(error, MCPError) and error.code in _MISTAKES:
+            if isinstance(error, MCPError) and error.code in _CALL_MISTAKES:
                 return f"error: {error.message}"  # the model can correct its call
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
@@ -322,5 +322,5 @@ def _block_text(block: mcp_types.ContentBlock) -> str:
 
 def tool_name_for_models(server: str, tool: str) -> str | None:
     """Return the name `server_tool` in characters that providers accept, or None if too long."""
-    name = _OTHER.sub("_", f"{server}_{tool}")
-    return name if tool and len(name) <= _MAX_CHARS else None
+    name = _INVALID_IN_NAME.sub("_", f"{server}_{tool}")
+    return name if tool and len(name) <= _MAX_NAME_CHARS else None

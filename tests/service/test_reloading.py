@@ -94,13 +94,13 @@ async def test_other_process_notices_the_change_by_a_row(
             Container(settings, resources, (), pytest.fail, OPTIONS),
             resources.resolver,
         )
-        await other.published_presets.look()
+        await other.published_presets.poll()
         write(settings, "nova", system="New.")
         await container.published_presets.reload_files()
         await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "Old."
 
-        await other.published_presets.look()
+        await other.published_presets.poll()
         await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "New."
         assert resolver.versions["nova"] == 2

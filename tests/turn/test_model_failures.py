@@ -208,7 +208,7 @@ def test_shipped_presets_set_no_limit() -> None:
 AWAY = BackendUnavailable("away", notice="The key is wrong.")
 
 
-def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotices:
+def operator_notices(clock: FakeClock, surface: FakeSurface) -> OperatorNotices:
     """Return notes to an operator on a surface."""
     notices = NoticeLimiter(InProcessRateLimits(clock))
     chats = {"telegram": FakePrivateChats()}
@@ -223,7 +223,7 @@ def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Se
         fallback=FakeBackend(*[["Hi."]] * 4),
         preset=FALLBACK,
         clock=clock,
-        operator_notes=operator_notes(clock, surface),
+        operator_notices=operator_notices(clock, surface),
     )
 
 
