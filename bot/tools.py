@@ -83,14 +83,14 @@ def _text_tool(
 _log = structlog.get_logger(__name__)
 MAX_TOOL_TOKENS = 12_000
 MAX_RESULT_TOKENS = 1000
-"""The most tokens that a result adds to a prompt, estimated with cl100k_base."""
+"""The maximum number of tokens that a result adds to a prompt, estimated with cl100k_base."""
 
 _MAX_TOTAL_SECONDS = 30.0  # for all calls in an answer
 _MAX_RESULT_CHARS = 4000
 _MAX_READ_CHARS = 16_000
 _MAX_ARGUMENT_CHARS = 2000
 _MAX_CALLS = 8
-_MAX_ROUNDS = 4  # after these, the model gets no tools and must answer
+_MAX_ROUNDS = 4  # after these, the model must answer without tools
 _MAX_CALLS_PER_ROUND = 4
 
 
@@ -114,7 +114,7 @@ class Toolbox:
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next prompt, with earlier calls and results, and tools if rounds are left."""
+        """Return the next prompt: with earlier calls and results, and tools if rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
@@ -187,7 +187,7 @@ async def _quote_within_limit(name: str, result: str) -> str:
 
 
 def quote_result(name: str, result: str, max_chars: int = _MAX_RESULT_CHARS) -> str:
-    """Return a result as quoted data for the model, without hidden text and pasted tokens."""
+    """Quote a result as data for the model, without hidden text and pasted tokens."""
     text = mask_pasted_tokens(strip_hidden_text(to_storable_text(result[:_MAX_READ_CHARS])))
     is_cut = len(text) > max_chars or len(result) > _MAX_READ_CHARS
     cut = "\n[the rest is omitted]" if is_cut else ""
@@ -268,7 +268,7 @@ def _excerpt(text: str, word: str) -> str:
 
 MAX_SPEC_CHARS = 12_000
 
-_MARGIN_SECONDS = 1.0  # a server's own time limit ends a call before this
+_MARGIN_SECONDS = 1.0  # so that a server's own time limit ends a call first
 
 
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:

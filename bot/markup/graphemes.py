@@ -7,7 +7,7 @@ import regex
 
 # `\X` alone takes quadratic time for a row of flags.
 _CLUSTER = regex.compile(r"\p{RI}{2}[\p{Grapheme_Extend}\u200d]*|\X")
-# Letters that look like blanks: platforms refuse a message that contains nothing else.
+# Letters that look blank; platforms refuse messages that contain nothing else.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
-# `$5 and $10` is money; a formula contains TeX, and no space next to the dollar signs.
+# `$5 and $10` is money; a formula contains TeX, and no spaces next to the dollar signs.
 _DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
@@ -70,7 +70,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_math_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Parse lines from `$$` to `$$`, or from `\[` to `\]`, or to the end if it is not closed."""
+    r"""Parse lines from `$$` to `$$` or from `\[` to `\]`; if not closed, to the end."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:

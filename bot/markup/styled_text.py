@@ -67,7 +67,7 @@ class StyledText:
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
-    """Spans ordered by start; of those with the same start, the longest is first."""
+    """Spans by start; among those with the same start, the longest is first."""
 
 
 @text_cache(128)
@@ -124,7 +124,7 @@ class _TextWriter:
         begin = _skip_whitespace(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
         spans = [_trim_span(one, whole, begin, begin + len(text), indented) for one in self._spans]
-        # Spans are listed as they end, so an outer span follows its inner spans.
+        # Spans are added when they end, so an outer span follows its inner spans.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
         return StyledText(text, tuple(visible))
@@ -272,7 +272,7 @@ class _TextWriter:
     def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
         """Write code; split the bold, italic and struck-through spans around it."""
         open_styles = {one.style for one in self._open}
-        if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code would split these
+        if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code splits these spans
             self._write(text)
             return
         emphasis = [one for one in self._open if one.style in EMPHASIS]
@@ -296,7 +296,7 @@ def _skip_whitespace(whole: str, start: int, stop: int, indented: Collection[int
 def _trim_span(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span trimmed except for indentation at `indented`, relative to `begin`."""
+    """Trim a span, except indentation at `indented`, and make it relative to `begin`."""
     stop = min(span.end, end)
     start = _skip_whitespace(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 _GAP = " │ "
 _MAX_CELL_WIDTH = 40
-"""With a wider cell, the table would not fit on a phone."""
+"""The maximum width of a cell; a table with a wider one would not fit on a phone."""
 _MAX_TABLE_WIDTH = 120
 
 

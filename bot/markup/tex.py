@@ -44,7 +44,7 @@ class _TexConverter:
         self._at = 0
 
     def convert_until(self, end: str | None, depth: int) -> str:
-        """Return everything up to the token `end`, or up to the end of the formula if None."""
+        """Convert everything up to the token `end`; None: up to the end of the formula."""
         pieces: list[str] = []
         while self._at < len(self._tokens):
             following = self._next_token()

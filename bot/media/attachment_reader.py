@@ -57,7 +57,7 @@ Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 
 _DownloadItem: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 Conversion: TypeAlias = Literal["picture", "pdf", "card"]
-_CONVERSION_SECONDS = 20.0  # of wall-clock time; the child limits its own CPU time
+_CONVERSION_SECONDS = 20.0  # wall-clock time; the child limits its own CPU time
 _CARD_SECONDS = 60.0  # longer, because no answer waits for a card
 _slots = asyncio.Semaphore(2)
 
@@ -70,7 +70,7 @@ class AttachmentReader:
         self._fetch = fetch
 
     async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
-        """Read the files of a message and of its quote, but pictures only if `with_images`."""
+        """Read the files of a message and of its quote; read pictures only if `with_images`."""
         own = (*message.earlier_files, *message.repeated_files, *message.attachments)
         linked: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:
@@ -160,7 +160,7 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class Unconvertible(TroupeError):
-    """A file is damaged, too large when unpacked, or not of the kind that it claims to be."""
+    """A file is damaged, too large when unpacked, or of another kind than it claims."""
 
 
 async def convert_in_child(kind: Conversion, data: bytes) -> bytes:

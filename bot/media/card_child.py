@@ -23,7 +23,7 @@ _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_OPEN_FILES = 64
 _ANY_PROVIDER = "active"
-"""Stored in place of a provider; the channel's active preset determines the provider instead."""
+"""A placeholder for the provider, which the channel's active preset determines."""
 
 
 def main() -> None:
@@ -34,9 +34,9 @@ def main() -> None:
 def convert_card(data: bytes) -> dict[str, object]:
     """Convert a character card to a preset.
 
-    Return the keys "preset", the preset's text, and "picture", the embedded picture in base64. The
-    picture is None if the card has a URL of one, or none that can be read. If the card cannot be
-    converted, return the key "problem", with the reason by language.
+    Return "preset", the preset's text, and "picture", the embedded picture in base64. The picture
+    is None if the card contains a picture's URL, or no readable picture. If the card cannot be
+    converted, return "problem": the reason by language.
     """
     try:
         kind = detect_file_kind(data)

@@ -18,7 +18,7 @@ MAX_TEXT_CHARS = 100 * 1024
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_PIXELS = 50_000_000
-_LONGEST_SIDE = 1568  # providers shrink larger pictures themselves
+_LONGEST_SIDE = 1568  # providers shrink larger pictures anyway
 _JPEG_QUALITY = 85
 _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
@@ -30,7 +30,7 @@ _FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 def main() -> None:
     kind = sys.argv[1]
     convert = CONVERSIONS[kind]
-    Image.preinit()  # imports the decoders now, because no file can be opened later
+    Image.preinit()  # imports the decoders now, because files cannot be opened later
     # pypdf imports modules when a file needs them; picture decoders are native code.
     max_open_files = 3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES
     limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)

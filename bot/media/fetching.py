@@ -49,7 +49,7 @@ def is_public_address(address: str) -> bool:
     """Return whether an IP address is on the public internet."""
     try:
         found = ipaddress.ip_address(address)
-    except ValueError:  # such as fe80::1%eth0, which has a scope
+    except ValueError:  # has a scope, such as fe80::1%eth0
         return False
     if found.version == 6 and any(found in one for one in _EMBEDDED_IPV4_RANGES):
         return False

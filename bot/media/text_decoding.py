@@ -7,7 +7,7 @@ control characters, with mostly ASCII letters, and with few other letters in a r
 import re
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two: no-break space, soft hyphen
+_WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two are no-break space and soft hyphen
 # Three non-ASCII letters in a row are rare in languages with Latin script, but normal in Cyrillic,
 # Greek or Chinese text. 0x83, a florin sign, is in every Katakana letter of Shift-JIS.
 _OTHER_SCRIPT = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
@@ -18,7 +18,7 @@ def decode_text(data: bytes, max_bytes: int) -> str | None:
     is_cut = len(data) > max_bytes
     encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
     try:
-        # Drop a character that is cut in half at the end; an invalid one elsewhere is an error.
+        # Drop a character that is cut off at the end; invalid bytes elsewhere are an error.
         text = data[:max_bytes].decode(encoding, "strict" if not is_cut else "ignore")
         if is_cut:
             data.decode(encoding)

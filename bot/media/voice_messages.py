@@ -30,7 +30,7 @@ class VoiceTranscriber:
         self._admits = admits
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
-        """Transcribe the voice in messages to the bot, if possible and preferably by `provider`."""
+        """Transcribe a voice message to the bot, if possible and preferably by `provider`."""
         if message.wake is None or all(
             one.kind is not MediaKind.VOICE for one in message.attachments
         ):

@@ -53,7 +53,7 @@ def split_credentials(address: str) -> tuple[str, str]:
 
 
 def require_escaped_password(address: str, *, may_have_at: bool = False) -> None:
-    """Raise `ValueError`, not quoting the URL, if the password has an unescaped @, /, ? or #."""
+    """Raise `ValueError`, without quoting the URL, if the password has unescaped @, /, ? or #."""
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     behind, _, query = rest[len(authority) :].partition("?")

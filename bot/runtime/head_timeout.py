@@ -1,4 +1,4 @@
-"""A timeout for the headers of a connection's first request, which aiohttp's server lacks."""
+"""A timeout for the headers of a connection's first request; aiohttp's server has none."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class HeaderTimeout(asyncio.Protocol):
         """Wrap a new protocol of the server; `seconds` is the timeout for the headers."""
         self._server = make_protocol()
         self._seconds = seconds
-        self._newest = b""  # the last received bytes, in case the blank line arrives in pieces
+        self._newest = b""  # the last received bytes, because the blank line may arrive in pieces
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,7 +58,7 @@ class HeaderTimeout(asyncio.Protocol):
         self._server.resume_writing()
 
     def _time_out(self) -> None:
-        if self._transport.is_closing():  # the server has already refused the partial headers
+        if self._transport.is_closing():  # the server has already rejected the partial headers
             return
         if self._newest:
             self._transport.write(_TIMED_OUT)

@@ -51,7 +51,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def send_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Make requests in the block fail unless `may_write` returns true just before each is sent."""
+    """In the block, make a request fail if `may_write` returns false just before it is sent."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -67,11 +67,11 @@ def check_may_send() -> None:
 
 
 PROCESS_PAUSE_SECONDS = 1.0
-"""A timer that fires this late shows that this process was paused, not that the server is slow."""
+"""If a timer fires later than this, this process was paused; the server is not to blame."""
 
 _FINAL_READ_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
-_IDLE_SECONDS = 30.0  # a firewall may drop a connection that was idle longer
-_PAUSE_STEP_SECONDS = 0.05  # all pauses end at multiples of this, so one wake-up reads many streams
+_IDLE_SECONDS = 30.0  # a firewall may drop connections that are idle longer
+_PAUSE_STEP_SECONDS = 0.05  # pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
@@ -91,7 +91,7 @@ class HttpClient:
     connect_seconds: float
     unix_socket: Path | None = None
     uses_proxy: bool = True
-    """Whether requests go through the proxy set by environment variables, if there is one."""
+    """Whether requests go through the proxy that environment variables set, if any."""
     allows_address: Callable[[str], bool] | None = None
     """Returns whether the client may connect to an IP address; None allows every address.
 
@@ -140,7 +140,7 @@ class HttpClient:
                 )
         except TimeoutError:
             if attempt.is_sent:
-                raise TimeoutError from None  # as aiohttp's error text would contain the URL
+                raise TimeoutError from None  # aiohttp's error text would contain the URL
             reason = f"no connection to {self._url.host}:{self._url.port} in time"
             raise ConnectionFailed(reason, sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -161,7 +161,7 @@ class HttpClient:
             await session.close()
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """Create the aiohttp session; raises `InvalidAddress` if the base URL is not valid."""
+        """Create the aiohttp session; raise `InvalidAddress` if the base URL is invalid."""
         try:
             url = URL(self.base_url)
         except ValueError:
@@ -310,8 +310,8 @@ class _Deadline:
         now = self._loop.time()
         late = now - self._at
         if late > PROCESS_PAUSE_SECONDS:
-            # This process was suspended, or the machine was asleep: the server may have answered
-            # in time, and its data is still in the kernel.
+            # This process was suspended, or the machine was asleep. The server may have answered
+            # in time, so that its data is still in the kernel.
             self._at = again_at = now + late
         elif not self._is_final_read:
             # The event loop may have been too busy to read data that arrived in time.

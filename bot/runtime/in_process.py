@@ -11,7 +11,7 @@ from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
-"""How long after a refused call the approximate (learned) windows apply."""
+"""How long approximate (learned) windows apply after a refused call."""
 _MAX_KEYS = 10_000
 _MAX_SHOWN = 100
 
@@ -58,7 +58,7 @@ class InProcessRateLimits(RateLimits):
         return len(holders)
 
     def _admit_waiter(self, key: str, free: int, waiter: WaitingProcess | None, now: float) -> bool:
-        """Return whether a waiter gets one of the free slots; if not, add the waiter to the queue.
+        """Return whether a waiter gets one of the free slots; if not, queue the waiter.
 
         Without a waiter, return whether any slot is free.
         """

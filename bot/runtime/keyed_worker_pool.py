@@ -23,10 +23,10 @@ Item = TypeVar("Item")
 
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
-_POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits 3 s at most (docs/delivery.md)
+_POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits at most 3 s (docs/delivery.md)
 _MAX_KEYS_POLLED = 1000
-_SECONDS_BEFORE_CLAIM = 0.1  # ample time for another process to claim the keys that it woke
-_MAX_CLAIMED = 32  # keys in one query; more would block the event loop when they all start
+_SECONDS_BEFORE_CLAIM = 0.1  # time for another process to claim the keys that it woke
+_MAX_CLAIMED = 32  # per query; starting more at once would block the event loop
 _MAX_URGENT_KEYS = 10_000
 
 
@@ -66,14 +66,14 @@ class KeyedWorkerPool(Generic[Item]):
     seconds_on_hold: Callable[[str], float] = _no_seconds_on_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
-    """Whether every process wakes keys. If so, each process waits a moment before it claims keys
-    that another process woke, so that they do not all compete for the same keys."""
+    """Whether every process wakes keys. If so, a process waits a moment before it claims keys that
+    another process woke, so that not all processes compete for them."""
     extra_urgent: int = 0
     """The number of urgent keys that may be processed beyond `max_concurrent`."""
 
     def __post_init__(self) -> None:
         self._held: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
-        self._held_until = math.inf  # when `seconds_on_hold` is called again for all of them
+        self._held_until = math.inf  # when to call `seconds_on_hold` again for all of them
         self._cancel_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
@@ -103,7 +103,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def start(self, key: str, item: Item) -> None:
         """Start processing a claimed item, or queue it until the key's current item is done."""
-        if self._is_drained:  # another process claims it when the lease expires
+        if self._is_drained:  # when the lease expires, another process claims it
             return
         if key in self._tasks:
             self._next_items[key] = item
@@ -113,7 +113,7 @@ class KeyedWorkerPool(Generic[Item]):
         task.add_done_callback(lambda done: self._on_task_done(key, done))
 
     async def run(self) -> None:
-        """Claim and process ready keys until cancelled; then call `drain` to finish open work."""
+        """Claim and process ready keys until cancelled; afterwards, `drain` finishes open work."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claim_woken_keys(), name=f"{self.queue}: claim")
             group.create_task(self._poll(), name=f"{self.queue}: poll")
@@ -156,7 +156,7 @@ class KeyedWorkerPool(Generic[Item]):
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
                 if self.seconds_on_hold is not _no_seconds_on_hold:
-                    await asyncio.sleep(0)  # an item that starts may put other keys on hold
+                    await asyncio.sleep(0)  # starting an item may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
     def _notify_claimer(self) -> None:
@@ -180,7 +180,7 @@ class KeyedWorkerPool(Generic[Item]):
         keys: list[str] = []
         held: dict[str, float] = {}
         for key in woken:
-            if key in self._tasks:  # stays woken until its task ends
+            if key in self._tasks:  # the key stays woken until its task ends
                 continue
             if (seconds := self.seconds_on_hold(key)) > 0:
                 held[key] = seconds

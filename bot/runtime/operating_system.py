@@ -1,7 +1,7 @@
 """Code that differs on Windows: file locks, process limits, signals, child processes.
 
-The Windows branches have never run on Windows: they are only type-checked, and a test on Linux
-hides the modules that Windows lacks. This module imports little, because child processes with
+The Windows branches have never run on Windows: they are only type-checked, and tested on Linux
+without the modules that Windows lacks. This module imports little, because child processes with
 small memory limits import it.
 """
 
@@ -21,7 +21,7 @@ else:
     import resource
 
 IS_WINDOWS: Final = sys.platform == "win32"
-_LOCKED_BYTE = 2**30  # far past the file's text, because a lock on Windows also blocks reading
+_LOCKED_BYTE = 2**30  # far behind the file's text, because on Windows a lock also blocks reading
 _JOB_MEMORY, _JOB_TIME, _JOB_PROCESSES, _EXTENDED_LIMITS = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
@@ -60,7 +60,7 @@ def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | Non
     if sys.platform == "win32":
         _limit_by_job(memory_bytes, cpu_seconds)
     else:
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored it
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored the signal
         limits = {
             resource.RLIMIT_AS: memory_bytes,
             resource.RLIMIT_CORE: 0,
@@ -90,7 +90,7 @@ if sys.platform == "win32":
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let the kernel kill this process after some more seconds of CPU time; 0 removes the limit."""
+    """Let the kernel kill this process after that much more CPU time; 0 removes the limit."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

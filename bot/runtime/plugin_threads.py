@@ -1,8 +1,8 @@
 """Run the code of plug-ins on event loops of their own.
 
-Each plug-in has a daemon thread, so one that blocks stops only itself: calls to it end at their
-deadlines. The service waits up to 0.2 s for a function that is not a coroutine, then goes on with
-the last result, or the port's default.
+Each plug-in has a daemon thread, so a plug-in that blocks stops only itself: calls to it end at
+their deadlines. The service waits up to 0.2 s for a function that is not a coroutine, and then uses
+its last result, or the port's default.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.texts.text import StoredPattern, marked
 
 _TIMEOUTS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
-"""The deadlines of some methods; None: it runs until it is cancelled."""
+"""The time limits of some methods, in seconds; None: a method runs until it is cancelled."""
 _RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
 _RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
 _RESULTS |= {"tool": str, "limits": Limits, "connection_error": str | None}
 _RESULTS |= dict.fromkeys(("model_health", "models_in_memory"), list | tuple)
-"""The types of some methods' results; of other methods, they are not checked."""
+"""The result types of some methods; the results of others are not checked."""
 _START_TIMEOUT_SECONDS = 30.0
 _READ_TIMEOUT_SECONDS = 0.2
 _MAX_WAITING_EVENTS = 32
@@ -46,7 +46,7 @@ class PluginThread:
     plugin: str
     seconds: float
     failure: type[TroupeError]
-    """Raised after `seconds`, and in place of an exception that is not `allowed`."""
+    """The error to raise after `seconds`, and in place of exceptions that are not `allowed`."""
     allowed: tuple[type[Exception], ...] = ()
     _values: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
@@ -61,7 +61,7 @@ class PluginThread:
         try:
             made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
             return made.result(_START_TIMEOUT_SECONDS)
-        except Exception as problem:  # third-party code, whose words may be secret
+        except Exception as problem:  # third-party code, whose error texts may contain secrets
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
             raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
 
@@ -121,7 +121,7 @@ class PluginThread:
             await cancel_and_wait([filling])
 
     async def call(self, name: str, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine function in the thread; raises `failure` and what is `allowed`."""
+        """Run a coroutine function in the thread; raise `failure`, or an `allowed` exception."""
         is_abandoned = False
 
         async def run() -> Any:
@@ -140,7 +140,7 @@ class PluginThread:
                 return ended.result()
         finally:
             is_abandoned = True
-            ended.cancel()  # a blocked thread may never end it, so this does not wait
+            ended.cancel()  # do not wait, because a blocked thread may never end it
         failure = self._log_failure(f"no response within {seconds:g} s")
         if name != "close":
             raise failure
@@ -160,7 +160,7 @@ def _check_result(name: str, result: Any) -> Any:
 
 
 def use_in_plugin(value: object, **own: object) -> Any:
-    """Return an object like one of the service whose coroutines run on the current loop."""
+    """Wrap an object of the service, so that its coroutines run on the current event loop."""
     home = asyncio.get_running_loop()
 
     def call(_name: str, start: Callable[[], Awaitable[Any]]) -> Any:
@@ -170,7 +170,7 @@ def use_in_plugin(value: object, **own: object) -> Any:
 
 
 def wrap(target: object, port: type, thread: PluginThread, **own: object) -> Any:
-    """Return an object with the target's attributes and `own`; its code runs in the thread."""
+    """Wrap a target: `own` replaces some attributes, and the thread runs the code of the others."""
     defaults = type(port.__name__, (port,), {})()
 
     def read(name: str, use: Callable[[object], Any]) -> Any:
@@ -206,7 +206,7 @@ def _run_on(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Future[Any]:
 
 @cache
 def _plugin_loop(plugin: str) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a plug-in's thread, which the first call starts."""
+    """Return the event loop of a plug-in's thread; the first call starts the thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=f"event loop of {plugin}", daemon=True).start()
     return loop

@@ -22,7 +22,7 @@ from bot.value_class import value_class
 API = 1
 GROUPS = ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 problems: dict[str, str] = {}
-"""For each plug-in that was not loaded, by name: the reason, in one line."""
+"""The reason, in one line, why a plug-in was not loaded, by its name."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
 """Hook functions by hook name and plug-in name. An entry point in `troupe.hooks` is a module or
 object that defines at least one of these functions."""
@@ -34,8 +34,8 @@ _MAX_PARTS = 20
 def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
     """Load the plug-ins with these names, each once in a process; record failures in `problems`.
 
-    `register` maps some groups to a function that validates a plug-in and adds it to the built-in
-    ones, or raises `SettingsError`.
+    `register` maps some groups to a function that validates a plug-in and registers it, or raises
+    `SettingsError`.
     """
     for name in names:
         if name in problems or any(name in found for found in _values.values()):
@@ -107,7 +107,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
 
     async def run() -> list[str]:
         parts = hook(context)
-        if isinstance(parts, str):  # or each character would become a part
+        if isinstance(parts, str):  # otherwise, each character would become a part
             raise TypeError
         return [_clean_hook_text(one) for one in islice(parts, _MAX_PARTS)]
 

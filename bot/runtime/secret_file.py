@@ -19,7 +19,7 @@ def read_secrets(file: Path) -> list[str]:
 
 
 def read_setting_secrets(file: Path, what: str) -> list[str]:
-    """Return a file's secrets; raises `ValueError`, whose message names them as `what`."""
+    """Return a file's secrets; raise `ValueError` with a message that calls them `what`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -28,7 +28,7 @@ def read_setting_secrets(file: Path, what: str) -> list[str]:
 
 
 def read_single_secret(file: Path, name: str) -> str:
-    """Return a file's only secret; otherwise raises `ValueError` with a message about `name`."""
+    """Return a file's only secret, or raise `ValueError` with a message about `name`."""
     found = read_setting_secrets(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")
@@ -56,8 +56,8 @@ class SecretFile:
     def reload_if_changed(self, *, at_once: bool = False) -> bool:
         """Read the file again and return whether `secrets` changed.
 
-        Return False without reading if the last check was less than five seconds ago, except with
-        `at_once`.
+        Unless `at_once`, return False without reading if the last check was less than five seconds
+        ago.
         """
         now = self._clock.monotonic()
         if not at_once and now - self._looked_at < CHECK_INTERVAL_SECONDS:
@@ -75,7 +75,7 @@ class SecretFile:
     def _read_version(self) -> tuple[int, int, int] | None:
         try:
             found = self._path.stat()
-        except OSError:  # being replaced right now
+        except OSError:  # it is being replaced right now
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 

@@ -24,7 +24,7 @@ def presets_folder(chosen: Path | None) -> Path:
 def prepare_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
     """Return the folder to write presets to, and whether it was just created; raises `OSError`.
 
-    A new ./presets starts as a copy of the shipped presets, which are not read once it exists.
+    A new ./presets starts as a copy of the shipped presets; once it exists, those are not read.
     """
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()

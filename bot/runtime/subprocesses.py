@@ -30,7 +30,7 @@ _SECRET_NAME = re.compile(
     r"^TROUPE_|TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|APIKEY|DATABASE_URL|REDIS_URL|_DSN$",
     re.IGNORECASE,
 )
-_MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
+_MAX_SOCKET_PATH_BYTES = 100  # the kernel accepts about 107
 
 
 class ChildFailed(TroupeError):
@@ -176,8 +176,8 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
 
 
 DIE_WITH_PARENT: Callable[[], object] | None = None
-if sys.platform == "linux":  # other systems do not guarantee it
-    # Look prctl up now, because loading libraries between fork and exec may deadlock.
+if sys.platform == "linux":  # other systems have no such signal
+    # Look up prctl now, because loading libraries between fork and exec may deadlock.
     DIE_WITH_PARENT = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
 """A `preexec_fn` that lets the kernel kill the child when this process dies; Linux only."""
 

@@ -19,7 +19,7 @@ def escape_control_characters(text: str) -> str:
     return _UNSAFE_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-_LOCALE_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empty decides
+_LOCALE_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is set decides
 
 
 def terminal_locale() -> str | None:

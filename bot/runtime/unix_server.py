@@ -21,7 +21,7 @@ from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, ru
 
 _START_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET = "engine.sock"
-_CONNECT_SECONDS = 30.0  # a busy machine may stop everything for some seconds
+_CONNECT_SECONDS = 30.0  # a busy machine may pause everything for seconds
 _PROBE_SECONDS = 1.0
 
 ENGINE_URL = "http://engine"
@@ -79,7 +79,7 @@ async def run_unix_server(
         try:
             yield child, client
         finally:
-            await client.close()  # a request in progress would delay the child's exit
+            await client.close()  # an open request would delay the child's exit
 
 
 def _find_free_port() -> int:

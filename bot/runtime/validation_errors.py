@@ -36,7 +36,7 @@ _WORDS: Final = {
 
 
 def describe_validation_error(problem: ErrorDetails) -> str:
-    """Describe an error, as in "should be a number"; the value is omitted, as it may be secret."""
+    """Describe an error, as in "should be a number", without the value, which may be secret."""
     if problem["type"] == "string_too_short":
         return translatable_count(
             "should have at least 1 character",

@@ -42,7 +42,7 @@ from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
 _EMBEDDING_MODULE = "bot.prompting.embedding"
-_MAX_EXTRA_COMMANDS = 32  # further conversations, if a command is waiting in them
+_MAX_EXTRA_COMMANDS = 32  # conversations beyond the limit, if a command waits in them
 _IDLE_POLL_SECONDS = 0.02
 
 
@@ -118,7 +118,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def stages(self) -> TurnStages:
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
-        settings = self.chat_settings  # informs other processes itself
+        settings = self.chat_settings  # it informs other processes itself
         kept = [settings] if isinstance(settings, ConversationMemory) else []
         web = WebMessageBlanker(
             self.web_channels, self.conversations, self.history_index, self.inbox
@@ -265,12 +265,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
-        # Signals also arrive for bots that only other processes serve.
+        # Signals also arrive for bots that only other processes run.
         served = [key for key in keys if source_in_key(key) in self.platforms]
         return await self.worker.claim(served) if served else {}
 
     async def wait_until_idle(self) -> None:
         """Wait until all received messages are answered and all answers are sent."""
-        # In this order, because messages move from the first pool to the second.
+        # In this order, because messages move from the first pool to the second one.
         while not (await self.conversation_pool.is_idle() and await self.lane_pool.is_idle()):
             await self.clock.sleep(_IDLE_POLL_SECONDS)

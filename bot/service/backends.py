@@ -42,7 +42,7 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return the presets that cannot run with these settings, by name, with the reasons."""
+    """Return, by name, why presets cannot run with these settings."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 
@@ -82,7 +82,7 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
-    """Return what must still be set up before a preset can answer, including model files."""
+    """Return what still has to be set up before a preset can answer, including model files."""
     lacks = list(preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
@@ -103,7 +103,7 @@ def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """Return problems with parameters and tools that the preset's providers do not support."""
+    """Return the parameters and tools of a preset that its providers do not support."""
     unsupported = [
         problem
         for one in preset.with_fallbacks

@@ -217,7 +217,7 @@ class ConsoleContainer:
 
     @property
     def _provider_rows(self) -> list[Mapping[str, object]]:
-        """A row per configured provider, with the presets that use the provider."""
+        """Return a row per configured provider, with the presets that use it."""
         presets = self._c.resolver.presets.values()
         return [
             {

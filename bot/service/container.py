@@ -38,7 +38,7 @@ from bot.telemetry.logs import RECENT_EVENTS
 from bot.turn.signals import MissedSignalPoller
 
 _DRAIN_SECONDS = 10.0
-"""The maximum time for one role's work in progress after a termination signal."""
+"""The maximum time for finishing one role's work after a termination signal."""
 _DRAIN_POLL_SECONDS = 0.05
 _SECONDS_BETWEEN_MEASUREMENTS = 10.0
 
@@ -127,7 +127,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send all queued messages if no other process will; else only those in progress."""
+            """Send all queued messages if no other process will; or else only those in progress."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return

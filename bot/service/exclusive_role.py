@@ -1,6 +1,6 @@
-"""Do work in only one process of an installation at a time, while others stand by.
+"""Do work in only one process of an installation at a time; the others are standbys.
 
-Receiving from a platform, or from a shard of a sharded platform, is such work.
+Examples are receiving from a platform, or from one shard of a sharded platform.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _SECONDS_BETWEEN_RENEWALS = 3.0
 _SECONDS_BETWEEN_ATTEMPTS = 1.0
-"""The interval at which standbys try to take the lease, and processes recount their shares."""
+"""The interval at which standbys try to take a lease, and processes recount their shares."""
 _MEMBER_LEASE_SECONDS = 10.0
 
 
@@ -58,7 +58,7 @@ class ExclusiveRole:
                     self._held_count.dec()
         finally:
             self.is_standby = self.is_held = False
-            with contextlib.suppress(StoreError):  # the lease expires then
+            with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(self.name)
 
     async def _wait_for_lease(self) -> None:
@@ -92,7 +92,7 @@ class ExclusiveRole:
         while (left := self._held_until - self.clock.monotonic()) > 0:
             await self.clock.sleep(min(_SECONDS_BETWEEN_RENEWALS, left))
             if self.clock.monotonic() >= self._held_until:
-                return  # this process was paused, or the database down
+                return  # this process was paused, or the database was down
             if await self._take_lease() is False:
                 return
 
@@ -119,7 +119,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received, or None if all is well or this process is a standby."""
+        """The reason why nothing is received; None if all is well or this is a standby."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -146,7 +146,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is being received, or None if all is well or this process is a standby."""
+        """The reason why nothing is received; None if all is well or this is a standby."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self.platform.connection_error
@@ -175,11 +175,11 @@ class ShardReceiver:
         finally:
             await cancel_and_wait(jobs.values())
             self._roles.clear()
-            with contextlib.suppress(StoreError):  # the lease expires then
+            with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process should receive; unchanged if the database fails."""
+        """Return how many shards this process should receive; if the database fails, as before."""
         try:
             await self.leases.take(member, _MEMBER_LEASE_SECONDS)
             members = await self.leases.held_roles(self._members)

@@ -22,11 +22,11 @@ from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
 
-_SECONDS_BEFORE_DELETION = 300.0  # less than an hour, in case of hourly restarts
+_SECONDS_BEFORE_DELETION = 300.0  # less than an hour, so that hourly restarts do not prevent it
 _SECONDS_BETWEEN_DELETIONS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_CHECKS = 2.0
-_SILENT_CHECKS = 4  # checks without a warning, while parts are connecting
+_SILENT_CHECKS = 4  # first checks without warnings, while parts are connecting
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]
@@ -45,7 +45,7 @@ class RoleJobs:
     start: Job = _do_nothing
     """Runs before the jobs, for example to release claims of a previous run."""
     drain: Job = _do_nothing
-    """Finishes work in progress without starting new work."""
+    """Finishes work in progress, but starts no new work."""
 
 
 async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
@@ -107,7 +107,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when parts fail and work again; `check` returns the state of each: "ok" or a problem."""
+    """Log when parts fail and work again; `check` returns each part's state, "ok" or a problem."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for count in itertools.count(1):
@@ -147,7 +147,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return a problem if no provider works and this process has no other role, or None."""
+        """Return a problem if no provider works and this process has no other role."""
         unreachable = self._unreachable_providers()
         if (
             self.roles != {Role.WORKER}

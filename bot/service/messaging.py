@@ -51,11 +51,11 @@ from bot.texts.text import Text, supported_language, to_translatable, translatab
 from bot.turn.claims import LeaseKeeper
 from bot.turn.signals import CONVERSATIONS, StopRequests
 
-_MAX_SCOPE_AGE_SECONDS = 3.0  # changes in other processes are only signaled over Redis
+_MAX_SCOPE_AGE_SECONDS = 3.0  # only Redis signals changes by other processes
 _SECONDS_BETWEEN_CLEANUPS = 60.0
 _LANE_QUEUE = "lanes"
 _MAX_LANES = 4000  # concurrently in one process
-_MAX_EXTRA_LANES = 32  # further lanes, for responses to native commands
+_MAX_EXTRA_LANES = 32  # beyond the limit, for responses to native commands
 _EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _CHARACTER_FORM_TITLE = translatable("A character of your own")
@@ -75,7 +75,7 @@ class MessagingContainer(StorageContainer, ABC):
     def platforms(self) -> Mapping[str, Platform]:
         """The platforms by `Address.source`, one per bot."""
 
-    # other calls to platforms than sending
+    # calls to platforms other than sending
 
     async def is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
@@ -106,7 +106,7 @@ class MessagingContainer(StorageContainer, ABC):
         while True:
             await self.clock.sleep(_SECONDS_BETWEEN_CLEANUPS)
             for host in hosts:
-                with suppress(PlatformError, StoreError):  # repeated the next time
+                with suppress(PlatformError, StoreError):  # the next run repeats it
                     await host.delete_unused_pictures(await self.preset_versions.picture_urls())
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
         return platform if isinstance(platform, HistoryReader) and observes else None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
-        """Return whether the author may not use the bot; True if this cannot be determined."""
+        """Return whether the author may not use the bot; True if this is unknown."""
         try:
             return await self.access.find_refusal(message) is not None
         except StoreError:
@@ -167,7 +167,7 @@ class MessagingContainer(StorageContainer, ABC):
             return EditableText(refusal=refusal)
         text = ""
         if data.action is ButtonAction.ABOUT:
-            with suppress(StoreError):  # the form stays empty then
+            with suppress(StoreError):  # the form is empty
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
                 text = found[0] if found is not None else ""
         return _make_form(FORM_TEXTS[data.action], text, supported_language(pressed.locale))
@@ -187,7 +187,7 @@ class MessagingContainer(StorageContainer, ABC):
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
-            if await self.access.may_run_admin_command(message, name):  # as an admin may
+            if await self.access.may_run_admin_command(message, name):  # which an admin may do
                 message = replace(message, author_is_admin=True)
             fields = await self.characters.form(message)
         except (UserError, StoreError) as error:
@@ -243,7 +243,7 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def history_scopes(self) -> HistoryScopes:
         settings = self.chat_settings
-        if not isinstance(settings, CachedChatSettings):  # read for every received event
+        if not isinstance(settings, CachedChatSettings):  # it is read for every received event
             age = _MAX_SCOPE_AGE_SECONDS
             settings = CachedChatSettings(settings, self.signals, self.clock, age)
         return HistoryScopes(settings, self.resolver)
@@ -264,7 +264,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
-        """The platforms' receivers by source; each receives in one process at a time."""
+        """The platforms' receivers by source; each runs in one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
         if self.is_alone or self.is_in_terminal:
@@ -357,7 +357,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Tell workers in other processes that a row was sent, unless this process is a worker."""
+        """Unless this process is a worker, tell workers in other processes that a row was sent."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)
 
@@ -390,7 +390,7 @@ class MessagingContainer(StorageContainer, ABC):
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return surfaces by `Address.source`; `best_effort` calls give way to other calls."""
+        """Return surfaces by `Address.source`; `best_effort` ones yield to other calls."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

@@ -45,13 +45,13 @@ class RunOptions:
     preset: str | None = None
     """The preset that answers in this run, in a separate chat; None: the default."""
     model: str | None = None
-    """The model for all presets in this run, "model" or "provider/model"; None: their own."""
+    """The model for all presets in this run, "model" or "provider/model"; None: presets' own."""
     roles: frozenset[Role] = ALL_ROLES
     """The roles of this process."""
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes run the roles that this process does not have."""
+        """Whether other processes run the roles that this process lacks."""
         return self.roles != ALL_ROLES
 
 

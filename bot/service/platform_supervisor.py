@@ -17,7 +17,7 @@ from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
-_MIN_STABLE_SECONDS = 60.0  # after such a run, the pause is the shortest again
+_MIN_STABLE_SECONDS = 60.0  # after such a long run, the pause is short again
 _POLL_SECONDS = 0.5  # until the platform is connected
 
 
@@ -46,7 +46,7 @@ class PlatformSupervisor:
     async def run_until_stopped(self) -> None:
         """Run the platforms until a signal arrives or all have ended; raises `PlatformFatal`.
 
-        After a signal, platforms stay connected until `close`: some need the connection to send.
+        After a signal, platforms stay connected until `close`, because some need it to send.
         """
         stop = asyncio.Event()
         call_on_termination(asyncio.get_running_loop(), stop.set)
@@ -54,7 +54,7 @@ class PlatformSupervisor:
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
         running = {task for name, task in tasks.items() if name not in self.companions}
-        running = running or set(self._tasks)  # there are only companions
+        running = running or set(self._tasks)  # only companions are left
         try:
             while (running or not self.platforms) and not stop.is_set():
                 done, _ = await asyncio.wait(
@@ -102,7 +102,7 @@ class PlatformSupervisor:
             if is_fatal:
                 return  # other platforms continue; /readyz shows the problem
             if self.clock.monotonic() - started >= _MIN_STABLE_SECONDS:
-                pause = _MIN_PAUSE_SECONDS  # not one of a series of failures
+                pause = _MIN_PAUSE_SECONDS  # this failure does not belong to a series
             await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)

@@ -23,7 +23,7 @@ from bot.texts.text import error_text
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
 _CURSOR_PREFIX = "published preset "
-"""Prefix of cursor names; a preset's cursor changes when a new version is published."""
+"""The prefix of cursor names; a preset's cursor changes when a new version is published."""
 _POLL_SECONDS = 2.0
 
 
@@ -56,7 +56,7 @@ class PublishedPresets:
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Signal changed presets to all processes, and store a value for any that miss it."""
+        """Signal changed presets to all processes, and store a mark for those that miss it."""
         rows = {f"{_CURSOR_PREFIX}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
@@ -86,8 +86,8 @@ class PublishedPresets:
         """Publish changes in the presets folder; return False if they could not be stored.
 
         Unchanged files are ignored, because a console on another machine may have published a newer
-        version. A preset whose file is now invalid stays as it was, and so does the default preset
-        if its file is gone; the log explains why.
+        version. A preset whose file became invalid stays unchanged, as does the default preset if
+        its file is missing; the log explains why.
         """
         try:
             folder = presets_folder(self._container.settings.presets_dir)

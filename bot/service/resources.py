@@ -55,7 +55,7 @@ class Models:
     retrieve_stories: RetrieveStories | None = None
     """Retrieves stories; None if no preset has stories."""
     memory_embedder: Embedder | None = None
-    """Finds memories by meaning; None if no preset uses memories or the embedder is missing."""
+    """Embeds texts to find memories by meaning; None if not needed or not installed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """Tool servers by the name that presets use for them."""
     session_key: bytes = b""
@@ -63,7 +63,7 @@ class Models:
 
 
 async def _close_backends(backends: Mapping[str, Backend]) -> None:
-    async with contextlib.AsyncExitStack() as stack:  # closes each, even if another one fails
+    async with contextlib.AsyncExitStack() as stack:  # closes all, even if one fails
         for backend in backends.values():
             stack.push_async_callback(backend.close)
 
@@ -82,7 +82,7 @@ async def _preload(backend: Backend, default: Preset) -> None:
     """Load the default preset's model while other components start."""
     try:
         await backend.preload(default.model)
-    except BackendUnavailable as error:  # reported when the first message arrives
+    except BackendUnavailable as error:  # the first message will report the problem
         _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
@@ -124,7 +124,7 @@ def stories_by_preset(
     }
 
 
-_MAX_SETTING_AGE_SECONDS = 3.0  # where signals of changes may be lost
+_MAX_SETTING_AGE_SECONDS = 3.0  # if signals of changes may be lost
 
 
 @value_class
@@ -209,7 +209,7 @@ def _usable_presets(
     disabled = {**read.disabled, **refused}
     default = options.preset or settings.default_preset
     for name, reason in disabled.items():
-        if preset_id(name) != preset_id(default):  # otherwise it is an error
+        if preset_id(name) != preset_id(default):  # if it is disabled, fail later
             progress(f"the preset {name} is disabled: {reason}")
     return {name: one for name, one in presets.items() if name not in refused}, disabled
 
@@ -271,7 +271,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the chat settings, cached unless changes by other processes may go unnoticed."""
+    """Return the chat settings; cache them unless changes by other processes may go unnoticed."""
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
     if not (database.is_sqlite or has_remote_signals):
@@ -281,7 +281,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return what a process with these platforms uses the data directory for."""
+    """Return how a process with these platforms uses the data directory."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 

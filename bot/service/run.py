@@ -105,7 +105,7 @@ class Service:
         return _import_console(self.container)
 
     async def _print_login_link(self) -> None:
-        """Print a login link, but only if a person reads the output: logs must not contain it."""
+        """Print a login link if a person reads the output, since logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
@@ -161,8 +161,8 @@ async def open_service(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Service]:
-    """Open a service with given, configured or terminal platforms; raises like `open_resources`."""
-    if not sys.stderr.isatty():  # in a terminal, a hang-up ends the process
+    """Open a service with given, configured or terminal platforms; raise as `open_resources`."""
+    if not sys.stderr.isatty():  # a hang-up of the terminal must end the process
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
@@ -179,7 +179,7 @@ async def open_service(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open a replay of stored answers, even beside a service; raises like `open_resources`."""
+    """Open a replay of stored answers, even beside a service; raise as `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

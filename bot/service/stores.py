@@ -49,7 +49,7 @@ from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.signals import ArrivalSignals
 
-_SLOT_MARGIN_SECONDS = 60.0  # for retries and pauses beyond an answer's time limit
+_SLOT_MARGIN_SECONDS = 60.0  # added to an answer's time limit, for retries and pauses
 
 
 @dataclass(eq=False, repr=False)
@@ -130,7 +130,7 @@ class StorageContainer:
 
     @property
     def may_take_any_port(self) -> bool:
-        """Whether the HTTP server may use any free port; consoles need a known address."""
+        """Whether the HTTP server may use any free port; a console needs a known address."""
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
         return not (self.is_alone or serves_pages)
 

@@ -1,7 +1,7 @@
 """Stay connected to an MCP server, and call its tools (docs/presets.md#mcp-servers).
 
 One task owns the connection, which all chats share; a slow or oversized call does not affect other
-calls. If the server restarts, Troupe reconnects; calls wait for that within their time limit.
+calls. If the server restarts, Troupe reconnects, and calls wait for that within their time limit.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _MAX_DELAY_SECONDS = 60.0
 _MAX_FAILURES_WHILE_OFFERED = 3
 _CALL_MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
-"""The error message of the package `mcp` for status 404 within a session."""
+"""The package `mcp`'s error message for status 404 within a session."""
 _FAILURES = (
     MCPError,
     OSError,
@@ -82,7 +82,7 @@ class McpServer(ToolServer):
         self._tried = asyncio.Event()
         self._failures = 0
         self.omitted_tools: Sequence[str] = ()
-        """The names of the server's tools that models are not offered."""
+        """The names of the server's tools that are not offered to models."""
 
     @property
     @override
@@ -108,7 +108,7 @@ class McpServer(ToolServer):
                 result = await self._call(name, arguments)
         except _FAILURES as error:
             if isinstance(error, MCPError) and error.code in _CALL_MISTAKES:
-                return f"error: {error.message}"  # the model can correct its call
+                return f"error: {error.message}"  # so that the model can correct its call
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
             ) from error
@@ -118,7 +118,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool, and once more if the server was restarted. Raises one of `_FAILURES`."""
+        """Call a tool; call it again if the server was restarted. Raises one of `_FAILURES`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -139,7 +139,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a failed call was sent before the server ended; None if it still runs."""
+        """Return whether a failed call was sent before the server ended; None: the server runs."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
@@ -160,7 +160,7 @@ class McpServer(ToolServer):
             self._failures += 1
             self._tried.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
-            if self._failures > 1:  # the first reconnect is immediate
+            if self._failures > 1:  # the first attempt to reconnect is immediate
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 LOGIN_REFUSED = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
-"""The limit for a response; an event stream is reopened after this many bytes."""
+"""The maximum size of a response; an event stream is reopened after that many bytes."""
 
 NOT_REACHED = -32098
 """The error code of a request that did not reach the server."""
@@ -19,7 +19,7 @@ NOT_ANSWERED = -32097
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Limits response sizes; failures become error responses, so the MCP session continues."""
+    """Limits response sizes; turns failures into error responses, so the session continues."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -34,7 +34,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             return _error_response(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
         problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
-            # not shown: the address may contain a secret
+            # the address is not shown, because it may contain a secret
             problem = f"it redirects to another address ({response.status_code})"
         elif response.headers.get("content-encoding", "identity") != "identity":
             problem = "it sent a compressed response, which was not requested"
