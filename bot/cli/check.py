@@ -66,7 +66,7 @@ Report = Callable[[str], None]
 
 _SECONDS = 5.0
 """The time limit for checks that take less than a second if nothing is wrong."""
-_QUESTION = "Answer with one word: ready?"
+_TEST_QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """Options for glibc: without them, looking up a name without a network delays the exit by 10 s."""
@@ -173,7 +173,7 @@ def _list_checks(
             yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
     turns = asyncio.Lock()  # two models at once would slow down each other
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
-        yield f"model {model}", _run_trial_in_turn(trial, turns), None
+        yield f"model {model}", _run_trial_alone(trial, turns), None
 
 
 def _read_presets_or_empty(settings: Settings) -> PresetsInFolder:
@@ -316,7 +316,7 @@ async def _ask_model(
 ) -> str:
     """Ask a model for one word; return how long it took, and the tokens used."""
     limit = None if capped is None else capped.output_limit
-    prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
+    prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)
     text, has_thoughts = "", False
     async with (
@@ -358,16 +358,16 @@ def _explain_missing_answer(capped: Preset | None) -> str:
     )
 
 
-async def _run_trial_in_turn(trial: Awaitable[str], turns: asyncio.Lock) -> str:
+async def _run_trial_alone(trial: Awaitable[str], turns: asyncio.Lock) -> str:
     async with turns:
         return await trial
 
 
-_C = TypeVar("_C", AccountSetup, Backend, Embedder, Platform)
+_Closable = TypeVar("_Closable", AccountSetup, Backend, Embedder, Platform)
 
 
 @contextlib.asynccontextmanager
-async def _close_after(tested: _C) -> AsyncIterator[_C]:
+async def _close_after(tested: _Closable) -> AsyncIterator[_Closable]:
     """Close an object after the block, but do not wait long: the process exits anyway."""
     try:
         yield tested

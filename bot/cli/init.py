@@ -48,7 +48,7 @@ from bot.setup import (
 from bot.telemetry.logs import only_warnings_logged
 
 T = TypeVar("T")
-_INTERRUPTED = 130
+_STOPPED_BY_USER = 130
 _MAX_LISTED = 15
 
 app = command_app()
@@ -111,7 +111,7 @@ def init(
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: setup was stopped; nothing was written\n")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(_STOPPED_BY_USER) from None
 
 
 def _choose_model(

@@ -55,7 +55,7 @@ _Channel = Annotated[
     str | None,
     typer.Option(help="Only this channel and its topics, such as discord:81384788765712384."),
 ]
-_Name = Annotated[
+_DeadLetterName = Annotated[
     str,
     typer.Argument(help="The name that `troupe dead-letters list` shows, such as in-12 or out-7."),
 ]
@@ -217,7 +217,7 @@ def _letter_row(letter: DeadLetter) -> Sequence[str]:
 
 
 @dead_letters_app.command("show")
-def show_dead_letter(name: _Name) -> None:
+def show_dead_letter(name: _DeadLetterName) -> None:
     """Print the text of a dead letter."""
     text = use_installation(lambda database: DeadLetters(database, SystemClock()).text(name))
     if text is None:
@@ -226,7 +226,7 @@ def show_dead_letter(name: _Name) -> None:
 
 
 @dead_letters_app.command("retry")
-def retry_dead_letter(name: _Name) -> None:
+def retry_dead_letter(name: _DeadLetterName) -> None:
     """Handle a message again, or resend part of an answer unless it arrived after all.
 
     The part is sent as text, without its file, buttons, and character name.
@@ -244,7 +244,7 @@ def retry_dead_letter(name: _Name) -> None:
 
 
 @dead_letters_app.command("drop")
-def drop_dead_letter(name: _Name) -> None:
+def drop_dead_letter(name: _DeadLetterName) -> None:
     """Delete a dead letter's text permanently."""
 
     async def drop(database: Database) -> None:
@@ -367,8 +367,8 @@ def _parse_day(text: str) -> date:
         raise UserError(f"{text!r} is not a date; write it as 2026-11-01") from None
 
 
-_PERSON = "telegram:123456789"
-_Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON}.")]
+_PERSON_EXAMPLE = "telegram:123456789"
+_Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON_EXAMPLE}.")]
 _User = Annotated[str | None, typer.Option(help="The person, in place of the argument.")]
 
 
@@ -385,7 +385,7 @@ def export(
     This is the file that `/export` sends: the person's own messages in all channels, and no one
     else's. The service may keep running. Only its owner can read a file written with `--to`.
     """
-    person = validate_key(person or user or "", "--user", _PERSON)
+    person = validate_key(person or user or "", "--user", _PERSON_EXAMPLE)
     if to is not None and to.exists():
         raise UserError(f"{to} already exists; choose another name")
 
@@ -431,7 +431,7 @@ def forget(
     [subject] = given
     user = person or user
     if user:
-        validate_key(user, "--user", _PERSON)
+        validate_key(user, "--user", _PERSON_EXAMPLE)
     elif server:
         validate_key(server, "--server", "discord:guild:81384788765712384")
     place = server or parse_scope_options(None, channel)

@@ -14,7 +14,7 @@ from bot.prompting.text.preset_folder import is_lorebook, json_files, read_prese
 from bot.runtime.shipped_files import presets_folder
 from bot.texts.text import escape_to_one_line
 
-_VARIABLE = "TROUPE_PRESETS_DIR"
+_FOLDER_VARIABLE = "TROUPE_PRESETS_DIR"
 
 
 def list_presets_quickly() -> None:
@@ -46,6 +46,6 @@ def _find_folder() -> Path:
     chosen = str(values.get("presets_dir") or "")
     for layer in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
         for name, value in layer.items():
-            if name.upper() == _VARIABLE:
+            if name.upper() == _FOLDER_VARIABLE:
                 chosen = value or chosen
     return presets_folder(Path(chosen) if chosen else None)

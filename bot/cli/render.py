@@ -51,8 +51,8 @@ from bot.templates import get, names
 from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
 _UNNAMED_USER = Person("render:1", "You")
-_NAMES = TemplateNames(char="Assistant", user="You", is_group=False)
-_NO_TIME = datetime.fromtimestamp(0, UTC)
+_DEFAULT_NAMES = TemplateNames(char="Assistant", user="You", is_group=False)
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _ADDRESS = Address("render", "1")
 
 
@@ -208,7 +208,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
     turns = tuple(
-        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _NO_TIME)
+        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _EPOCH)
         for each in earlier
     )
     incoming = IncomingMessage(
@@ -217,7 +217,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         message_id=None,
         author=_speaker(newest),
         text=newest.content,
-        at=_NO_TIME,
+        at=_EPOCH,
         wake=WakeReason.DM,
         scopes=(_ADDRESS.lane,),
     )
@@ -245,7 +245,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
             return TemplateChoice(), _tokenizer_template(read_text(file), name_or_file)
         case FileKind.CHAT_TEMPLATE_JSON | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
             choice = choose_template(preset_from_text(read_text(file), file).preset)
-            return replace(choice, names=_NAMES), ModelTemplate()
+            return replace(choice, names=_DEFAULT_NAMES), ModelTemplate()
         case _:
             return TemplateChoice(source=read_text(file)), ModelTemplate()
 

@@ -12,10 +12,10 @@ from bot.errors import CharacterError, PresetError
 from bot.prompting.haruhi import CharacterData, with_default_placeholder
 from bot.prompting.text.confusables import strip_hidden_text
 
-_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_COMPRESSION_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """The supported compression methods. Python unpacks others in whole blocks, so that 700 bytes of
 bzip2 can become gigabytes."""
-_DAMAGES = (
+_UNPACKING_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError),
     *(NotImplementedError, RuntimeError),  # unknown compression, or a password
 )
@@ -25,7 +25,7 @@ _MAX_RATIO = 100
 _MIN_SUSPICIOUS_BYTES = 2**20  # smaller files may be compressed a thousandfold
 
 MAIN_ICON = "assets/icon/image/main.png"
-_CARD = "card.json"
+_CARD_PATH = "card.json"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal cards become equal files
 
 _PERSONA = "system_prompt.txt"
@@ -37,18 +37,18 @@ _DOCUMENTS = "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:do
 def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
     """Return a CHARX file's card.json and its assets by path; raise `PresetError` if invalid."""
     files = _unpack(data)
-    if _CARD not in files:
+    if _CARD_PATH not in files:
         raise PresetError.translatable(
-            "there is no {file} in the zip, so it is not a CHARX card", file=_CARD
+            "there is no {file} in the zip, so it is not a CHARX card", file=_CARD_PATH
         )
-    return files.pop(_CARD), files
+    return files.pop(_CARD_PATH), files
 
 
 def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
     """Return a CHARX file; equal cards yield equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(_CARD, _ENTRY_DATE), card, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(_CARD_PATH, _ENTRY_DATE), card, zipfile.ZIP_DEFLATED)
         for path, content in assets.items():  # not compressed, as images and sounds already are
             archive.writestr(zipfile.ZipInfo(path, _ENTRY_DATE), content, zipfile.ZIP_STORED)
     return buffer.getvalue()
@@ -79,7 +79,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             _check_entries(entries)
             return {entry.filename: _read_entry(archive, entry) for entry in entries}
-    except _DAMAGES as error:
+    except _UNPACKING_ERRORS as error:
         raise PresetError.translatable(
             "the archive cannot be unpacked ({error}); download it or zip it again",
             error=str(error),
@@ -109,7 +109,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
 
 def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Read an entry without unpacking more than its declared size, unlike `ZipFile.read`."""
-    if entry.compress_type not in _METHODS:
+    if entry.compress_type not in _COMPRESSION_METHODS:
         raise NotImplementedError("that compression method is not supported")
     with archive.open(entry) as stream:
         content = stream.read(entry.file_size + 1)

@@ -14,9 +14,9 @@ from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields
 
 _MAX_DESCRIPTION_CHARS = 200
-_SAMPLING = {"temperature": 0.8}  # every service accepts it
+_DEFAULT_SAMPLING = {"temperature": 0.8}  # every service accepts it
 _LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
-_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_EXAMPLE_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
 # "fav" and "world" belong to SillyTavern's own lists; a card contains its lorebook itself.
 _KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
@@ -54,7 +54,7 @@ def preset_from_card(
         "lorebook": _read_lorebook(card, source),
         "macros": True,
         "regex_scripts": read_regex_scripts(card.extensions)[0],
-        "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
+        "parameters": _LOCAL_SAMPLING if is_local else _DEFAULT_SAMPLING,
         "talkativeness": _read_talkativeness(card),
         "adults_only": _is_for_adults(card) or None,
     }
@@ -72,7 +72,7 @@ def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
     """Split a card's `mes_example` into messages; lines without a speaker continue the last."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
-    for block in _START.split(text):
+    for block in _EXAMPLE_START.split(text):
         has_turn = False
         for line in block.strip().splitlines():
             found = speaker.match(line)

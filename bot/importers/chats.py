@@ -16,7 +16,7 @@ MAX_CHAT_LINES = 5_000
 MAX_LINE_CHARS = 20_000
 _PERSON, _CHARACTER = "You", "Character"
 """The names for a chat that contains none."""
-_UNSAID = frozenset({"narrator", "comment"})
+_SYSTEM_MESSAGE_TYPES = frozenset({"narrator", "comment"})
 """SillyTavern's types of messages that no participant of the chat wrote."""
 _NOT_A_CHAT = translatable(
     "This is not a chat. Attach a chat of SillyTavern (.jsonl) or of Character.AI (JSON)."
@@ -115,7 +115,7 @@ def _load_json(text: str, line: int = 1) -> JsonFields:
 def _read_row(row: JsonFields) -> ChatLine | None:
     """Return a message, or None if it is hidden or was written by SillyTavern itself."""
     kind = JsonFields(row.values.get("extra")).text("type")
-    if row.flag("is_system") or kind in _UNSAID:
+    if row.flag("is_system") or kind in _SYSTEM_MESSAGE_TYPES:
         return None
     text = row.text("mes") or JsonFields(row.values.get("mes")).text("message")  # as Chub writes
     return ChatLine(row.text("name"), text, row.flag("is_user"))

@@ -24,10 +24,10 @@ MAX_MEMORY_CHARS = 500
 MAX_MEMORIES = 1_000
 """The maximum number of memories in a file."""
 _FORMAT = "troupe memories"
-_OWN = "troupe"
+_OWN_DATA_KEY = "troupe"
 """The key for our data that World Info and cards have no field for; SillyTavern keeps it."""
 _ME, _PLACE = "me", "place"
-_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
+_ACTIVATION_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
 """Matches a capitalized or long word, but never in scripts without capital letters."""
 _MAX_KEYS = 5
 
@@ -68,13 +68,13 @@ def write_character(
     lore = book.list_of_objects("entries")
     own = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
     fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, own)]}
-    fields["extensions"] = {_OWN: {"chat": chat_to_rows(chat) if chat is not None else []}}
+    fields["extensions"] = {_OWN_DATA_KEY: {"chat": chat_to_rows(chat) if chat is not None else []}}
     return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
 
 def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
     """Return a memory as a World Info entry; the names in its text become activation keys."""
-    words = dict.fromkeys(_KEY.findall(memory.text))
+    words = dict.fromkeys(_ACTIVATION_KEY.findall(memory.text))
     keys = sorted(words, key=str.islower)[:_MAX_KEYS]  # names first
     return {
         "uid": uid,
@@ -87,7 +87,7 @@ def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, ob
         "order": 100,
         "position": 0,
         "disable": False,
-        "extensions": {_OWN: _memory_fields(memory, person)},
+        "extensions": {_OWN_DATA_KEY: _memory_fields(memory, person)},
     }
 
 
@@ -133,7 +133,7 @@ def _read_card(
     memories = [one for one in entries if _find_troupe_fields(one) is not None]
     lore = [one for one in entries if _find_troupe_fields(one) is None]
     extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
-    rows = JsonFields(extensions.pop(_OWN, None)).list_of_objects("chat")
+    rows = JsonFields(extensions.pop(_OWN_DATA_KEY, None)).list_of_objects("chat")
     plain = {**fields, "extensions": extensions}
     if memories:
         plain["character_book"] = {**book.values, "entries": lore}
@@ -151,7 +151,7 @@ def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
 
 
 def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
-    return JsonFields(entry.get("extensions")).object_or_none(_OWN)
+    return JsonFields(entry.get("extensions")).object_or_none(_OWN_DATA_KEY)
 
 
 def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:

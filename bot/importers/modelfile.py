@@ -21,11 +21,11 @@ from bot.value_class import value_class
 _OMITTED = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
 _COMMANDS = _OMITTED | {"from", "template", "system", "parameter", "message"}
 _ROLES = ("system", "user", "assistant")
-_BAD_COMMAND = translatable(
+_UNKNOWN_COMMAND_ERROR = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
     ' or "message"'  # as in v0.5.7; newer commands are for ollama's own engine
 )
-_BAD_ROLE = translatable('message role must be one of "system", "user", or "assistant"')
+_UNKNOWN_ROLE_ERROR = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
 _IGNORED, _REST_OF_LINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)+"), re.compile(r"[^\r\n]*")
@@ -98,13 +98,13 @@ class _ModelfileParser:
         name, end = self._read_word(_LETTERS)
         name = (name if not _is_printable(first) else first + name).lower()
         if end not in " \t" or name not in _COMMANDS:
-            raise self._error(_BAD_COMMAND)
+            raise self._error(_UNKNOWN_COMMAND_ERROR)
         if name == "parameter":
             return ModelfileCommand(self._read_argument(_PARAMETER_CHARACTERS), self._read_value())
         if name == "message":
             role = self._read_argument(_LETTERS)
             if role not in _ROLES:
-                raise self._error(_BAD_ROLE)
+                raise self._error(_UNKNOWN_ROLE_ERROR)
             return ModelfileCommand(name, f"{role}: {self._read_value()}")
         return ModelfileCommand("model" if name == "from" else name, self._read_value())
 
