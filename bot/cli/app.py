@@ -79,7 +79,7 @@ class _Commands(TyperGroup):
             listing = import_module("bot.cli.preset_list").list_presets_quickly
             return "preset list", TyperCommand(None, callback=listing, add_help_option=False), []
         if name is not None:
-            gc.disable()  # imports leave no garbage
+            gc.disable()  # imports create no garbage
             try:
                 command = load_command(name)
             finally:

@@ -65,11 +65,11 @@ from bot.tool_servers.factory import make_tool_servers
 Report = Callable[[str], None]
 
 _SECONDS = 5.0
-"""The time limit for checks that take less than a second if nothing is wrong."""
+"""The time limit for checks that take less than a second unless something is wrong."""
 _TEST_QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
-"""Options for glibc: without them, looking up a name without a network delays the exit by 10 s."""
+"""Options for glibc; otherwise, looking up a name without a network delays the exit by 10 s."""
 
 app = command_app()
 
@@ -171,7 +171,7 @@ def _list_checks(
     for each in presets.values():
         if each.calls_tools and each.provider in settings.providers:
             yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
-    turns = asyncio.Lock()  # two models at once would slow down each other
+    turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield f"model {model}", _run_trial_alone(trial, turns), None
 
@@ -179,7 +179,7 @@ def _list_checks(
 def _read_presets_or_empty(settings: Settings) -> PresetsInFolder:
     try:
         return read_character_folder(presets_folder(settings.presets_dir))
-    except PresetError:  # the check "presets" reports it
+    except PresetError:  # the check "presets" reports the problem
         return PresetsInFolder()
 
 
@@ -225,9 +225,9 @@ async def _test_database(settings: Settings) -> str:
 
 
 async def _describe_access(settings: Settings) -> str:
-    """Return the rules about who may use the bot everywhere, from settings and `/access`."""
+    """Return the rules on who may use the bot everywhere, from the settings and `/access`."""
     fixed, chosen = settings.access.rules, dict[str, str]()
-    with contextlib.suppress(StoreError):  # the check "database" reports it
+    with contextlib.suppress(StoreError):  # the check "database" reports the problem
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             found = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
             chosen |= found.get(INSTALLATION, {})
@@ -314,7 +314,7 @@ def _find_most_limited_preset(
 async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
-    """Ask a model for one word; return how long it took, and the tokens used."""
+    """Ask a model for one word; return how long that took, and the tokens used."""
     limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)
@@ -368,7 +368,7 @@ _Closable = TypeVar("_Closable", AccountSetup, Backend, Embedder, Platform)
 
 @contextlib.asynccontextmanager
 async def _close_after(tested: _Closable) -> AsyncIterator[_Closable]:
-    """Close an object after the block, but do not wait long: the process exits anyway."""
+    """Close an object after the block, without waiting long, because the process exits anyway."""
     try:
         yield tested
     finally:

@@ -218,14 +218,14 @@ def _rewrite_texts(action: str) -> int:
     """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
     async def convert(database: Database) -> int:
-        await log_change(database, action, "all")  # first: the rest may be interrupted
+        await log_change(database, action, "all")  # first, because the rest may be interrupted
         return await rewrite_texts(database, print_converted)
 
     return use_installation(convert)
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Upgrade the database, and return its revision, which may be that of a newer version."""
+    """Upgrade the database, and return its revision, perhaps of a newer version of Troupe."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)

@@ -95,7 +95,7 @@ def init(
     """
     settings = read_settings()
     admins = list(admin or ())
-    read_settings(admins=",".join(admins))  # raises if one is not an id
+    read_settings(admins=",".join(admins))  # raises if one of them is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
     given = _model_from_flags(provider, api_key, base_url, model, model_file)
     try:
@@ -161,7 +161,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose_option(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Ask for an option by number, or by a text for `find`; return None if Enter is pressed."""
+    """Ask for an option, by number or by a text for `find`; return None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -247,7 +247,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
         if not key:
             return None
         choice = replace(choice, api_key=key)
-    if service == AZURE:  # its address is the customer's, and it cannot list deployments
+    if service == AZURE:  # each customer has an address, and deployments cannot be listed
         address = _ask("Your Azure endpoint, such as https://NAME.openai.azure.com (Enter: back):")
         if not address:
             return None
@@ -267,7 +267,7 @@ def _ask_for_address() -> ModelChoice | None:
         address = f"http://{address}"
     choice = ModelChoice(base_url=address, api_key=key or None)
     models = asyncio.run(list_models(choice))
-    if not models:  # most people leave out the path
+    if not models:  # most people omit the path
         longer = replace(choice, base_url=f"{address.rstrip('/')}/v1")
         if models := asyncio.run(list_models(longer)):
             choice = longer
@@ -311,7 +311,7 @@ def _download_model(choice: ModelChoice, pull: str, settings: Settings) -> Model
 
 
 def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
-    """Check that a model's file is valid, or that its service answers; return the choice."""
+    """Check that a model's file is valid or that its service answers; return the choice."""
     if choice.model_path is not None:
         _print_memory_needs(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
@@ -379,7 +379,7 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
 def _choose_first_admin(
     bots: Sequence[BotStep], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
-    """Return the first admin, who sends a code to the bot, as a list; it is empty if skipped."""
+    """Let the first admin send a code to the bot; return their id in a list, empty if skipped."""
     if wanted is not None:
         bot = next((one for one in bots if one.spec.kind == wanted), None)
         if bot is None:

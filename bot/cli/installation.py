@@ -66,7 +66,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError` if there is no database; it names the settings for its location."""
+    """Raise `SettingsError`, naming the settings for its location, if there is no database."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -75,7 +75,7 @@ def require_database(settings: Settings) -> None:
 
 
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Return `action`'s result on the database, created if missing unless it `must_exist`."""
+    """Run `action` on the database; create a missing database unless it `must_exist`."""
     settings = read_settings()
     if must_exist:
         require_database(settings)
@@ -98,7 +98,7 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` on the database; a true result is audited and signaled on `topic`."""
+    """Run `change` on the database; if its result is true, audit it and signal it on `topic`."""
 
     async def change_and_record(database: Database) -> T:
         result = await change(database)
@@ -449,7 +449,7 @@ def forget(
         else:
             find = channel_conversations if channel else server_conversations
             keys = await find(database, place)
-            # Telegram's private chats have the ids of people, whose characters `--user` deletes.
+            # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not place.partition(":")[2].isdecimal():
                 changed = await data.forget_characters(place)
         await request_deletion(database, clock, keys, user, changed)

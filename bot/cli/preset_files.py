@@ -222,7 +222,7 @@ def import_preset(
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
-    own = parse_preset(read_text(target), str(target))  # without a lorebook from another file
+    own = parse_preset(read_text(target), str(target))  # omits a lorebook from another file
     imported = preset_from_text(read_text(file), file, into=own)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
@@ -261,7 +261,7 @@ def import_card(
     settings = read_settings()
     data = _read_card_file(file, settings)
     check_file_kind(data, Path(file), CHARACTER_IMPORTS)
-    card = read_card(data, file)  # raises before the folder is created
+    card = read_card(data, file)  # an error here comes before the folder is created
     folder = open_presets_folder(settings.presets_dir)
     default = _find_default_preset(folder, settings.default_preset)
     model = {"provider": default.provider, "model": default.model} if default else {}

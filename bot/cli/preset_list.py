@@ -1,4 +1,4 @@
-"""A fast `troupe preset list`: importing settings and schema would take ten times as long."""
+"""A fast `troupe preset list`; importing settings and schema would take ten times as long."""
 
 import os
 import tomllib
@@ -18,7 +18,7 @@ _FOLDER_VARIABLE = "TROUPE_PRESETS_DIR"
 
 
 def list_presets_quickly() -> None:
-    """List all presets; if one cannot be read, run the full command, which reports why."""
+    """List all presets; if one is unreadable, run the full command, which reports why."""
     try:
         texts = map(read_preset_text, json_files(_find_folder()))
         lines = [_format_line(text) for text in texts if not is_lorebook(text)]

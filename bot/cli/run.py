@@ -36,7 +36,7 @@ _GC_THRESHOLDS = (2_000, 500, 2)
 """The garbage collector's thresholds for its three generations of objects.
 
 Reference counts free nearly all garbage. With 2,000 chats, messages in progress have 100,000
-objects: collecting all of them takes a tenth of a second, and only the newest 20 ms.
+objects. Checking all of these takes a tenth of a second, and checking only the newest 20 ms.
 """
 
 _RESERVED_SLOTS = 40_000
@@ -159,12 +159,12 @@ def serve(
 async def _serve(
     settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions
 ) -> None:
-    # Nearly all objects created at the start stay alive: collecting takes a fifth of its time.
+    # Nearly all objects of the start stay alive, and collecting would take a fifth of its time.
     gc.disable()
     async with open_service(settings, print_progress, platforms, options) as service:
-        # Objects that are alive now stay alive. Checking them again and again took an eighth of a
+        # Objects that are alive now stay alive. Checking them repeatedly took an eighth of a
         # message's CPU time, and paused everything for up to a quarter of a second. Later objects
-        # belong to messages in progress: if collections are rare, reference counts free most.
+        # belong to messages in progress; if collections are rare, reference counts free most.
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
@@ -172,7 +172,7 @@ async def _serve(
 
 
 def call_in_large_chunk(function: Callable[[], T]) -> T:
-    """Call a function with a stack chunk so large that all frames of its calls fit into it.
+    """Call a function in a stack chunk that is large enough for the frames of all its calls.
 
     CPython keeps a thread's frames in chunks of 16 KB. It maps a new chunk when a call's frame does
     not fit, and unmaps it when that call returns. An event loop calls everything from the same

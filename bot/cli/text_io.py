@@ -22,7 +22,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_exactly(text: str, *, end: str = "") -> None:
-    """Write a text to stdout unchanged, but with control characters escaped on a terminal."""
+    """Write a text to stdout unchanged; on a terminal, escape control characters."""
     shown = escape_control_characters(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + end)
 

@@ -17,7 +17,7 @@ _COMPRESSION_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 bzip2 can become gigabytes."""
 _UNPACKING_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError),
-    *(NotImplementedError, RuntimeError),  # unknown compression, or a password
+    *(NotImplementedError, RuntimeError),  # unknown compression method, or a password
 )
 _MAX_UNPACKED_BYTES = 50 * 2**20
 _MAX_ENTRIES = 20_000
@@ -26,7 +26,7 @@ _MIN_SUSPICIOUS_BYTES = 2**20  # smaller files may be compressed a thousandfold
 
 MAIN_ICON = "assets/icon/image/main.png"
 _CARD_PATH = "card.json"
-_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal cards become equal files
+_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal cards become equal files
 
 _PERSONA = "system_prompt.txt"
 _DATABASE = "chroma.sqlite3"
@@ -49,7 +49,7 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo(_CARD_PATH, _ENTRY_DATE), card, zipfile.ZIP_DEFLATED)
-        for path, content in assets.items():  # not compressed, as images and sounds already are
+        for path, content in assets.items():  # images and sounds are already compressed
             archive.writestr(zipfile.ZipInfo(path, _ENTRY_DATE), content, zipfile.ZIP_STORED)
     return buffer.getvalue()
 

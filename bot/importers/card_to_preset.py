@@ -17,7 +17,7 @@ _MAX_DESCRIPTION_CHARS = 200
 _DEFAULT_SAMPLING = {"temperature": 0.8}  # every service accepts it
 _LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
 _EXAMPLE_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# "fav" and "world" belong to SillyTavern's own lists; a card contains its lorebook itself.
+# "fav" and "world" are for SillyTavern's own lists; a card contains its lorebook itself.
 _KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
 _DEFAULT_DEPTH = 4
@@ -62,7 +62,7 @@ def preset_from_card(
 
 
 def card_notes(card: Card, preset: Preset) -> list[str]:
-    """Return notes about what the preset lacks or expresses differently than the card."""
+    """Return notes on what the preset omits or expresses differently than the card."""
     others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
     return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_features(preset)]

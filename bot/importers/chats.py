@@ -76,7 +76,7 @@ def read_chat(data: bytes) -> ExportedChat:
     except UnicodeDecodeError:
         raise UserError(_NOT_A_CHAT) from None
     first, _, others = text.partition("\n")
-    if first.rstrip().endswith("}") and others.strip():  # not one object spread over several lines
+    if first.rstrip().endswith("}") and others.strip():  # several lines, but not of a single object
         rows = [_load_json(line, number) for number, line in enumerate(text.split("\n"), 1)]
         return read_rows([one for one in rows if one.values])
     value = _load_json(text)
@@ -138,14 +138,14 @@ def _read_turn(turn: JsonFields) -> ChatLine:
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
     chosen = turn.text("primary_candidate_id")
     candidates.sort(key=lambda one: one.text("candidate_id") != chosen)
-    text = candidates[0].text("raw_content") if candidates else ""  # may be none if stopped
+    text = candidates[0].text("raw_content") if candidates else ""  # a stopped turn may have none
     return ChatLine(author.text("name"), text, author.flag("is_human"))
 
 
 def _sort_oldest_first(
     found: Sequence[Mapping[str, object]], date: str
 ) -> Sequence[Mapping[str, object]]:
-    """Sort items by ISO 8601 date or, if any has none, reverse them, as they are newest first."""
+    """Sort items by ISO 8601 date; if any date is missing, reverse them (newest comes first)."""
     if all(isinstance(one.get(date), str) for one in found):
         return sorted(found, key=lambda one: str(one[date]))
     return found[::-1]

@@ -1,4 +1,4 @@
-"""Detect what kind of file something is, and which command accepts it.
+"""Detect the kind of a file, and which command accepts it.
 
 Only the file's structure is checked; the importers report errors in it.
 """
@@ -19,7 +19,7 @@ from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.texts.text import Text, marked, translatable
 
 MAX_BYTES_READ: Final = 4 * 2**20
-"""How many bytes of a file are read to detect its kind."""
+"""The number of bytes that are read from a file to detect its kind."""
 
 _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\.txt$|\.jsonl$")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -186,7 +186,7 @@ def _detect_text(text: str) -> FileKind:
             if known:
                 return known[0]
             if _JSON_START.match(stripped):
-                return FileKind.UNKNOWN  # the importer reports where it is broken
+                return FileKind.UNKNOWN  # the importer will report where it is broken
     if _JINJA_TAG.search(text):  # Modelfiles have Go templates, which lack these tags
         return FileKind.JINJA
     if _FROM_LINE.search(text):

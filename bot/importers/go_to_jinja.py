@@ -47,7 +47,7 @@ _UNKNOWN_TOKENS = {
 }
 _MAX_CHARS = 64 * 1024  # the render process's limit
 _MAX_DEPTH = 100  # protects the stack
-_MAX_LOOPS = 4  # limits the run time; templates need two
+_MAX_LOOPS = 4  # to limit the run time; real templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 
 _FIELDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
@@ -321,7 +321,7 @@ class _Translator:
         self._expect("}}", "end")
 
     def _set_variable(self, name: str, value: _Value, *, declares: bool) -> _Value:
-        """Assign and return a variable, kept in a Jinja namespace if assigned again elsewhere."""
+        """Assign and return a variable; keep it in a Jinja namespace if it is assigned again."""
         if declares:
             unique = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique}" if name in self._namespaced else unique
@@ -348,7 +348,7 @@ class _Translator:
     def _read_pipeline(
         self, context: str, closing: str = "}}"
     ) -> tuple[_Value, tuple[str, ...], bool]:
-        """Read `$x := a | b`, and return the value, the variables, and whether it declares them."""
+        """Read `$x := a | b`; return the value, the variables, and whether they are declared."""
         self._enter_scope()
         variables, declares = self._read_variables(context)
         value = self._read_command(context, [])

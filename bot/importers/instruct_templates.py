@@ -153,7 +153,7 @@ class _InstructTemplateBuilder:
         if not self._expands_macros:
             return _quote(text)
         values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
-        if name == "name":  # the user of a message is its author
+        if name == "name":  # a message's user is its author
             values["user"] = "(name if message.role == 'user' else (user or ''))"
         # Text, macro name, text, ...
         split = _MACRO.split(text)
@@ -164,7 +164,7 @@ class _InstructTemplateBuilder:
 
 
 def _names_behavior(data: Json) -> str:
-    """Return when to show names: "none", "force" (in groups) or "always"; older files use flags."""
+    """Return when to show names: "none", "force" (in groups) or "always"; read old flags, too."""
     behavior = data.get("names_behavior")
     if isinstance(behavior, str) and behavior in _BEHAVIORS:
         return behavior
@@ -235,7 +235,7 @@ def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]
 
 
 def _without_control_tokens(text: str) -> str:
-    """Remove control tokens that older files have around the story; the template adds them."""
+    """Remove the control tokens around the story in older files, which the template adds."""
     first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
         return text

@@ -25,7 +25,7 @@ MAX_MEMORIES = 1_000
 """The maximum number of memories in a file."""
 _FORMAT = "troupe memories"
 _OWN_DATA_KEY = "troupe"
-"""The key for our data that World Info and cards have no field for; SillyTavern keeps it."""
+"""The key of our additional data in World Info and cards; SillyTavern keeps it."""
 _ME, _PLACE = "me", "place"
 _ACTIVATION_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
 """Matches a capitalized or long word, but never in scripts without capital letters."""
@@ -98,7 +98,7 @@ def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     taken = entries if isinstance(entries, dict) else {}
     uid = 1 + max((int(one) for one in taken if one.isdecimal()), default=-1)
     entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
-    del entry["extensions"]  # from now on, it is ordinary lore
+    del entry["extensions"]  # from now on, it is an ordinary lorebook entry
     if isinstance(entries, list):
         return {**values, "entries": [*entries, to_card_entry(entry)]}
     return {**values, "entries": {**taken, str(uid): entry}}
@@ -145,7 +145,7 @@ def _read_card(
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
-    """Return each entry's text and stored fields; without such fields, it is about the channel."""
+    """Return each entry's text and stored fields; an entry without these is about the channel."""
     entries, others = map(JsonFields, rows), {"about": _PLACE}
     return [(one.text("content"), _find_troupe_fields(one.values) or others) for one in entries]
 
@@ -174,7 +174,7 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
 
 
 def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
-    """Return a memory, or the name of another person it is about, or None if it is unusable."""
+    """Return a memory; a name if it is about another person; None if it is unusable."""
     text = " ".join(text.split())
     match fields.values.get("about"):
         case "me":

@@ -23,7 +23,7 @@ _COMMANDS = _OMITTED | {"from", "template", "system", "parameter", "message"}
 _ROLES = ("system", "user", "assistant")
 _UNKNOWN_COMMAND_ERROR = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
-    ' or "message"'  # as in v0.5.7; newer commands are for ollama's own engine
+    ' or "message"'  # as in v0.5.7; newer commands concern only ollama's own engine
 )
 _UNKNOWN_ROLE_ERROR = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
@@ -138,7 +138,7 @@ class _ModelfileParser:
         raise PresetError(_UNEXPECTED_END)
 
     def _read_line(self) -> str:
-        """Read the rest of the line and its line break; drop the characters that ollama drops."""
+        """Read the rest of the line with its line break; drop the characters that ollama drops."""
         begin = self._at
         text = self._text[begin : self._skip(_REST_OF_LINE)]
         self._at += 1
@@ -376,8 +376,8 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
     """Return equivalent string templates by preset parameter, and whether they are exact.
 
     They are exact if they render alternating conversations, with or without a system message, like
-    the template. They are not exact if the template has a BOS token before each exchange, which
-    they leave out. If there are no equivalent ones, the result is empty.
+    the template. They are not exact if they omit a BOS token that the template has before each
+    exchange. If there are no equivalent string templates, the result is empty.
     """
     try:
         single = _render(template, _USER)

@@ -38,7 +38,7 @@ _TEMPLATE_KEYS = ("template", "names_in_template")
 class ImportedPreset:
     preset: Preset
     notes: list[str]
-    """Notes about what the preset lacks or expresses differently than the file."""
+    """Notes on what the preset omits or expresses differently than the file."""
 
 
 def preset_from_text(
@@ -101,7 +101,7 @@ def _from_modelfile(
         preset = preset_from_modelfile(
             text, name or _preset_name(source, text), model, provider=provider or found_provider
         )
-    except (OSError, RuntimeError) as error:  # a name is too long, or ~user does not exist
+    except (OSError, RuntimeError) as error:  # the path is too long, or ~user does not exist
         raise PresetError.translatable(
             "{file}: FROM {source} is not a usable path: {error}",
             file=file,

@@ -58,7 +58,7 @@ def _read_texts(value: object) -> Sequence[str]:
 
 
 def _read_limits(read: JsonFields) -> dict[str, object]:
-    """Return the token limits; `max_length` limits the context if `genamt` is set, else answers."""
+    """Return the token limits; `max_length` is the context if `genamt` is set, else the answer."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
@@ -75,7 +75,7 @@ def _token_limits(context: int | None, answer: int | None) -> dict[str, object]:
     return keys
 
 
-_CHARACTER_PLACEMENT = 2  # stands for the character's messages in `placement`
+_CHARACTER_PLACEMENT = 2  # the character's messages, in `placement`
 _MAX_SCRIPTS = 200
 _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
@@ -183,7 +183,7 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
     for name in names if order else known:
         triggers = known.get(name, {}).get("injection_trigger")
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
-            continue  # a prompt only for swipes or continuations
+            continue  # a prompt that is only for swipes or continuations
         if name in known or name in _MARKERS:
             prompt = _convert_prompt(name, JsonFields(known.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():

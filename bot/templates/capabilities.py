@@ -1,7 +1,7 @@
 """Detect what a chat template accepts, and adapt conversations to it.
 
 Some templates have no system role, or require that roles alternate and start with the user. Group
-chats need more: several users in a row, a greeting by the character, a persona. So messages are
+chats need several users in a row, a greeting by the character, and a persona. So messages are
 rewritten to a form that the template accepts, judging by its output, not by the model's name:
 
 - A system message that it rejects or drops is put in front of the next user message.
@@ -49,7 +49,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> TemplateCapabilities:
-    """Detect what a template rejects or drops in test chats; raises if a rendering was stopped."""
+    """Detect what a template rejects or drops in test chats; raise if a rendering was stopped."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
@@ -76,7 +76,7 @@ async def render_or_none(
 
 
 def has_parts(messages: Sequence[Message]) -> bool:
-    """Return whether any message's content is a list of parts, which only Jinja templates read."""
+    """Return whether any message's content is a list of parts; only Jinja templates read these."""
     return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
 
@@ -136,7 +136,7 @@ def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
         same_role = merged and merged[-1]["role"] == message["role"]
         if same_role and _can_merge(merged[-1], message):
             joined = _join_messages(merged[-1], message, "\n")
-            if joined.get("name") != merged[-1].get("name"):  # no single speaker wrote all of it
+            if joined.get("name") != merged[-1].get("name"):  # its parts have different speakers
                 joined = {key: value for key, value in joined.items() if key != "name"}
             merged[-1] = joined
         else:

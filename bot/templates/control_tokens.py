@@ -1,4 +1,4 @@
-"""Find a template's control tokens, and keep people's texts from containing any.
+"""Find a template's control tokens, and prevent people's texts from containing any.
 
 A rendered prompt is split into spans of template text and of people's text.
 """
@@ -103,7 +103,7 @@ def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
     if not alternatives:
         return text
     pattern = re.compile(alternatives, re.IGNORECASE)
-    while pattern.search(text):  # breaking one may leave another one that overlapped it
+    while pattern.search(text):  # breaking one token may leave another that overlapped it
         text = pattern.sub(lambda found: found[0][0] + WORD_JOINER + found[0][1:], text)
     return text
 
@@ -204,7 +204,7 @@ def _parse_marks(
                 return None
             expected = closing_marks[mark]
             if previous == expected and any(token in spans[-1].text for token in tokens):
-                # It is between two parts of a message, so people wrote this control token.
+                # This control token is between two parts of a message, so people wrote it.
                 spans[-1] = TextSpan(spans[-1].text, trusted=False)
             spans.append(TextSpan(text, trusted=False))
         previous = mark
@@ -268,7 +268,7 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 
 def _character_class(code_points: Sequence[int]) -> str:
-    """Return a regex character class for ascending code points, with runs as ranges for speed."""
+    """Return a regex character class for ascending code points; runs become ranges, for speed."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"

@@ -111,7 +111,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON without the HTML escapes of Jinja's own filter, as in training data."""
+    """Return JSON as in training data, without the HTML escapes of Jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -133,7 +133,7 @@ def compile_template(source: str) -> jinja2.Template:
 Message = Mapping[str, Any]  # "role", "content", and other keys for templates, such as tool_calls
 
 
-# All that a template can raise: it may compute, index, and call anything.
+# All errors that a template can raise, since it may compute, index, and call anything.
 RENDER_ERRORS: Final = (
     jinja2.TemplateError,
     ArithmeticError,

@@ -39,14 +39,14 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     send(answers, b"ready")
     while (request := receive(requests)) is not None:
-        limit_cpu(MAX_CPU_SECONDS)  # not wall clock
+        limit_cpu(MAX_CPU_SECONDS)  # CPU time, not wall-clock time
         answer = answer_request(request)
         limit_cpu(0)
         send(answers, answer)
 
 
 def harden() -> None:
-    """Make template attacks harder by removing globals and turning filters' generators to lists."""
+    """Make attacks by templates harder: remove globals, and let filters return lists."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters

@@ -31,7 +31,7 @@ from bot.templates.render_child import (
 
 _log = structlog.get_logger(__name__)
 
-# Well above MAX_CPU_SECONDS on a busy machine; without a CPU limit, this is the limit.
+# Far above MAX_CPU_SECONDS for a busy machine; the only limit where CPU time is not limited.
 SECONDS_WITHOUT_ANSWER: Final = 30.0 if HAS_CPU_LIMIT else 5.0
 SECONDS_TO_START: Final = 60.0
 SECONDS_UNTIL_IDLE: Final = 30.0
@@ -164,7 +164,7 @@ class RenderProcessPool:
                 return
 
     async def _close(self) -> None:
-        # Wait for starts in progress: a cancelled start would leave a process behind.
+        # Wait for starts in progress, because a cancelled start would leave a process behind.
         self._closing = True
         for task in tuple(self._replacing):
             await task

@@ -271,7 +271,7 @@ def _turn_end_strings(prompt: str) -> tuple[str, ...]:
     if not between:
         return ()
     token = leading_control_token(between)
-    # A template without control tokens marks roles with headings at the start of a line.
+    # Templates without control tokens mark roles with headings at the start of a line.
     return (token,) if token else ("\n" + between.splitlines()[0],)
 
 

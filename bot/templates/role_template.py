@@ -97,14 +97,14 @@ class BaseTemplate:
     stop_words: Sequence[str] | None = None
 
     def __init__(self, **values: Any) -> None:
-        """Set attributes; ignore keys of other templates, which LMDeploy's JSON may contain."""
+        """Set attributes; ignore other templates' keys, which LMDeploy's JSON may contain."""
         for kind in reversed(type(self).__mro__):
             for name in vars(kind).get("__annotations__", ()):
                 if name in values or hasattr(kind, name):
                     vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Return one user message's prompt, with the system text only if `sequence_start`."""
+        """Return the prompt of one user message; add the system text if `sequence_start`."""
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
