@@ -9,7 +9,7 @@ from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendError, BackendUnavailable
 from bot.ports import Backend
-from bot.runtime.plugin_threads import PluginThread, use_in_plugin, wrap
+from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
 from bot.runtime.plugins import plugin_name
 from bot.templates.renderer import Renderer
 
@@ -26,7 +26,7 @@ def make_backend(
     if (plugin := plugin_name("backends", spec)) is None:
         backend: Backend = resolve_name(spec.factory)(*given, renderer)
         return backend
-    seconds, renderer = settings.first_token_seconds, use_in_plugin(renderer)
+    seconds, renderer = settings.first_token_seconds, wrap_for_plugin(renderer)
     thread = PluginThread(plugin, seconds, BackendUnavailable, (BackendError,))
     made: Backend = thread.make(lambda: resolve_name(spec.factory)(*given, renderer))
 

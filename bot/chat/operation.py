@@ -196,7 +196,7 @@ class BackgroundWork:
 
 
 @value_class
-class HeldJob:
+class RoleHolder:
     """A role for one process at a time, and the process that currently holds it, if any."""
 
     role: str

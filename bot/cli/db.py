@@ -236,13 +236,13 @@ async def _prepare_restored(
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
         report = await prepare_restored(database, tombstones, until, SystemClock().now())
-        await _forget_in_web_channels(database, tombstones)
+        await _delete_web_messages(database, tombstones)
         answered = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
         await log_change(database, "restore database", f"answered until {answered}")
     return report
 
 
-async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombstone]) -> None:
+async def _delete_web_messages(database: Database, tombstones: Sequence[Tombstone]) -> None:
     clock = SystemClock()
     web = WebMessageBlanker(
         SqlWebChannels(database, InProcessSignals()),

@@ -11,7 +11,7 @@ import typer
 
 from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.chat.incoming import parse_address
-from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, HeldJob, Node
+from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, Node, RoleHolder
 from bot.chat.outgoing import Attachment
 from bot.chat.usage import UsageRow, format_usage_table
 from bot.cli.text_io import print_exactly, print_line, print_progress, write_private_text
@@ -180,7 +180,7 @@ def show_jobs() -> None:
     kind of work: how many items are waiting, and how old the oldest is.
     """
 
-    async def read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:
+    async def read(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
         nodes = NodeRegistry(database, SystemClock())
         return await nodes.exclusive_roles(), await nodes.background_work()
 
@@ -194,7 +194,7 @@ def show_jobs() -> None:
     _print_table(("work", "count", "oldest"), rows)
 
 
-def _job_row(job: HeldJob) -> Sequence[str]:
+def _job_row(job: RoleHolder) -> Sequence[str]:
     if job.lease_seconds <= 0:
         return (job.role, "nobody", "-", "-")
     return (job.role, job.owner, format_age(job.held_seconds), f"{job.lease_seconds:.0f} s")

@@ -225,7 +225,7 @@ class AnswerButtons:
         if is_checked and await self.access.find_refusal(pressed) is not None:
             raise UserError(NO_ACCESS)
         pressed = await self.route(pressed)
-        key, load = pressed.address.conversation, self.conversations.load_exchange_of_part
+        key, load = pressed.address.conversation, self.conversations.load_exchange_by_part
         exchange = await load(key, data.part, _MAX_TURNS_BEFORE)
         if exchange is None:
             raise UserError(BUTTON_GONE)
@@ -266,7 +266,7 @@ class AnswerButtons:
             exchange = await conversations.load_exchange(reader, message_id, most)
         elif found is not None:
             part = found.turn.sent_as[-1]
-            exchange = await conversations.load_exchange_of_part(conversation, part, most)
+            exchange = await conversations.load_exchange_by_part(conversation, part, most)
         if found is None or exchange is None:
             raise UserError(NOT_REMEMBERED)
         return found, exchange

@@ -10,13 +10,13 @@ from bot.chat.access import ApiScope
 from bot.chat.operation import (
     AnswerPause,
     FailedMessage,
-    HeldJob,
     LoggedStep,
     MessageTrace,
     ModelHealth,
     ModelInMemory,
     Node,
     ProcessReport,
+    RoleHolder,
 )
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.console.server import Probe, run_probes
@@ -54,7 +54,7 @@ class OperationState:
     lanes: int
     """The number of chats with unsent messages."""
     unsent: int
-    leases: Sequence[HeldJob]
+    leases: Sequence[RoleHolder]
     providers: Sequence[_Row]
     """Configured providers: name, kind, model, max_in_flight, and the presets that use them."""
     health: Sequence[ModelHealth]

@@ -175,7 +175,7 @@ class Sender:
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim the first due row of each chat whose bot runs in this process, by lane."""
         served = [key for key in keys if source_in_key(key) in self.surfaces]
-        rows = await self.outbox.take_due(served) if served else ()
+        rows = await self.outbox.reserve_due(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def deliver_lane(self, row: OutboxRow) -> None:
@@ -332,7 +332,7 @@ class Sender:
             await self.clock.sleep(wait)
             if self.seconds_on_hold(lane) > 0:
                 return None
-        rows = await self.outbox.take_due([lane])
+        rows = await self.outbox.reserve_due([lane])
         return rows[0] if rows else None
 
     async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:

@@ -162,7 +162,7 @@ class MemoryExtractor:
             counts = {"noted": len(notes), "backed": len(checked)}
             _log.info("memories_extracted", conversation=conversation, **counts)
         complete = [
-            await self._complete(one, watched.active_presets_at(one.source, turns))
+            await self._complete_note(one, watched.active_presets_at(one.source, turns))
             for one in checked
         ]
         await self.progress.finish(conversation, unread, read_to, complete)
@@ -182,7 +182,7 @@ class MemoryExtractor:
             and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in willing))
         ]
 
-    async def _complete(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
+    async def _complete_note(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
         """Add vectors, witnesses and state to a note, and make the notice to its person due."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         ends = await self.recaller.embed(note.ends) if note.ends else None

@@ -14,7 +14,7 @@ from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform, Surface
-from bot.runtime.plugin_threads import PluginThread, use_in_plugin, wrap
+from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
 from bot.runtime.plugins import plugin_name
 
 _CALL_SECONDS = 10.0  # half the lease of an outgoing message
@@ -64,8 +64,8 @@ def create_platform(
     if (plugin := plugin_name("platforms", spec)) is None:
         platform: Platform = resolve_name(spec.factory)(settings, context)
         return platform
-    cursors = context.cursors and use_in_plugin(context.cursors)
-    context = use_in_plugin(context, cursors=cursors, web_channels=None)
+    cursors = context.cursors and wrap_for_plugin(context.cursors)
+    context = wrap_for_plugin(context, cursors=cursors, web_channels=None)
     thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
     made = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
     surface = wrap(thread.make(lambda: made.surface, PluginFailed), Surface, thread)

@@ -159,7 +159,7 @@ def _check_result(name: str, result: Any) -> Any:
     return result
 
 
-def use_in_plugin(value: object, **own: object) -> Any:
+def wrap_for_plugin(value: object, **own: object) -> Any:
     """Wrap an object of the service, so that its coroutines run on the current event loop."""
     home = asyncio.get_running_loop()
 
@@ -186,7 +186,7 @@ def _wrap(target: object, port: type, call: Any, read: Any, **own: object) -> An
         found = getattr(found, "__func__", found)  # of a static method
 
         def start(*args: Any, **options: Any) -> Any:
-            args = tuple(use_in_plugin(one) if isinstance(one, Intake) else one for one in args)
+            args = tuple(wrap_for_plugin(one) if isinstance(one, Intake) else one for one in args)
             return call(name, lambda: getattr(target, name)(*args, **options))
 
         if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(declared):

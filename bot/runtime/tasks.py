@@ -92,7 +92,7 @@ class StopFlag:
             self.is_superseded = True
             self._stop()
 
-    def keep(self) -> None:
+    def forbid_superseding(self) -> None:
         """Ignore later calls of `supersede`, because newer messages get their own answers."""
         self._is_kept = True
 

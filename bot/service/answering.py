@@ -257,7 +257,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             signals=self.signals,
             ready_keys=lambda limit: self.conversations.list_ready(limit, self.platforms.keys()),
             claim=self._claim_conversations,
-            process=self.worker.work,
+            process=self.worker.process_messages,
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
             wakes_keys=Role.GATEWAY in self.options.roles,

@@ -92,7 +92,7 @@ class PublishedPresets:
         try:
             folder = presets_folder(self._container.settings.presets_dir)
             found = await asyncio.to_thread(read_character_folder, folder)
-            names = await self._use_changes(found)
+            names = await self._activate_changes(found)
             if names:
                 await self._publish_names(names)
         except (SettingsError, StoreError, OSError) as error:
@@ -102,7 +102,7 @@ class PublishedPresets:
             _log.info("presets_reloaded", changed=names)
         return True
 
-    async def _use_changes(self, found: PresetsInFolder) -> list[str]:
+    async def _activate_changes(self, found: PresetsInFolder) -> list[str]:
         """Store and activate the presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {

@@ -282,7 +282,7 @@ class Conversations(StoredTurns):
             window = window.extended([_row_to_turn(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
             if self._shared is not None and following is None:
-                self._shared.keep(claim, window)
+                self._shared.share(claim, window)
         return FinishedTurn(await self._find_first_readable(claim, following), taken)
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:

@@ -117,10 +117,10 @@ def open_part(
         [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not held:
             raise fenced_error(claim)
-        return number, outbox.decode_taken_row(head, at)
+        return number, outbox.decode_reserved_row(head, at)
     yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
-    return number, (yield from outbox.take_first_or_make_due(row, sender, at))
+    return number, (yield from outbox.reserve_first_or_schedule(row, sender, at))
 
 
 def finish(
@@ -144,7 +144,7 @@ def finish(
             raise fenced_error(claim)
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
         next_message = None if message[0] is None else NextMessage(*message)
-        return next_message, outbox.decode_taken_row(head, at)
+        return next_message, outbox.decode_reserved_row(head, at)
     return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
 
 

@@ -46,7 +46,7 @@ class StoredTurns(ClockStore):
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
     @transaction
-    def load_exchange_of_part(
+    def load_exchange_by_part(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Unit[Exchange | None]:
         """Return the exchange whose answer or failure notice was sent as this part.
@@ -71,10 +71,10 @@ class StoredTurns(ClockStore):
     def load_failed_questions(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
         """Return the unanswered questions and menus after the newest answer, newest first."""
         rows = yield SQL["failed_questions"].query(of=claim.conversation)
-        return [_to_stored(row) for row in rows]
+        return [_to_stored_turn(row) for row in rows]
 
     @transaction
-    def find_turns_of_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
+    def find_turns_by_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
         """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
@@ -114,7 +114,7 @@ def _load_unanswered(
     sent_as = encode_names(question.turn.sent_as)
     asked = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**asked, "sent_as": sent_as})
-    earlier = tuple(_to_stored(one).turn for one in rows)
+    earlier = tuple(_to_stored_turn(one).turn for one in rows)
     return Exchange(question, (), Session(session, earlier), session == current, parts)
 
 
@@ -166,18 +166,18 @@ def find_part_message_ids(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
 
 
-def _to_stored(row: Sequence[Any]) -> StoredTurn:
+def _to_stored_turn(row: Sequence[Any]) -> StoredTurn:
     """Decode a row that starts with `id` and `TURN_COLUMNS`; ignore further columns."""
     return StoredTurn(row[0], to_turn(row[1:]))
 
 
 def _decode_turn_and_rest(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
     """Decode a turn; return it and the columns after it."""
-    return _to_stored(row), row[1 + len(TURN_COLUMNS) :]
+    return _to_stored_turn(row), row[1 + len(TURN_COLUMNS) :]
 
 
 def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
-    return decode_all("turn", rows, _to_stored)
+    return decode_all("turn", rows, _to_stored_turn)
 
 
 def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[None]:

@@ -32,7 +32,7 @@ class SqlHistoryIndex(Store):
             places.append(MessagePlace(key, turn, is_last))
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({**channel, **ids})):
-            places += yield from _places_of_part(address, name, f"{name}/{part}", with_copies)
+            places += yield from _find_places_by_part(address, name, f"{name}/{part}", with_copies)
         return places
 
     @reading
@@ -87,7 +87,7 @@ def _find_received(address: Address, external_key: str) -> Unit[str | None]:
     return rows[0][0] if rows else None
 
 
-def _places_of_part(
+def _find_places_by_part(
     address: Address, name: str, part: str, with_copies: bool
 ) -> Unit[list[MessagePlace]]:
     key = name.removeprefix(f"{address.source}:")

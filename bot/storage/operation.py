@@ -7,7 +7,7 @@ from dataclasses import asdict
 import msgspec
 
 from bot.chat.access import AuditEntry
-from bot.chat.operation import AnswerPause, BackgroundWork, HeldJob, Node, ProcessReport
+from bot.chat.operation import AnswerPause, BackgroundWork, Node, ProcessReport, RoleHolder
 from bot.chat.session import MessageNote
 from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
@@ -74,9 +74,9 @@ class NodeRegistry(ClockStore):
         ]
 
     @reading
-    def exclusive_roles(self) -> Unit[Sequence[HeldJob]]:
+    def exclusive_roles(self) -> Unit[Sequence[RoleHolder]]:
         """Return the exclusive roles with their holders."""
-        return [HeldJob(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
+        return [RoleHolder(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
 
     @reading
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:

@@ -65,18 +65,18 @@ class SqlOutbox(ClockStore):
         return [row[0] for row in rows]
 
     @transaction
-    def take_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
+    def reserve_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Reserve each chat's first row if it is due; a row that is UNKNOWN may have been sent."""
         at = current_moment(self._clock)
         ordered = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **sender_values(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(asked)
-            return [row for row in (decode_taken_row(columns, at) for columns in rows) if row]
+            return [row for row in (decode_reserved_row(columns, at) for columns in rows) if row]
         taken = []
         for key in ordered:
             leased = yield SQL["take_lane"].query(of=key, now=at.now)
-            row = (yield from _take_leased(key, self._sender, leased, at)) if leased else None
+            row = (yield from _reserve_leased(key, self._sender, leased, at)) if leased else None
             if row is not None:
                 taken.append(row)
         return taken
@@ -87,20 +87,20 @@ class SqlOutbox(ClockStore):
         at = current_moment(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
-            return (yield from _take_next_on_sqlite(lane, self._sender, at))
+            return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
         sent = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
         values = {**sent, "lane": row.address.lane, **sender_values(self._sender)}
         [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
         if not held:
             raise self._fenced_error(row)
-        return decode_taken_row(following, at)
+        return decode_reserved_row(following, at)
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
         """Mark a row as permanently refused. Reserve and return its chat's next row."""
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
-        return (yield from _take_next(key, self._sender, at))
+        return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
     def queue_as_new_message(
@@ -114,12 +114,12 @@ class SqlOutbox(ClockStore):
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
         if (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
-            return (yield from _take_next(key, self._sender, at))
+            return (yield from _reserve_next(key, self._sender, at))
         [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
         content = encode_content(row.content, row.thread)
         replaced = {"replaced": None if is_gone else row.external_id}
         yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
-        return (yield from _take_next(key, self._sender, at))
+        return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
     def give_up_with_notice(
@@ -136,8 +136,8 @@ class SqlOutbox(ClockStore):
             values = _notice_values(row, notice, where)
             yield SQL["queue_once"].query(values)
             if where.lane != key:
-                yield from take_first_or_make_due(values, None, at)
-        return (yield from _take_next(key, self._sender, at))
+                yield from reserve_first_or_schedule(values, None, at)
+        return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
     def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
@@ -145,7 +145,7 @@ class SqlOutbox(ClockStore):
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
-        return (yield from _take_next(lane, self._sender, at))
+        return (yield from _reserve_next(lane, self._sender, at))
 
     @transaction
     def move_to_private_chat(
@@ -156,8 +156,8 @@ class SqlOutbox(ClockStore):
         yield from _lock_lanes(key, to.lane)
         buttons = encode_content(row.content, private=private)["buttons"]
         yield from self._change_row("move_row", row, **where, buttons=buttons)
-        yield from take_first_or_make_due(where, None, at)
-        return (yield from _take_next(key, self._sender, at))
+        yield from reserve_first_or_schedule(where, None, at)
+        return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
@@ -247,10 +247,10 @@ def queue_rows(
     """Append rows to a chat's queue; if no sender holds it, reserve and return its first row."""
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
-    return (yield from take_first_or_make_due(rows[0], sender, at))
+    return (yield from reserve_first_or_schedule(rows[0], sender, at))
 
 
-def take_first_or_make_due(
+def reserve_first_or_schedule(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Make a chat's queue due and, if there is a sender, reserve and return its first row."""
@@ -259,10 +259,10 @@ def take_first_or_make_due(
         yield SQL["make_due"].query({**lane, "now": at.now})
         return None
     leased = yield SQL["make_due_and_take"].query({**lane, "now": at.now})
-    return (yield from _take_leased(row["lane"], sender, leased, at)) if leased else None
+    return (yield from _reserve_leased(row["lane"], sender, leased, at)) if leased else None
 
 
-def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+def _reserve_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Reserve and return the first unsent row of a chat's queue that this sender holds."""
     yield SQL["empty_lane"].query(of=key)  # from here on, other units that queue rows must wait
     head = yield SQL["head"].query(of=key)
@@ -272,8 +272,8 @@ def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow |
     return (yield from _begin_sending(head, key, sender, leased, at))
 
 
-def _take_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Do the same as `_take_next`, with only one statement if the queue is empty."""
+def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Do the same as `_reserve_next`, with only one statement if the queue is empty."""
     leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leased[0][0] is None:
         return None
@@ -281,7 +281,7 @@ def _take_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[O
     return (yield from _begin_sending(head, key, sender, leased, at))
 
 
-def _take_leased(
+def _reserve_leased(
     key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     head = yield SQL["head"].query(of=key)
@@ -310,7 +310,7 @@ def _begin_sending(
     return row
 
 
-def decode_taken_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
+def decode_reserved_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Decode the row reserved by a database function, or return None if there is none."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 

@@ -56,7 +56,7 @@ class RedisWindows(SharedWindows):
         self._paused_until = 0.0
 
     @override
-    def keep(self, claim: Claim, window: SessionWindow) -> None:
+    def share(self, claim: Claim, window: SessionWindow) -> None:
         if self._is_paused or len(self._waiting) >= _MAX_WAITING:
             return
         stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)

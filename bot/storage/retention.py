@@ -85,7 +85,7 @@ async def _delete_old_rows(
 
 def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
-        ids = yield from _rows_of_complete_turns(ids)
+        ids = yield from _select_complete_turns(ids)
         yield SQL["keep_message_ids"].query(_list_values(ids))
     yield delete.query(_list_values(ids))
     return len(ids)
@@ -97,7 +97,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
     return {"ids": json.dumps(listed), **bounds}
 
 
-def _rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
+def _select_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return those outbox rows whose turns are complete, so that no edit will need them."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
@@ -135,7 +135,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
         rows = await database.fetch(SQL["page_of_turns"], last=last)
         for key, expired in _group_by_conversation(rows, moment).items():
             deleted += await database.run(
-                lambda key=key, old=expired: _delete_turns_of(key, old, now)  # type: ignore[misc]
+                lambda key=key, old=expired: _delete_conversation_turns(key, old, now)  # type: ignore[misc]
             )
         # Ids grow with time, so all rows after a recent row are recent.
         if not rows or rows[-1][3] >= moment:
@@ -151,7 +151,7 @@ def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
     return found
 
 
-def _delete_turns_of(key: str, expired: Rows, now: float) -> Unit[int]:
+def _delete_conversation_turns(key: str, expired: Rows, now: float) -> Unit[int]:
     of = {"of": key}
     if not (yield SQL["skip_epoch"].query(of)) and (yield SQL["conversation_exists"].query(of)):
         return 0

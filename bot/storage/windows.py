@@ -87,7 +87,7 @@ def _turn_size(turn: Turn) -> int:
 class SharedWindows(Protocol):
     """Shares sessions' newest turns (windows) between processes. Any window may be lost."""
 
-    def keep(self, claim: Claim, window: SessionWindow) -> None:
+    def share(self, claim: Claim, window: SessionWindow) -> None:
         """Queue a session's newest turns for sharing when its claim ends; never wait or fail."""
 
     async def find(self, claim: Claim) -> SessionWindow | None:

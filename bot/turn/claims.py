@@ -254,11 +254,11 @@ class IsolationGate:
         async with self._recording:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred in self._deferred:
-                    await _record_for_other(deferred, AttemptState.NONE)
+                    await _record_other_attempt(deferred, AttemptState.NONE)
             other = self._alone
             if other is not None and (attempt.is_suspect or not other.is_suspect):
                 self._alone = None
-                await _record_for_other(other, AttemptState.BESIDE_OTHERS)
+                await _record_other_attempt(other, AttemptState.BESIDE_OTHERS)
             if attempt.is_suspect:
                 alone = self._suspects_in_flight == 1
             else:
@@ -276,7 +276,7 @@ async def _record_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None
         attempt.recorded = value
 
 
-async def _record_for_other(attempt: _TrackedAttempt, value: AttemptState) -> None:
+async def _record_other_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None:
     """Record another message's attempt, ignoring a lost claim, which its own task notices."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, value)

@@ -207,7 +207,7 @@ class CommandRunner:
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
-        ids = await self.stages.conversations.find_turns_of_person(group.claim, person_id)
+        ids = await self.stages.conversations.find_turns_by_person(group.claim, person_id)
         result = TurnResult(change=HistoryChange(deleted=ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 
@@ -250,7 +250,7 @@ class CommandRunner:
             interaction=None,
         )
         edited = MessageEdit(message.external_key, changed, message.at)
-        result = await self.edits.handle(group, edited)
+        result = await self.edits.apply_edit(group, edited)
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(

@@ -44,7 +44,7 @@ class EditHandler:
 
     stages: TurnStages
 
-    async def handle(
+    async def apply_edit(
         self, group: MessageGroup, edited: MessageEdit
     ) -> TurnResult | IncomingMessage:
         """Return the effect of an edit, or the edited message if it is now a new question.

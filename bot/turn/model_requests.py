@@ -316,7 +316,7 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
 def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
     """Show why the answer is waiting, and forbid interrupting a wait for a rate limit."""
     if isinstance(waiting, RateLimitWait):
-        stop.keep()
+        stop.forbid_superseding()
     if live_reply is not None:
         live_reply.show_wait(waiting)
 

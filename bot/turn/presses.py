@@ -82,7 +82,7 @@ class PressHandler:
     stages: TurnStages
     edits: EditHandler
 
-    async def handle(
+    async def press(
         self, group: MessageGroup, pressed: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a press's result, or the question or command it asks for; raises `UserError`."""
@@ -99,7 +99,7 @@ class PressHandler:
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
-                message = _as_typed(pressed, translate(_GO_ON, supported_language(pressed.locale)))
+                message = _to_typed(pressed, translate(_GO_ON, supported_language(pressed.locale)))
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
@@ -125,7 +125,7 @@ class PressHandler:
         pressed = ButtonPress(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
         try:
             if action is not None:
-                return TurnResult() if reacted.is_removed else await self.handle(group, pressed)
+                return TurnResult() if reacted.is_removed else await self.press(group, pressed)
             if not turns or await self.stages.access.find_refusal(pressed) is not None:
                 return TurnResult()
             if reacted.reaction not in REMEMBERING:
@@ -186,7 +186,7 @@ class PressHandler:
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE)
-        message, part = _as_typed(pressed, ""), exchange.parts[0]
+        message, part = _to_typed(pressed, ""), exchange.parts[0]
         page = max(1, data.number)
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)
         if data.action is ButtonAction.MEMORY:
@@ -229,7 +229,7 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = to_repeated_question(_as_typed(pressed, ""), question, exchange.before.turns)
+        asked = to_repeated_question(_to_typed(pressed, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
@@ -294,7 +294,7 @@ def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _as_typed(pressed: ButtonPress, text: str) -> IncomingMessage:
+def _to_typed(pressed: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
     return IncomingMessage(
         **_origin_fields(pressed), message_id=None, text=text, wake=WakeReason.DM

@@ -125,7 +125,7 @@ class ConversationWorker:
             arrivals.unwatch([key for key in keys if key not in begun])
         return begun
 
-    async def work(self, claimed: ClaimedMessage) -> None:
+    async def process_messages(self, claimed: ClaimedMessage) -> None:
         """Process a claimed conversation's messages in order until none is left."""
         claim = claimed.claim
         message: InboxMessage | None = claimed.message
@@ -213,19 +213,19 @@ class ConversationWorker:
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
             case MessageEdit() as edited:
-                return await self._handle_edited(group, edited)
+                return await self._handle_edit(group, edited)
             case MessageDeletion(message_ids=ids):
                 return "deleted", await self._delete_messages(group, ids)
             case ButtonPress() | ReactionChange() as pressed:
-                return await self._handle_pressed(group, pressed)
+                return await self._handle_press(group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
             case ChatJoin() as arrival:
                 return "greeted", await self._greet(group, arrival)
             case SayRequested() as asked:
-                return await self._say_requested(group, asked)
+                return await self._send_requested_text(group, asked)
 
-    async def _say_requested(self, group: MessageGroup, asked: SayRequested) -> Outcome:
+    async def _send_requested_text(self, group: MessageGroup, asked: SayRequested) -> Outcome:
         """Send a program's text as the chat's character, even during a pause, unless off."""
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
@@ -262,7 +262,7 @@ class ConversationWorker:
         greeting = await self._commands.check_greeting(arrival, greeting)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
-    async def _handle_pressed(
+    async def _handle_press(
         self, group: MessageGroup, pressed: ButtonPress | ReactionChange
     ) -> Outcome:
         if isinstance(pressed, ReactionChange):
@@ -273,7 +273,7 @@ class ConversationWorker:
         has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
         if has_words and await self._stages.resolver.opted_out([pressed.author.id]):
             return "withheld", await self._explain_opt_out(group, pressed)
-        result = await self._presses.handle(group, pressed)
+        result = await self._presses.press(group, pressed)
         return await self._finish_press(group, pressed, result)
 
     async def _finish_press(
@@ -292,7 +292,7 @@ class ConversationWorker:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edited(self, group: MessageGroup, edited: MessageEdit) -> Outcome:
+    async def _handle_edit(self, group: MessageGroup, edited: MessageEdit) -> Outcome:
         is_refused = await self._stages.access.find_refusal(edited.said) is not None
         author = edited.said.author.id
         is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author]))
@@ -301,7 +301,7 @@ class ConversationWorker:
         if self._stages.is_paused(group.claim.conversation):
             # During a pause the stored text changes, but no answer is generated.
             edited = replace(edited, said=replace(edited.said, is_late=True))
-        result = await self._edits.handle(group, edited)
+        result = await self._edits.apply_edit(group, edited)
         if isinstance(result, IncomingMessage):
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
@@ -340,9 +340,9 @@ class ConversationWorker:
         refused = None if message.author_is_bot else await stages.access.find_refusal(readable)
         if refused is not None:
             return "not_allowed", await self._commands.refuse_access(group, readable, refused)
-        return await self._handle_allowed(group, readable, active)
+        return await self._handle_permitted(group, readable, active)
 
-    async def _handle_allowed(
+    async def _handle_permitted(
         self, group: MessageGroup, message: IncomingMessage, active: ActiveCharacters
     ) -> Outcome:
         stages, finisher, conversations = self._stages, self._finisher, self._conversations

@@ -109,7 +109,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
 
 async def _kill_again(database: Database) -> None:
     outbox = SqlOutbox(database, SystemClock(), SenderIdentity("me", 0))
-    [row] = await outbox.take_due(["telegram:5"])
+    [row] = await outbox.reserve_due(["telegram:5"])
     await outbox.mark_dead(row, "the chat is closed")
 
 

@@ -199,7 +199,7 @@ async def exchange_of(store: Store) -> tuple[Exchange, OutboxRow]:
 
 
 async def load_answered(store: Store, part: str) -> Exchange | None:
-    return await store.conversations.load_exchange_of_part(LANE, part, 10)
+    return await store.conversations.load_exchange_by_part(LANE, part, 10)
 
 
 def texts_of_versions(found: Exchange | None) -> list[list[str]]:

@@ -109,7 +109,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
     claim, message = await begin(store.conversations)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.take_due([LANE])
+    [row] = await store.outbox.reserve_due([LANE])
     await store.outbox.mark_unknown(row, 0)
 
     work = {one.name: one for one in await nodes.background_work()}
@@ -166,7 +166,7 @@ async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.take_due([LANE])
+    [row] = await store.outbox.reserve_due([LANE])
     assert row.content.text == "an answer", "although the notice has part 0 of the first turn"
     assert await store.letters.all() == []
 
@@ -182,7 +182,7 @@ async def test_undelivered_part_is_looked_for_before_it_is_sent_again(store: Sto
     assert await store.letters.retry(letter.name) == LANE
 
     assert await store.letters.all() == []
-    [row] = await store.outbox.take_due([LANE])
+    [row] = await store.outbox.reserve_due([LANE])
     assert (row.state, row.content.text, row.attempts) == (OutboxState.UNKNOWN, "an answer", 1)
 
 

@@ -138,7 +138,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
 
     assert await log.find_sent_time(first) is None
-    [row] = await store.outbox.take_due(["telegram:5"])
+    [row] = await store.outbox.reserve_due(["telegram:5"])
     await store.outbox.mark_sent(row, "m1")
     sent_at = present(await log.find_sent_time(first))
     assert sent_at >= now.timestamp()
@@ -225,7 +225,7 @@ async def test_character_name_is_deleted_with_the_text_of_a_receipt(store: Store
         await store.conversations.forget(claim)
     elif how == "one":
         gone = HistoryChange(
-            deleted=await store.conversations.find_turns_of_person(claim, ALICE.id)
+            deleted=await store.conversations.find_turns_by_person(claim, ALICE.id)
         )
         await store.conversations.finish(claim, message, TurnResult(change=gone))
     else:

@@ -45,13 +45,13 @@ async def say_and_answer(store: Store, text: str, key: str) -> None:
 
 async def test_unconfirmed_sends_are_looked_up(store: Store) -> None:
     await answer(store, "part 0", "part 1")
-    [first] = await store.outbox.take_due([LANE])
+    [first] = await store.outbox.reserve_due([LANE])
     assert first.state is OutboxState.PENDING
 
     unknown, _ = await prepare_restored(store.database, [], NOW, NOW)
 
     assert unknown == 2
-    [first] = await store.other_outbox.take_due([LANE])
+    [first] = await store.other_outbox.reserve_due([LANE])
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
     second = present(await store.other_outbox.mark_sent(first, "9"))
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")

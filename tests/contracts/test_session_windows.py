@@ -71,7 +71,7 @@ class FakeSharedWindows(SharedWindows):
         self.kept: dict[str, tuple[int, SessionWindow]] = {}
 
     @override
-    def keep(self, claim: Claim, window: SessionWindow) -> None:
+    def share(self, claim: Claim, window: SessionWindow) -> None:
         self.kept[claim.conversation] = claim.epoch, window
 
     @override
@@ -280,7 +280,7 @@ async def test_window_is_found_by_the_next_claim_of_this_installation_only(serve
         Redis.from_url(server) as client,
     ):
         kept = some_window()
-        here.keep(Claim("telegram:5", 7, "here"), kept)
+        here.share(Claim("telegram:5", 7, "here"), kept)
 
         await wait_until_async(lambda: client.exists("one:window:telegram:5"))
         value = await client.get("one:window:telegram:5")
@@ -290,9 +290,9 @@ async def test_window_is_found_by_the_next_claim_of_this_installation_only(serve
         assert found == [None, None, kept, None]
         assert await there.find(Claim("telegram:6", 8, "there")) is None
         assert await elsewhere.find(Claim("telegram:5", 8, "there")) is None
-        here.keep(Claim("telegram:5", 8, "here"), kept)
+        here.share(Claim("telegram:5", 8, "here"), kept)
         await here.drop(Claim("telegram:5", 9, "here"))  # also what is still to be kept
-        here.keep(Claim("telegram:6", 1, "here"), kept)
+        here.share(Claim("telegram:6", 1, "here"), kept)
         await wait_until_async(lambda: client.exists("one:window:telegram:6"))
         assert not await client.exists("one:window:telegram:5")
 
@@ -308,7 +308,7 @@ async def test_frozen_server_is_retried_after_a_pause(tmp_path: Path) -> None:
 
         async def is_found() -> bool:
             await clock.advance(20)  # a server on a busy machine may have been late
-            windows.keep(Claim("telegram:5", 7, "here"), some_window())
+            windows.share(Claim("telegram:5", 7, "here"), some_window())
             return await windows.find(next_claim) is not None
 
         await wait_until_async(is_found)
@@ -321,7 +321,7 @@ async def test_frozen_server_is_retried_after_a_pause(tmp_path: Path) -> None:
 async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
     address = f"unix://{tmp_path / secrets.token_hex(4)}.sock"
     async with open_windows(address, "test:", TextCodec(), SystemClock()) as windows:
-        windows.keep(Claim("telegram:5", 7, "here"), some_window())
+        windows.share(Claim("telegram:5", 7, "here"), some_window())
         assert await windows.find(Claim("telegram:5", 8, "here")) is None
         await windows.drop(Claim("telegram:5", 8, "here"))
 

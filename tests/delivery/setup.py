@@ -84,7 +84,7 @@ class Delivery:
 
     async def crash(self) -> None:
         """Leave the row behind as a process that is killed during a request does."""
-        await self.outbox.take_due([LANE])
+        await self.outbox.reserve_due([LANE])
         await self.database.write(
             lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
         )

@@ -63,7 +63,7 @@ class Chat:
         return await self.conversations.finish(self.claim, message, result)
 
     async def send(self) -> object:
-        [row] = await self.outbox.take_due([LANE])
+        [row] = await self.outbox.reserve_due([LANE])
         await self.outbox.has_later(row)
         return await self.outbox.mark_sent(row, "1")
 
@@ -75,7 +75,7 @@ class Chat:
         return await self.outbox.due_lanes(9, ["telegram"])
 
     async def probe(self) -> object:
-        [row] = await self.outbox.take_due([LANE])
+        [row] = await self.outbox.reserve_due([LANE])
         await self.outbox.known_ids(Address("telegram", "5"))
         return await self.outbox.sent_ids([row.id])
 

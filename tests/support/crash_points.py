@@ -198,11 +198,11 @@ def _answer_edits_anew() -> None:
 def _ignore_changes() -> None:
     """Build a fault: edits and presses have no effect."""
 
-    async def handle(*_: object) -> TurnResult:
+    async def ignore(*_: object) -> TurnResult:
         return TurnResult()
 
-    EditHandler.handle = handle  # type: ignore[assignment] # on purpose
-    PressHandler.handle = handle  # type: ignore[assignment] # on purpose
+    EditHandler.apply_edit = ignore  # type: ignore[assignment] # on purpose
+    PressHandler.press = ignore  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:

@@ -261,7 +261,7 @@ class MemoryWorld:
     async def _forget_person(self, person: str) -> None:
         for where in PLACES:
             claim = Claim(self.key(where), 1, "me")
-            gone = await self.conversations.find_turns_of_person(claim, person)
+            gone = await self.conversations.find_turns_by_person(claim, person)
             change = HistoryChange(deleted=gone)
             await self.database.run(partial(histories.apply_change, claim.conversation, change, 1))
             self._drop(turns=gone)

@@ -285,7 +285,7 @@ def calling(name: str, arguments: str) -> Finish:
 async def test_answer_uses_a_server_and_shows_it(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server, "_FIRST_ANSWER_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(mcp_server, "_FIRST_ATTEMPT_SECONDS", PATIENCE_SECONDS)
     script = [calling("demo_weather", '{"city": "Berlin"}')], ["It rains."]
     async with running(tmp_path, settings()) as server:  # the first answer waits for it
         setup = make_setup(database, {"demo": server}, *script)

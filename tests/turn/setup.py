@@ -262,7 +262,7 @@ class Setup(Delivery):
     async def work(self, key: str = CHAT) -> None:
         """Process and deliver everything in a conversation, as the pools do."""
         while not self.worker._finisher.stopping and (claimed := await self.worker.claim([key])):
-            await self.worker.work(claimed[key])
+            await self.worker.process_messages(claimed[key])
         await self.finish_sending()
 
     async def finish_sending(self) -> None:

@@ -143,7 +143,7 @@ async def test_answer_covers_a_message_that_arrives_before_the_model_request(
     await setup.receive(private(1))
     claimed = await setup.worker.claim([CHAT])
     await setup.receive(private(2))
-    worker = asyncio.create_task(setup.worker.work(claimed[CHAT]))
+    worker = asyncio.create_task(setup.worker.process_messages(claimed[CHAT]))
     prompts = setup.backend.prompts
     await pass_time_until(setup, lambda: bool(prompts) and contents(setup) == ["q1", "q2"])
     go_on.set()

@@ -53,7 +53,7 @@ async def test_versions_are_kept_and_shown_again(database: Database) -> None:
     assert setup.texts == ["three"]
     await setup.say(pressed(ButtonAction.VERSION, number=2, key="5"))
     assert setup.texts == ["two"]
-    found = await setup.conversations.load_exchange_of_part("telegram:5", FIRST, 10)
+    found = await setup.conversations.load_exchange_by_part("telegram:5", FIRST, 10)
     assert found is not None
     [versions] = found.versions
     assert [one.turn.text for one in versions] == ["one", "two", "three"]
@@ -100,7 +100,7 @@ async def test_delete_removes_the_answer_and_its_versions(database: Database) ->
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))
     assert setup.texts == []
     assert await setup.history() == [("user", "a")]
-    assert await setup.conversations.load_exchange_of_part("telegram:5", FIRST, 10) is None
+    assert await setup.conversations.load_exchange_by_part("telegram:5", FIRST, 10) is None
     assert setup.memory.calls == ["forget telegram:5"]
 
 

@@ -233,7 +233,7 @@ class ReasoningParser:
         self._held += text
         while self._held and self._parse_step():
             pass
-        return self._take_result()
+        return self._collect_result()
 
     def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
@@ -253,9 +253,9 @@ class ReasoningParser:
         elif not self._has_reasoned:
             self._answer.append(self._held)
         self._closing, self._tentative, self._held = None, None, ""
-        return self._take_result()
+        return self._collect_result()
 
-    def _take_result(self) -> SeparatedText:
+    def _collect_result(self) -> SeparatedText:
         taken = SeparatedText("".join(self._answer), "".join(self._reasoning), self._retracts)
         self._answer, self._reasoning, self._retracts = [], [], False
         return taken

@@ -301,7 +301,7 @@ class ChatRequestRunner:
     def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
             self._budget.record_call()
-        elif breaker.is_open or not self._budget.take_retry():
+        elif breaker.is_open or not self._budget.spend_retry():
             raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
@@ -328,7 +328,7 @@ class ChatRequestRunner:
         longest = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
             longest = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > longest or not self._budget.take_retry():
+        if error.retry_after_seconds > longest or not self._budget.spend_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter

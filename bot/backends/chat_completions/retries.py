@@ -96,7 +96,7 @@ class RetryBudget:
     def record_call(self) -> None:
         self._tokens = min(_MAX_BUDGET, self._tokens + 0.1)
 
-    def take_retry(self) -> bool:
+    def spend_retry(self) -> bool:
         # In floating point, ten times 0.1 adds up to slightly less than 1.
         if self._tokens < 1 - 1e-9:
             return False

@@ -201,7 +201,7 @@ class Gateway(ShardClient):
     on_raw_reaction_remove = on_raw_reaction_add
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._queue_event(incoming.guild_to_joined(guild, self._context.bot_id))
+        self._queue_event(incoming.guild_to_join(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue a join if the bot just joined; Discord also reports servers after an outage."""

@@ -178,7 +178,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
     }
 
 
-def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
+def guild_to_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
     """Convert the bot's joining of a server; return None if it may not post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     sending = discord.Permissions(view_channel=True, send_messages=True)

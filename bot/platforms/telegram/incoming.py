@@ -167,15 +167,15 @@ def to_incoming(
     if update.message is not None:
         return to_incoming_message(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
-        return _to_edited(update.edited_message, update.update_id, bot, bot_id)
+        return _to_edit(update.edited_message, update.update_id, bot, bot_id)
     if update.callback_query is not None:
-        return _to_pressed(update.callback_query, bot_id)
+        return _to_press(update.callback_query, bot_id)
     if update.my_chat_member is not None:
-        return _to_joined(update.my_chat_member, bot_id)
+        return _to_join(update.my_chat_member, bot_id)
     if update.stopped_message_generation is not None:
         return _to_stop_command(update.stopped_message_generation, update.update_id, bot_id)
     if update.message_reaction is not None:
-        return _to_reacted(update.message_reaction, update.update_id, bot_id)
+        return _to_reaction_change(update.message_reaction, update.update_id, bot_id)
     return None
 
 
@@ -245,7 +245,7 @@ def _message_ephemeral_id(message: types.Message) -> str | None:
     return None if number is None else ephemeral_id(person.id if person else 0, number)
 
 
-def _to_edited(
+def _to_edit(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
 ) -> MessageEdit | None:
     incoming = to_incoming_message(message, bot, bot_id)
@@ -259,7 +259,7 @@ def _to_edited(
     return MessageEdit(key, incoming, at)
 
 
-def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
+def _to_press(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
     message = query.message
     if message is None or query.data is None:
         return None
@@ -283,7 +283,7 @@ def _to_pressed(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
     )
 
 
-def _to_reacted(
+def _to_reaction_change(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
 ) -> ReactionChange | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
@@ -311,7 +311,7 @@ def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
-def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
+def _to_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
     """Convert the bot's joining of a group, or return None for other membership changes."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:

@@ -84,7 +84,7 @@ class MovedChats:
             self._set_current_chat(first, now)
         self._is_loaded = True
 
-    async def load_moves_of_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
+    async def load_moves_for_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._loaded_for if chat < 0}

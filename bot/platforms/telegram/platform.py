@@ -185,7 +185,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         parsed = parse_updates([update])
         cursors = self._chats.record_moves(parsed)
         incomings = self._convert_updates(parsed, self._bot)
-        await self._chats.load_moves_of_new_chats(
+        await self._chats.load_moves_for_new_chats(
             incomings, intake
         )  # another process may have stored a move
         incomings = self._mark_late_events(self._chats.to_first_addresses(incomings))

@@ -17,7 +17,7 @@ def test_retry_budget_is_a_tenth_of_the_calls_between_three_and_ten(
     for _ in range(calls):
         budget.record_call()
 
-    assert sum(budget.take_retry() for _ in range(100)) == retries
+    assert sum(budget.spend_retry() for _ in range(100)) == retries
 
 
 def breaker_after(*outcomes: bool) -> CircuitBreaker:
