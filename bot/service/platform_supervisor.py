@@ -111,7 +111,7 @@ class PlatformSupervisor:
         try:
             self.announce(f"on {platform.name} as {await platform.check()}")
         except PlatformError as error:
-            _log.warning("bot_name_unknown", platform=platform.name, reason=str(error))
+            _log.warning("bot_account_not_read", platform=platform.name, reason=str(error))
 
     def _has_other_working_platform(self, platform: Receiver) -> bool:
         return any(one.name not in self._failed for one in self.platforms if one is not platform)

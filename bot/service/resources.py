@@ -83,7 +83,7 @@ async def _preload(backend: Backend, default: Preset) -> None:
     try:
         await backend.preload(default.model)
     except BackendUnavailable as error:  # the first message will report the problem
-        _log.warning("preload_failed", preset=default.name, reason=str(error))
+        _log.warning("model_not_preloaded", preset=default.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager

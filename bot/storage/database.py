@@ -126,7 +126,7 @@ class Database:
         revisions = await self.read(read_revisions)
         revisions.check_supported()
         if revisions.is_newer:
-            _log.info("newer_tables", revision=revisions.newest, own=NEWEST_REVISION)
+            _log.info("tables_are_newer", revision=revisions.newest, own=NEWEST_REVISION)
         try:
             is_current = revisions.is_newer or revisions.newest == NEWEST_REVISION
             if not (is_current or (self.is_sqlite and await self.write(create_tables))):

@@ -136,7 +136,7 @@ class EditHandler:
         except AlreadyNotified:
             return TurnResult(change=HistoryChange(texts))
         except (BackendError, UserError) as error:  # the old answer stays
-            _log.warning("not_answered_again", turn=message.turn_name, reason=str(error))
+            _log.warning("edited_question_not_answered", turn=message.turn_name, reason=str(error))
             notice = error.notice if isinstance(error, BackendError) else error.text
             text = translatable("⚠ {problem}", problem=notice)
             outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)

@@ -281,7 +281,7 @@ class QuestionAnswerer:
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
-            _log.warning("not_answered", turn=message.turn_name, error_id=error_id, reason=reason)
+            _log.warning("answer_failed", turn=message.turn_name, error_id=error_id, reason=reason)
             if stages.replies.limits(message.incoming.address).shows_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_with_error(group, problem)

@@ -246,7 +246,7 @@ class MessageGathering:
                 self._has_arrived = False
                 await self._read_new()
         except StoreError as error:  # the transaction of `finish` reports the failure
-            _log.warning("not_interrupted", reason=str(error))
+            _log.warning("answer_not_interrupted", reason=str(error))
             return
         if any(isinstance(one.decision, Answer) for one in self._pending):
             self._was_interrupted = True

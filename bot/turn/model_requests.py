@@ -112,7 +112,7 @@ class ModelRequests:
             cheaper = self.spending.with_cheaper_model(request.speaker.preset)
             if cheaper is None:
                 raise
-            _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
+            _log.info("cheaper_model_used", preset=cheaper.name, provider=cheaper.provider)
             receipt = await self._try_models(request.with_preset(cheaper))
         context = request.context
         if notice := await self.spending.cheaper_model_notice(context.incoming):
@@ -137,7 +137,7 @@ class ModelRequests:
                 break
             except BackendError as error:
                 name, provider = one.speaker.preset.name, one.speaker.preset.provider
-                _log.warning("fell_back", preset=name, provider=provider, reason=str(error))
+                _log.warning("fallback_used", preset=name, provider=provider, reason=str(error))
                 failures.append(error)
         else:
             receipt = await self._generate_with_retry(last)

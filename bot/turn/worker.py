@@ -135,7 +135,7 @@ class ConversationWorker:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:
             FENCED.labels("conversations").inc()
-            _log.warning("fenced", conversation=claim.conversation, reason=str(error))
+            _log.warning("claim_lost", conversation=claim.conversation, reason=str(error))
         except (asyncio.CancelledError, StoreError):  # so that nobody waits for the lease to expire
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.release(claim)

@@ -58,7 +58,7 @@ async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest
 
 async def test_errors_of_earlier_runs_are_listed(console: ConsoleUnderTest) -> None:
     events, turn = RecentEvents(), "telegram:5:1"
-    events(None, "warning", {"event": "not_answered", "turn": turn, "reason": "503 <b>"})
+    events(None, "warning", {"event": "answer_failed", "turn": turn, "reason": "503 <b>"})
     notes = [create_failure_note(events, turn), MessageNote("error:new", "{}")]
     await SqlMessageNotes(console.database, console.clock).add(notes)
     await console.log_in()

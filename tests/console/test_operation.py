@@ -128,7 +128,7 @@ async def test_error_shows_the_steps_of_its_message(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming(key="5:1")], {})
-    parts.log("warning", "fell_back", reason="503 <b>")
+    parts.log("warning", "fallback_used", reason="503 <b>")
     parts.log("info", "answer_continued", turn="telegram:5:2")
     parts.log("error", "turn_failed", exception="Traceback\n  File\nValueError: <script>")
     await console.log_in()
@@ -141,7 +141,7 @@ async def test_error_shows_the_steps_of_its_message(
     assert f'href="/operation/errors/{error_id}"' in listed
     assert "ValueError: &lt;script&gt;" in listed
     assert short_error_id("telegram:5:2") not in listed
-    assert [one["event"] for one in steps] == ["received", "fell_back", "turn_failed"]
+    assert [one["event"] for one in steps] == ["received", "fallback_used", "turn_failed"]
     assert steps[0]["details"] == {"state": "unanswered"}
     assert "503 &lt;b&gt;" in page
     assert (await console.client.get("/operation/errors/nothing")).status == 404
@@ -151,7 +151,7 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
     console: ConsoleUnderTest,
 ) -> None:
     other = Parts()
-    other.log("warning", "not_answered", reason="503")
+    other.log("warning", "answer_failed", reason="503")
     await SqlMessageNotes(console.database, CLOCK).add([create_failure_note(other.events, TURN)])
     await console.log_in()
     assert "503" in await console.page(f"/operation/errors/{short_error_id(TURN)}")

@@ -115,7 +115,7 @@ async def roll_out(
             await other.kill()
             await other.start(PYTHONPATH=versions.path(number - 1))
             await other.wait_until_ready()
-            assert "newer_tables" in other.output()
+            assert "tables_are_newer" in other.output()
 
 
 async def test_twenty_rolling_deploys_lose_and_repeat_nothing(

@@ -389,7 +389,7 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
 
     assert answers("2") == ["How long have you been tired?"]
     assert any(text.startswith("⚠ I could not reach the model.") for text in answers("1"))
-    reasons = [one["reason"] for one in logs if one["event"] == "not_answered"]
+    reasons = [one["reason"] for one in logs if one["event"] == "answer_failed"]
     assert reasons == ["the plug-in 'stuck_backend' failed: no response within 3 s"]
     late = [one["reason"] for one in logs if one["event"] == "plugin_failed"]
     assert {one.split()[2] for one in late if "within 2 s" in one} == {

@@ -35,7 +35,7 @@ _OTHER_ENDS = (_RANDOM, _STOPPED, _PAUSED)
 _RARE = {"after_open", "before_again", "between_parts", "during_reconcile"}
 """Points that few messages pass."""
 # What a worker, a sender or a holder of a role logs when it does not write because it was too late.
-_STALE_WRITE = re.compile(r"\] (fenced|sender_lost_lane|send_deadline_passed|role_lost) ")
+_STALE_WRITE = re.compile(r"\] (claim_lost|sender_lost_lane|send_deadline_passed|role_lost) ")
 _VALKEY_SECONDS = 5.0
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 

@@ -121,7 +121,7 @@ def test_repeated_error_is_written_once_a_minute_and_counted(
                 structlog.get_logger("bot.test").error("store_failed", reason=f"after {now} s")
                 logging.getLogger("discord").warning("%s s behind, at %r", now, object())
             structlog.get_logger("bot.test").warning("refused", lane=f"telegram:{turn}")
-            structlog.get_logger("bot.test").error("not_answered", error_id=f"{turn}{passed}")
+            structlog.get_logger("bot.test").error("answer_failed", error_id=f"{turn}{passed}")
     logging.getLogger().handlers[0].close()
 
     lines = log.getvalue().splitlines()
@@ -198,7 +198,7 @@ def test_failed_messages_are_listed_newest_first_and_found_by_error_id() -> None
     note(events, "warning", "of_a_dropped_message", turn="a:0")
     note(events, "info", "answer_cut", turn="a:1")
     note(events, "info", "answer_continued", turn="a:2", reason="cut")
-    note(events, "warning", "not_answered", turn="a:2", reason="503" + "x" * 9999)
+    note(events, "warning", "answer_failed", turn="a:2", reason="503" + "x" * 9999)
     note(events, "error", "of_no_message")
     note(events, "error", "turn_failed", turn="a:3")
     note(events, "info", "answered", turn="a:3")
@@ -207,6 +207,6 @@ def test_failed_messages_are_listed_newest_first_and_found_by_error_id() -> None
     assert [one.turn for one in events.failed_messages(1)] == ["a:3"]
     found = events.find_failed_message(short_error_id("a:2"))
     assert found is not None
-    assert [one.event for one in found.steps] == ["answer_continued", "not_answered"]
+    assert [one.event for one in found.steps] == ["answer_continued", "answer_failed"]
     assert found.newest_failure.details == {"reason": "x" * 1000}
     assert events.find_failed_message("ffffff") is None

@@ -242,7 +242,7 @@ async def test_log_of_a_failed_message_is_found_by_its_id(database: Database) ->
     assert failed.turn == "telegram:5:1"
     assert f"(error {failed.error_id})" in setup.texts[0]
     assert [step.event for step in failed.steps] == [
-        *("prompt_composed", "prefill", "speaker_failed", "not_answered"),
+        *("prompt_composed", "prefill", "speaker_failed", "answer_failed"),
     ]
 
 

@@ -110,7 +110,7 @@ class AnswerLimits:
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         conversation, by = message.address.conversation, message.charged_person
-        _log.info("limited", conversation=conversation, by=by, seconds=wait)
+        _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait)
         notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
             with stop.stoppable_block():
@@ -132,7 +132,7 @@ class AnswerLimits:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
         conversation, by = message.address.conversation, message.author.id
-        _log.info("limited", conversation=conversation, by=by, what="voice")
+        _log.info("over_rate_limit", conversation=conversation, by=by, what="voice")
         return False
 
     def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
@@ -241,7 +241,8 @@ class CommandLimits:
         if wait <= 0:
             return None
         LIMITED_MESSAGES.labels(kind).inc()
-        _log.info("limited", conversation=asked.address.conversation, by=asked.author.id, what=kind)
+        conversation, by = asked.address.conversation, asked.author.id
+        _log.info("over_rate_limit", conversation=conversation, by=by, what=kind)
         rule = translatable_count(
             "That is more than one command or button in {seconds} s.",
             "That is more than {count} commands or buttons in {seconds} s.",
