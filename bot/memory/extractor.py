@@ -122,9 +122,7 @@ class MemoryExtractor:
         watched = self._watched.get(conversation)
         if watched is None:
             return
-        watched.exchanges = (
-            0  # exchanges recorded meanwhile count twice, which only causes another read
-        )
+        watched.exchanges = 0  # those recorded meanwhile count twice, which costs another read
         unread = await self.progress.load(conversation)
         exchanges = unread.exchanges
         is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS

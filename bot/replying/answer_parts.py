@@ -142,7 +142,7 @@ LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
 _FILE_NAME = "answer.md"
 _MAX_PARTS_IN_THREAD = 1_000
 """The maximum number of thread parts per answer, so that answers' part numbers do not overlap."""
-_CAPTION = translatable("📄 The whole answer is in this file.")
+_HINT = translatable("📄 The whole answer is in this file.")
 _THREAD_TITLE = translatable("The rest of the answer")
 
 
@@ -196,9 +196,7 @@ def arrange_parts(
         return tuple(parts)
     first = parts[0]
     if form == "file":
-        caption = MessageContent(
-            translate(_CAPTION, supported_language(locale)), first.content.face
-        )
+        caption = MessageContent(translate(_HINT, supported_language(locale)), first.content.face)
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
     places = choose_part_places(form, first.part, locale, part_name)
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))

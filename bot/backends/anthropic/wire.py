@@ -24,9 +24,7 @@ from bot.texts.text import translatable
 DEFAULT_MAX_TOKENS = 4096
 
 _MIN_BUDGET_TOKENS = 1024
-_ADAPTIVE_TOKENS = (
-    8192  # added to the answer's limit if the model itself decides how long it reasons
-)
+_ADAPTIVE_TOKENS = 8192  # added to the answer's limit if the model decides how long it reasons
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000

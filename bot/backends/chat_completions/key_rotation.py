@@ -64,9 +64,7 @@ class KeyRotation(Generic[C]):
         from_file = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
         self._configured_keys = [key for key in keys if key not in from_file]
-        self._connections: dict[
-            str | None, C
-        ] = {}  # including keys that were removed from the file
+        self._connections: dict[str | None, C] = {}  # including keys since removed from the file
         self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
         self._rotation = deque[str | None]()
         self._connect_keys(keys or [None])

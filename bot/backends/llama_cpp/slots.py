@@ -254,9 +254,7 @@ class SlotPool:
             try:
                 part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
-                if (
-                    tokens >= _MIN_SAVED_TOKENS
-                ):  # fewer tokens than the prompt if prefill was stopped
+                if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
                     self._store.commit_file(part, slot.owner, slot.ids[:tokens])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
