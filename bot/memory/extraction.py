@@ -25,7 +25,7 @@ _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
 _ABOUT_CHANNEL = "here"
 _RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
-"""Labels that no speaker may get; the keys are no possible preset names."""
+"""Labels that no speaker may get; their keys cannot be preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # Quotations and forwarded messages on Discord and Telegram, and our notes on files.
 _NOT_OWN_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
@@ -201,7 +201,7 @@ def _non_speaker_subject(
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
 
-    This is the channel or, if the speaker named somebody else, the speaker; otherwise None.
+    It is the channel; if the speaker named somebody else, it is the speaker; otherwise None.
     """
     if about.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)

@@ -65,7 +65,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The author gets a notice: the message cannot be read, or the author opted out."""
+    """The author is told that the message cannot be read, or that they opted out."""
 
     attachments: tuple[MediaItem, ...]
 

@@ -124,7 +124,7 @@ class _PasswordFile(CredentialProvider):
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
-    """Split a URL into one without user and password file, and the file or None."""
+    """Remove user and password file from a URL; return the URL and the file, if any."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     file = options.pop(_FILE_OPTION, None)

@@ -85,7 +85,7 @@ class PressHandler:
     async def press(
         self, group: MessageGroup, pressed: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return a press's result, or the question or command it asks for; raises `UserError`."""
+        """Return a press's result, or the question or command that it starts; raise `UserError`."""
         data = parse_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()

@@ -226,7 +226,7 @@ class ConversationWorker:
                 return await self._send_requested_text(group, asked)
 
     async def _send_requested_text(self, group: MessageGroup, asked: SayRequested) -> Outcome:
-        """Send a program's text as the chat's character, even during a pause, unless off."""
+        """Send a program's text as the chat's character, even if paused, unless the bot is off."""
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(asked.scopes)
