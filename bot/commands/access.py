@@ -27,6 +27,7 @@ _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
 _GIVEN = "given"
 """The value of a rule that allows a role to use a command, tools or a preset's model."""
+_PERMISSIONS = ("command", "tools", "model")
 _PLACES = ("here", "server", _EVERYWHERE)
 _TARGET = CommandOption(
     "target", marked("a person, role or channel: a mention, `role 123`, or reply to a message")
@@ -136,31 +137,73 @@ class AccessHandlers:
         _TARGET,
         _WHERE,
     )
-    async def _allow(self, request: CommandRequest) -> CommandResult:
-        return await self._set_rule(request, "allow")
-
     @command("access block", marked("keep somebody from using me (admins)"), _TARGET, _WHERE)
-    async def _block(self, request: CommandRequest) -> CommandResult:
-        return await self._set_rule(request, "block")
-
     @command(
         "access reset",
         marked("delete the rule that allows or blocks a person, role or channel (admins)"),
         _TARGET,
         _WHERE,
     )
-    async def _reset(self, request: CommandRequest) -> CommandResult:
-        return await self._set_rule(request, None)
+    @command(
+        "access command",
+        marked("let a role use a command that is otherwise only for admins (admins)"),
+        CommandOption("name", marked("the command, such as preset use")),
+        _TARGET,
+        _WHERE,
+    )
+    @command(
+        "access tools", marked("let only people with a role use tools (admins)"), _TARGET, _WHERE
+    )
+    @command(
+        "access model",
+        marked(
+            "let only people with a role use a preset's own model; others get its fallback (admins)"
+        ),
+        _TARGET,
+        _WHERE,
+    )
+    async def _set_rule(self, request: CommandRequest) -> CommandResult:
+        action, message = request.command.name.removeprefix("access "), request.incoming
+        words, where = _split_place(request.argument)
+        gives = action in _PERMISSIONS
+        target = self._read_rule(f"{action} {words}" if gives else words, message)
+        # A rule about a channel means nothing inside another one.
+        default = "server" if target.startswith("channel") else "here"
+        scope = await self._find_changeable_scope(request, where or default)
+        value = _GIVEN if gives else None if action == "reset" else action
+        await self._store_rule(request, scope, target, value)
+        if value is None and scope == INSTALLATION:
+            await self._store_rule(request, scope, f"paired {target}", None)
+        lines = [translatable("Deleted: {rule}.", rule=target)]
+        if value:
+            lines = [translatable("Saved: {rule}.", rule=_format_rule(target, value))]
+        if not gives and "allow" in (await self.rules.load([scope]))[scope].values():
+            place = _place_text(scope, message)
+            lines.append(
+                translatable(
+                    "Only those whom an allow rule names may use me now ({place}).", place=place
+                )
+            )
+        return CommandResult(join_texts(lines))
 
     @command(
         "access off", marked("switch me off here, for everybody (admins)"), _WHERE, needs_admin=True
     )
-    async def _off(self, request: CommandRequest) -> CommandResult:
-        return await self._switch_bot(request, "on")
-
     @command("access on", marked("switch me on again (admins)"), _WHERE, needs_admin=True)
-    async def _on(self, request: CommandRequest) -> CommandResult:
-        return await self._switch_bot(request, None)
+    async def _switch_bot(self, request: CommandRequest) -> CommandResult:
+        turns_off = request.command.name == "access off"
+        _, where = _split_place(request.argument)
+        scope = await self._find_changeable_scope(request, where or "here")
+        await self._store_rule(request, scope, "off", "on" if turns_off else None)
+        access = await self.rules.find(request.incoming)
+        text = translatable(
+            "I am switched off here: I answer nobody and remember nothing. /access on ends that."
+        )
+        if access.rule != "off":
+            text = translatable("I am switched on here.")
+        elif not turns_off:
+            text = translatable(_STILL_OFF, place=_place_text(access.scope, request.incoming))
+        return CommandResult(text, changes_channel=True)
 
     @command(
         "access adult",
@@ -205,33 +248,6 @@ class AccessHandlers:
         texts = {"where": place, "words": banned}
         text = translatable("Answers with these words are not shown ({where}): {words}", **texts)
         return CommandResult(text)
-
-    @command(
-        "access command",
-        marked("let a role use a command that is otherwise only for admins (admins)"),
-        CommandOption("name", marked("the command, such as preset use")),
-        _TARGET,
-        _WHERE,
-    )
-    async def _allow_command(self, request: CommandRequest) -> CommandResult:
-        return await self._allow_permission(request, "command ")
-
-    @command(
-        "access tools", marked("let only people with a role use tools (admins)"), _TARGET, _WHERE
-    )
-    async def _allow_tools(self, request: CommandRequest) -> CommandResult:
-        return await self._allow_permission(request, "tools ")
-
-    @command(
-        "access model",
-        marked(
-            "let only people with a role use a preset's own model; others get its fallback (admins)"
-        ),
-        _TARGET,
-        _WHERE,
-    )
-    async def _allow_model(self, request: CommandRequest) -> CommandResult:
-        return await self._allow_permission(request, "model ")
 
     @command(
         "access dm",
@@ -280,13 +296,6 @@ class AccessHandlers:
         if message.author.id not in self.admins.admin_ids:
             raise UserError(_OPERATORS_ONLY)
 
-    async def _allow_permission(self, request: CommandRequest, what: str) -> CommandResult:
-        words, where = _split_place(request.argument)
-        target = self._read_rule(what + words, request.incoming)
-        scope = await self._find_changeable_scope(request, where or "here")
-        await self._store_rule(request, scope, target, _GIVEN)
-        return CommandResult(translatable("Saved: {rule}.", rule=target))
-
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
         """Parse a target such as "role 9", or a rule such as "command preset use role 9"."""
         kind, _, rest = words.partition(" ")
@@ -301,41 +310,6 @@ class AccessHandlers:
             raise UserError(_WHICH_COMMAND)
         target = read_target(rest[len(name) :].strip(), message)
         return f"command {name} {target}"
-
-    async def _set_rule(self, request: CommandRequest, value: str | None) -> CommandResult:
-        words, where = _split_place(request.argument)
-        target = self._read_rule(words, request.incoming)
-        # A rule about a channel means nothing inside another one.
-        default = "server" if target.startswith("channel") else "here"
-        scope = await self._find_changeable_scope(request, where or default)
-        await self._store_rule(request, scope, target, value)
-        if value is None and scope == INSTALLATION:
-            await self._store_rule(request, scope, f"paired {target}", None)
-        lines = [translatable("Deleted: {rule}.", rule=target)]
-        if value:
-            lines = [translatable("Saved: {rule}.", rule=_format_rule(target, value))]
-        if "allow" in (await self.rules.load([scope]))[scope].values():
-            place = _place_text(scope, request.incoming)
-            lines.append(
-                translatable(
-                    "Only those whom an allow rule names may use me now ({place}).", place=place
-                )
-            )
-        return CommandResult(join_texts(lines))
-
-    async def _switch_bot(self, request: CommandRequest, value: str | None) -> CommandResult:
-        _, where = _split_place(request.argument)
-        scope = await self._find_changeable_scope(request, where or "here")
-        await self._store_rule(request, scope, "off", value)
-        access = await self.rules.find(request.incoming)
-        text = translatable(
-            "I am switched off here: I answer nobody and remember nothing. /access on ends that."
-        )
-        if access.rule != "off":
-            text = translatable("I am switched on here.")
-        elif value is None:
-            text = translatable(_STILL_OFF, place=_place_text(access.scope, request.incoming))
-        return CommandResult(text, changes_channel=True)
 
     async def _find_changeable_scope(self, request: CommandRequest, where: str) -> str:
         """Return the scope to change; raises `UserError` if the author may not change it."""

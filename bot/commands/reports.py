@@ -103,6 +103,7 @@ class AnswerReports:
     context: ContextView
     operators: Collection[str]
 
+    @command("report", is_private=True)  # also in the message menu
     @command(
         "settings report",
         marked("report an answer to the people who run me, as a reply to that answer"),
@@ -120,10 +121,6 @@ class AnswerReports:
         notes = [self._describe_report(message, *one) for one in found]
         told = [(person, note) for person in readers for note in notes]
         return CommandResult(_REPORTED, told=told)
-
-    @command("report", is_private=True)  # also in the message menu
-    async def _report_reply(self, request: CommandRequest) -> CommandResult:
-        return await self._report(request)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(

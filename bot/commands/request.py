@@ -139,10 +139,13 @@ def command(
     changes_channel: bool = False,
     needs_admin: bool = False,
 ) -> Callable[[Method], Method]:
-    """Register a method as a command's handler; without a `summary`, help does not list it."""
+    """Register a method as a command's handler; without a `summary`, help does not list it.
+
+    A method with several of these decorators handles several commands.
+    """
 
     def register(method: Method) -> Method:
-        vars(method)["command_spec"] = CommandSpec(
+        spec = CommandSpec(
             name,
             summary,
             options,
@@ -150,6 +153,7 @@ def command(
             changes_channel=changes_channel or needs_admin,
             needs_admin=needs_admin,
         )
+        vars(method)["command_specs"] = (spec, *vars(method).get("command_specs", ()))
         return method
 
     return register
@@ -158,9 +162,7 @@ def command(
 def command_specs(owner: type) -> Iterator[CommandSpec]:
     """Yield the commands that a class's methods handle, in order."""
     for method in vars(owner).values():
-        spec = getattr(method, "command_spec", None)
-        if isinstance(spec, CommandSpec):
-            yield spec
+        yield from getattr(method, "command_specs", ())
 
 
 def listed_commands(
@@ -185,5 +187,5 @@ def handlers_by_command(*owners: Any) -> dict[str, Handler]:
         spec.name: method.__get__(owner)
         for owner in owners
         for method in vars(type(owner)).values()
-        if (spec := getattr(method, "command_spec", None)) is not None
+        for spec in getattr(method, "command_specs", ())
     }
