@@ -42,6 +42,7 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_REMEMBERED = 10_000
+_MAX_RECAPS = 100  # of a conversation, whose authors can stop them
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
@@ -339,7 +340,7 @@ class InboxIntake(Intake):
             await self.inbox.receive(storable, cursors)
         else:
             async with self.router.route_events(storable) as routed:
-                storable = [_move_recap_command(one) for one in routed]
+                storable = [await self._choose_queue(one) for one in routed]
                 await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -351,6 +352,20 @@ class InboxIntake(Intake):
         self.wake(list(dict.fromkeys(one.address.conversation for one in storable)))
         if self.settings is not None:
             await _store_new_titles(self.settings, messages)
+
+    async def _choose_queue(self, event: Incoming) -> Incoming:
+        """Move a `/recap`, which is slow, and its author's `/stop` to a queue of its own."""
+        if not isinstance(event, IncomingMessage) or event.wake is None:
+            return event
+        command = parse_command(event.text) if event.text.startswith("/") else None
+        if command is None or command.name not in {"recap", "stop"}:
+            return event
+        queue, authors = event.address.recap_queue_address, {event.author.id}
+        if command.name == "stop":
+            most = _MAX_RECAPS
+            found = await self.inbox.newest_unanswered([queue.conversation], most, most)
+            authors = {one.author.id for one in found if isinstance(one, IncomingMessage)}
+        return replace(event, address=queue) if event.author.id in authors else event
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -367,19 +382,6 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
     for channel, title in titles.items():
         if known.get(channel) != title:
             await settings.set(channel, TITLE_KEY, title, "")
-
-
-def _move_recap_command(event: Incoming) -> Incoming:
-    """Move a `/recap`, which is slow, to its own queue; return any other event unchanged."""
-    if (
-        not isinstance(event, IncomingMessage)
-        or event.text[:6].lower() != "/recap"
-        or event.wake is None
-    ):
-        return event
-    command = parse_command(event.text)
-    is_recap = command is not None and command.name == "recap"
-    return replace(event, address=event.address.recap_queue_address) if is_recap else event
 
 
 _COMMANDS_AFTER_OPT_OUT = (

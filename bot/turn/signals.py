@@ -40,7 +40,6 @@ _STOPS = "stops"
 _PRESSES = "stop_presses"
 _EDITS = "edits"
 _DELETIONS = "deletions"
-_RECAPS = "recaps"
 _MAX_REMEMBERED = 1000
 _OUTCOMES = {None: StopOutcome.UNKNOWN, True: StopOutcome.STOPPED, False: StopOutcome.REFUSED}
 _encode = msgspec.json.Encoder().encode
@@ -89,9 +88,6 @@ class StopRequests:
         )
         """Returns the events that wait after a message in its conversation."""
         self.find_events_after = None
-        self._recaps = BoundedDict[str, bool](_MAX_REMEMBERED)
-        """Whether a recap is being written in any process, by asker and conversation."""
-        self.signals.subscribe(_RECAPS, self._record_recaps)
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._subscribe(_STOPS, IncomingMessage, self._handle_request)
@@ -136,13 +132,11 @@ class StopRequests:
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
         try:
-            self._publish_recap(asked, is_running=True)
             if self.find_events_after is not None:
                 self.handle_missed(await self.find_events_after(claim, message))
             yield flag
         finally:
             del self._answers[conversation]
-            self._publish_recap(asked, is_running=False)
 
     def cover_message(
         self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool
@@ -191,12 +185,6 @@ class StopRequests:
 
     def _handle_request(self, request: Request) -> None:
         """Apply an asker's /stop immediately; queue others for an admin check."""
-        address = request.address.recap_queue_address
-        recap = self._answers.get(address.conversation)
-        if recap is not None and request.author.id in recap.askers:
-            recap.flag.request()
-        if self._recaps.get(f"{request.author.id} {address.conversation}"):
-            self._outcomes.setdefault(_event_key(request), StopOutcome.STOPPED)
         answer = self._answers.get(request.address.conversation)
         if answer is None or _event_key(request) in self._outcomes:
             return
@@ -204,15 +192,6 @@ class StopRequests:
             self._apply_outcome(request, StopOutcome.STOPPED)
         else:
             self._undecided.put_nowait(request)
-
-    def _publish_recap(self, asked: IncomingMessage, *, is_running: bool) -> None:
-        if asked.address != asked.address.summarized_address:
-            recap = f"{asked.author.id} {asked.address.conversation}"
-            self.signals.publish(_RECAPS, [f"{int(is_running)}{recap}"])
-
-    def _record_recaps(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self._recaps[key[1:]] = key.startswith("1")
 
     def _handle_edit_signal(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)

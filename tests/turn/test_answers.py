@@ -199,7 +199,7 @@ async def test_group_is_greeted_once_as_the_character_does(database: Database) -
         await setup.work()
     greeting, notice = setup.texts
     assert greeting == "Well met, Alice."
-    assert notice.startswith("• I read what is said to me")
+    assert notice.startswith("What I do with what you write here:\n• I read what is said to me")
     assert await setup.history() == [("assistant", "Well met, Alice.")]
 
 

@@ -15,6 +15,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.operation import PauseStore
 from bot.storage.usage import UsageTotals
+from bot.turn.signals import MissedSignalPoller
 from tests.fakes import LIMITS, FakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
@@ -216,39 +217,43 @@ async def test_recap_blocks_nobody_and_ends_with_stop(database: Database) -> Non
     assert group.backend.prompts[0].max_output_tokens == 1000
     await group.say("nora?", BOB, WakeReason.MENTION)
     assert group.surface.sent[-1].content.text == "Yes?"
-    for by, outcome in ((BOB, "⚠ No answer is being written here."), (ALICE, "Stopped.")):
-        assert not recap.done()
-        await group.say("/stop", by, WakeReason.COMMAND)
-        told = [one.content.text for one in group.surface.sent if one.address.chat == "5"]
-        assert told[-1].startswith(outcome)
+    await group.say("/stop", BOB, WakeReason.COMMAND)
+    assert group.surface.sent[-1].content.text == "⚠ No answer is being written here."
+    assert not recap.done()
+    await group.receive("/stop", wake=WakeReason.COMMAND)
     await recap
+    told = [one.content.text for one in group.surface.sent if one.address.chat == "5"]
+    assert told[-1].startswith("Stopped.")
     assert await group.told(ALICE, 0) == ["The recap was stopped."]
 
 
-async def test_stop_of_a_recap_in_another_process_has_its_outcome(database: Database) -> None:
+@pytest.mark.parametrize("has_signals", [True, False])
+async def test_stop_received_by_another_process_ends_the_recap(
+    database: Database, *, has_signals: bool
+) -> None:
     group = Group(database, ["Lunch", asyncio.Event()])
     other = Group(database, owner="other")
-    for one, to in (
-        (group.setup.signals, other.setup.signals),
-        (other.setup.signals, group.setup.signals),
-    ):
-        for topic in ("stops", "recaps"):
-            one.subscribe(topic, partial(to.receive, topic), lambda _: None)
+    if has_signals:
+        to = group.setup.signals
+        other.setup.signals.subscribe("stops", partial(to.receive, "stops"), lambda _: None)
     await group.say("lunch?", BOB)
     recaps = await group.receive("/recap 1h", wake=WakeReason.COMMAND)
     recap = asyncio.create_task(group.setup.work(recaps))
     await wait_until(lambda: len(group.backend.prompts) == 1)
     other._number = 10  # so that its messages have other keys
-    for by, outcome in (
-        (BOB, "⚠ No answer is being written here."),
-        (ALICE, "Stopped."),
-        (ALICE, "⚠ No answer is being written here."),
-    ):
-        await other.say("/stop", by, WakeReason.COMMAND)
-        assert other.surface.sent[-1].content.text.startswith(outcome)
-        if outcome == "Stopped.":
-            await recap
+    await other.say("/stop", BOB, WakeReason.COMMAND)
+    assert other.surface.sent[-1].content.text == "⚠ No answer is being written here."
+    await other.receive("/stop", wake=WakeReason.COMMAND)
+    if not has_signals:
+        container = group.setup.container
+        await MissedSignalPoller(
+            container.inbox, container.stops, container.arrivals, group.clock
+        ).poll()
+    await recap
+    assert group.surface.sent[-1].content.text.startswith("Stopped.")
     assert await group.told(ALICE, 0) == ["The recap was stopped."]
+    await other.say("/stop", wake=WakeReason.COMMAND)
+    assert other.surface.sent[-1].content.text == "⚠ No answer is being written here."
 
 
 async def test_stopped_recap_is_charged_for_what_was_written(database: Database) -> None:
@@ -258,7 +263,7 @@ async def test_stopped_recap_is_charged_for_what_was_written(database: Database)
     recaps = await group.receive("/recap 1h", wake=WakeReason.COMMAND)
     recap = asyncio.create_task(group.setup.work(recaps))
     await wait_until(lambda: len(group.backend.prompts) == 1)
-    await group.say("/stop", wake=WakeReason.COMMAND)
+    await group.receive("/stop", wake=WakeReason.COMMAND)
     await recap
     totals = UsageTotals(database)
     spent = await totals.person_total(ALICE.id, datetime.fromtimestamp(0, UTC))
