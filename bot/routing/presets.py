@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,6 +28,7 @@ from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import find_preset, parse_preset
 from bot.prompting.presets.preset import Preset, ScopeName
 from bot.prompting.speakers import label_speakers
+from bot.runtime.in_process import BoundedDict
 from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
@@ -142,7 +142,7 @@ _FOR_ADULT_GROUPS = marked(
     "{name} is for adults only: it answers here once an admin has written /access adult on."
 )
 
-_MAX_LOADED_CHARS = 16_000_000
+_MAX_LOADED = 100  # characters
 _LOADED_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
@@ -151,20 +151,11 @@ ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
 """Returns the newest version of the preset with a name; raises `StoreError`."""
 
 
-@dataclass(eq=False, slots=True)
+@value_class
 class _LoadedCharacter:
     preset: Preset
     version: int
     revision: str
-    chars: int
-    played: dict[str, tuple[Preset, Preset]]
-    """Maps a behavior preset's name to that preset and the character with its behavior."""
-
-    def behaving_as(self, other: Preset) -> Preset:
-        found = self.played.get(other.name)
-        if found is None or found[0] is not other:
-            found = self.played[other.name] = other, self.preset.behaving_as(other)
-        return found[1]
 
 
 class Characters:
@@ -173,7 +164,7 @@ class Characters:
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
         self._read: ReadNewest | None = None
-        self._loaded: OrderedDict[str, _LoadedCharacter] = OrderedDict()
+        self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED)
 
     def set_reader(self, read: ReadNewest) -> None:
         """Set the function that reads stored characters; without it, there are none."""
@@ -216,8 +207,7 @@ class Characters:
             loaded = await self._load(name, revision)
         if loaded is None:
             return None
-        self._loaded.move_to_end(name)
-        return loaded.behaving_as(behavior), loaded.version
+        return loaded.preset.behaving_as(behavior), loaded.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
         stored = await self._read(name) if self._read is not None else None
@@ -228,14 +218,9 @@ class Characters:
         except PresetError as error:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
-        size = len(stored.content)
-        loaded = _LoadedCharacter(preset, stored.version, revision, size, {})
-        self._loaded.pop(name, None)  # so that a changed character moves to the end, too
-        self._loaded[name] = loaded
-        drop_later = asyncio.get_running_loop().call_later
-        drop_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
-        while len(self._loaded) > 1 and self._loaded_chars() > _MAX_LOADED_CHARS:
-            self._loaded.popitem(last=False)
+        loaded = self._loaded[name] = _LoadedCharacter(preset, stored.version, revision)
+        # The timer gets no name, because it outlasts a /forget.
+        asyncio.get_running_loop().call_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
         return loaded
 
     def drop(self, owner: str) -> None:
@@ -246,9 +231,6 @@ class Characters:
     def _drop_expired(self, number: int) -> None:
         for name in [name for name, one in self._loaded.items() if id(one) == number]:
             del self._loaded[name]
-
-    def _loaded_chars(self) -> int:
-        return sum(one.chars for one in self._loaded.values())
 
     def character_name(self, name: str) -> str:
         """Return a loaded character's name, or the preset's name if it is not loaded."""
