@@ -22,8 +22,7 @@ from types import BuiltinFunctionType, CoroutineType, FrameType, FunctionType, M
 from typing import Any
 
 from pydantic import SecretStr
-from sqlalchemy import BigInteger, Connection, Select, Table, Text, delete, func, or_, select
-from sqlalchemy.sql.expression import type_coerce
+from sqlalchemy import BigInteger, Connection, Table, Text, delete, func, or_, select
 from typing_extensions import override
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -53,7 +52,7 @@ from bot.service.options import RunOptions
 from bot.service.resources import open_resources
 from bot.settings import AccessSettings, BudgetSettings, Settings
 from bot.storage.column_types import encryptable_columns
-from bot.storage.copying import page_after
+from bot.storage.copying import primary_key, read_page
 from bot.storage.data_kinds import KEPT_IDS
 from bot.storage.database import Database
 from bot.storage.events import DRILL_PLATFORM
@@ -87,7 +86,6 @@ _PRESETS = (
 )
 _FORGOTTEN_SECONDS = 60.0
 _POLL_SECONDS = 1.0
-_ROWS_PER_PAGE = 500
 _NO_DATA = (type, ModuleType, FunctionType, BuiltinFunctionType, CoroutineType, FrameType)
 
 
@@ -121,8 +119,8 @@ class _DrillPlatform(LocalPlatform):
     name = DRILL_PLATFORM
     account = "a drill"
 
-    def __init__(self) -> None:
-        self.surface = _DrillSurface()
+    def __init__(self, surface: _DrillSurface) -> None:
+        self.surface = surface
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -131,9 +129,13 @@ class _DrillPlatform(LocalPlatform):
 
 class _DrillContainer(Container):
     @functools.cached_property
+    def surface(self) -> _DrillSurface:
+        return _DrillSurface()
+
+    @functools.cached_property
     @override
     def platforms(self) -> Mapping[str, Platform]:
-        return {"drill": _DrillPlatform()}
+        return {"drill": _DrillPlatform(self.surface)}
 
 
 @value_class
@@ -230,11 +232,6 @@ class _Drill:
     def _database(self) -> Database:
         return self.container.database
 
-    @property
-    def _newest_message_and_button(self) -> tuple[str, str]:
-        surface = self.container.platforms["drill"].surface
-        return surface.newest if isinstance(surface, _DrillSurface) else ("", "")
-
     async def _store_all_data(self) -> None:
         """Store every kind of data about the person."""
         name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
@@ -242,15 +239,8 @@ class _Drill:
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
             await self._receive(self._create_message(line))
-        liked = (
-            _PRIVATE,
-            self._next_key(),
-            self._newest_message_and_button[0],
-            _PERSON,
-            Reaction.GOOD,
-            _now(),
-            private,
-        )
+        answer, _ = self.container.surface.newest
+        liked = (_PRIVATE, self._next_key(), answer, _PERSON, Reaction.GOOD, _now(), private)
         await self._receive(ReactionChange(*liked, is_private=True))
         for line, wake in (
             (_REFUSED, WakeReason.MENTION),
@@ -258,9 +248,8 @@ class _Drill:
             ("/settings overhear on", WakeReason.COMMAND),
         ):
             await self._receive(self._create_message(line, _GROUP, wake))
-        await self.container.decisions.describe_recent(
-            _GROUP.channel
-        )  # stores those that are pending
+        # This stores those that are pending.
+        await self.container.decisions.describe_recent(_GROUP.channel)
 
         key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)
         read = await summaries.load_turns(key)
@@ -283,7 +272,7 @@ class _Drill:
 
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
-        message, button = self._newest_message_and_button
+        message, button = self.container.surface.newest
         pressed = (_PRIVATE, self._next_key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
         await self._receive(ButtonPress(*pressed, is_private=True))
 
@@ -330,24 +319,15 @@ class _Drill:
                 yield f"file {path.parent.name}", path.read_text()
 
     async def _read_rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
-        encryptable = encryptable_columns(table)
-        columns = [
-            type_coerce(one, Text()).label(one.name) if one in encryptable else one
-            for one in table.columns
-        ]
         first = self.first_ids.get(table.name)
         last: Sequence[Any] | None = None if first is None else [first - 1]
-        while True:
-            page = page_after(select(*columns), table, last).limit(_ROWS_PER_PAGE)
-            rows = await self._database.read(lambda c, page=page: _fetch_page(c, page))  # type: ignore[misc]
-            if not rows:
-                return
+        while rows := await read_page(self._database, table, last):
             for row in rows:
                 yield row
-            last = [rows[-1][one.name] for one in table.primary_key]
+            last = primary_key(table, rows[-1])
 
     def _decode_text(self, stored: Any) -> str:
-        with contextlib.suppress(StoreError):  # another row, encrypted with an unknown key
+        with contextlib.suppress(StoreError):  # a value of Redis, encrypted with an unknown key
             stored = self._database.codec.decode(stored)
         if isinstance(stored, bytes):
             with contextlib.suppress(zlib.error):  # a receipt is compressed
@@ -366,11 +346,6 @@ class _Drill:
 async def _empty_iterator() -> AsyncIterator[bytes]:
     for each in list[bytes]():
         yield each
-
-
-def _fetch_page(connection: Connection, page: Select[Any]) -> Sequence[Mapping[Any, Any]]:
-    # Without SQLAlchemy's statement cache, which would keep the keys in memory.
-    return connection.execution_options(compiled_cache=None).execute(page).mappings().all()
 
 
 def _delete_rows(connection: Connection) -> None:

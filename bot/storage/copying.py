@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, select, tuple_
+from sqlalchemy import Connection, Table, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bot.chat.operation import HEARTBEAT_SECONDS
@@ -52,9 +52,9 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
     dialect = sqlite if target.is_sqlite else postgresql
     insert = dialect.insert(table).on_conflict_do_nothing()
     copied, last = 0, None
-    while rows := await _read_page(source, table, last):
+    while rows := await read_page(source, table, last):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
-        copied, last = copied + len(rows), _primary_key(table, rows[-1])
+        copied, last = copied + len(rows), primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
         await _run_as_owner(target, lambda c: _continue_ids(c, table))
     return copied
@@ -75,8 +75,8 @@ async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) ->
 async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
     """Raise `StoreError` if a row of the source is missing or different in the target."""
     last = None
-    while rows := await _read_page(source, table, last):
-        keys = [_primary_key(table, row) for row in rows]
+    while rows := await read_page(source, table, last):
+        keys = [primary_key(table, row) for row in rows]
         found = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
         for row, key in zip(rows, keys, strict=True):
             if found.get(key) != row:
@@ -87,27 +87,30 @@ async def _check_that_rows_are_equal(source: Database, target: Database, table: 
         last = keys[-1]
 
 
-async def _read_page(
+async def read_page(
     database: Database, table: Table, last: Sequence[Any] | None
 ) -> Sequence[dict[str, Any]]:
-    page = page_after(select(table), table, last).limit(_ROWS_PER_PAGE)
-    return await database.read(lambda c: [dict(row) for row in c.execute(page).mappings()])
+    """Return the next rows by primary key, after the key `last`."""
+    page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
+    if last is not None:
+        page = page.where(tuple_(*table.primary_key) > tuple_(*last))
 
+    def read(connection: Connection) -> list[dict[str, Any]]:
+        # Without SQLAlchemy's statement cache, which would keep the keys in memory.
+        rows = connection.execution_options(compiled_cache=None).execute(page)
+        return [dict(row) for row in rows.mappings()]
 
-def page_after(rows: Select[Any], table: Table, last: Sequence[Any] | None) -> Select[Any]:
-    """Return a query ordered by primary key, starting after the key `last`."""
-    rows = rows.order_by(*table.primary_key)
-    return rows if last is None else rows.where(tuple_(*table.primary_key) > tuple_(*last))
+    return await database.read(read)
 
 
 def _read_rows(
     connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], Row]:
     wanted = select(table).where(tuple_(*table.primary_key).in_(keys))
-    return {_primary_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
+    return {primary_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
 
 
-def _primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+def primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[column.name] for column in table.primary_key)
 
 
