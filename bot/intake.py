@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.command import FORM_ACTIONS, parse_button, parse_command
+from bot.chat.command import FORM_ACTIONS, matching_command, parse_button, parse_command
 from bot.chat.incoming import (
     PERSON_HISTORY_PREFIX,
     Address,
@@ -429,11 +429,12 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
-    command = _find_allowed_command(message)
+    is_own = message.wake is not None and not message.is_forward
+    command = matching_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_own else ""
     return replace(
         message,
         author=replace(author, name=""),
-        text=command,
+        text=f"/{command}" if command else "",
         is_withheld=not command,
         quote=quote,
         attachments=(),
@@ -462,26 +463,6 @@ def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> In
 def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
     is_theirs = event.thread_title is not None and event.thread_title.person in opted_out
     return replace(event, thread_title=None) if is_theirs else event
-
-
-def _find_allowed_command(message: IncomingMessage) -> str:
-    """Return the command in a message, or "" if it is not allowed after an opt-out."""
-    command = (
-        parse_command(message.text) if message.wake is not None and not message.is_forward else None
-    )
-    if command is None:
-        return ""
-    words = [command.name, *command.text.lower().split()]
-    if words[:2] == ["privacy", "edit"]:
-        return ""
-    return next(
-        (
-            f"/{one}"
-            for one in _COMMANDS_AFTER_OPT_OUT
-            if words[: one.count(" ") + 1] == one.split()
-        ),
-        "",
-    )
 
 
 def to_storable_event(incoming: Incoming) -> Incoming:

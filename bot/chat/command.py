@@ -1,6 +1,7 @@
 """Data types for commands and buttons."""
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 
 from bot.chat.incoming import ButtonPress, to_storable_text
@@ -77,6 +78,14 @@ def parse_command(text: str) -> Command | None:
         return None
     name, _, rest = text[1:].partition(" ")
     return Command(name.lower(), rest.strip())
+
+
+def matching_command(text: str, commands: Iterable[str]) -> str:
+    """Return which of these commands, such as "settings me", a line begins with, or ""."""
+    words = text[1:].lower().split() if text.startswith("/") else []
+    if words[:2] == ["privacy", "edit"]:  # "privacy" stands for reading it
+        return ""
+    return next((one for one in commands if words[: one.count(" ") + 1] == one.split()), "")
 
 
 class ButtonAction(StrEnum):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from bot.chat.command import Command, parse_command
+from bot.chat.command import Command, matching_command, parse_command
 from bot.chat.incoming import IncomingMessage, MediaItem, Request
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
@@ -315,13 +315,10 @@ def _permission_holders(rules: Mapping[str, str], what: str) -> set[str]:
     return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
 
 
-def _is_command(event: Request, lines: Sequence[str]) -> bool:
+def _is_command(event: Request, commands: Sequence[str]) -> bool:
     if not isinstance(event, IncomingMessage) or event.wake is None:
         return False
-    words = event.text[1:].lower().split() if event.text.startswith("/") else []
-    if words[:2] == ["privacy", "edit"]:  # its changes are visible to everybody
-        return False
-    return any(words[: line.count(" ") + 1] == line.split() for line in lines)
+    return bool(matching_command(event.text, commands))
 
 
 _log = structlog.get_logger(__name__)
