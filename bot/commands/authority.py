@@ -10,14 +10,13 @@ from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Person, Request
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import PlatformError, PrivateError, UserError
+from bot.errors import PlatformError, PrivateError
 from bot.ports import ChatSettings, Clock
 from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, join_texts, marked, translatable
 
 _KEY = "anonymous_admins"
-_VALUES = {"on": "on", "off": None}
 
 
 def writes_as_the_group(incoming: Request) -> bool:
@@ -113,10 +112,8 @@ class AdminCheck:
     async def _choose_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
-        value = request.argument.lower()
-        if value not in _VALUES:
-            raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
-        await request.store(self.chat_settings, request.scope, _KEY, _VALUES[value])
+        chosen = "on" if request.argument == "on" else None
+        await request.store(self.chat_settings, request.scope, _KEY, chosen)
         text = translatable("Admins who write anonymously do not count as admins here.")
         if await self._accepts_anonymous_admins(request.incoming.scopes):
             text = translatable(

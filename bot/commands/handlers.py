@@ -49,9 +49,6 @@ SETTINGS = CommandSpec(
 _SEE_WHY = translatable("see why I answer messages here")
 _STOP_OTHERS = translatable("stop the answer to somebody else's question")
 _SEE_PROMPT = translatable("see the exact prompt, because it contains my instructions")
-_HOW_TO_SHOW_CONTEXT = translatable(
-    "Use /context, or /context prompt for the exact prompt (admins)."
-)
 
 
 @dataclass(eq=False)
@@ -99,7 +96,7 @@ class CommandHandlers:
             if group is not None:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
-        message = request.incoming
+        command, message = _check_choice(command), request.incoming
         if await self.access.may_run_admin_command(message, command.name):  # as an admin may
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
@@ -208,15 +205,13 @@ class CommandHandlers:
         quote = request.incoming.quote
         if quote is not None and quote.message_id is not None:
             return await self._privacy.forget_quoted(request, quote.message_id)
-        match request.argument.lower():
+        match request.argument:
             case "me":
                 return self._privacy.forget_me()
             case "last":
                 return await self._privacy.forget_last(request)
-            case "" | "channel":
-                return await self._forget_channel(request)
             case _:
-                raise UserError(translatable("Use /forget me, /forget last or /forget channel."))
+                return await self._forget_channel(request)
 
     async def _forget_channel(self, request: CommandRequest) -> CommandResult:
         action = translatable("delete the conversation of this channel")
@@ -247,20 +242,16 @@ class CommandHandlers:
     )
     async def _show_context(self, request: CommandRequest) -> CommandResult:
         incoming, conversation = request.incoming, request.incoming.address.conversation
-        match request.argument.lower():
-            case "":
-                for_admin = await self.admins.may_see_prompts(incoming)
-                shown = await self.context.show(
-                    conversation, for_admin=for_admin, answered_at=request.answered_at
-                )
-                return CommandResult(shown)
-            case "prompt":
-                await self.admins.require_prompt_access(incoming, _SEE_PROMPT)
-                text, file = await self.context.export_prompts(conversation)
-                await self.admins.record_admin_action(incoming, "read prompt")
-                return CommandResult(text, file=file)
-            case _:
-                raise UserError(_HOW_TO_SHOW_CONTEXT)
+        if not request.argument:
+            for_admin = await self.admins.may_see_prompts(incoming)
+            shown = await self.context.show(
+                conversation, for_admin=for_admin, answered_at=request.answered_at
+            )
+            return CommandResult(shown)
+        await self.admins.require_prompt_access(incoming, _SEE_PROMPT)
+        text, file = await self.context.export_prompts(conversation)
+        await self.admins.record_admin_action(incoming, "read prompt")
+        return CommandResult(text, file=file)
 
     @command("start")  # sent by a button of Telegram
     async def _start(self, request: CommandRequest) -> CommandResult:
@@ -309,7 +300,24 @@ def _move_action_to_name(command: Command) -> Command:
 
 def is_private(command: Command) -> bool:
     """Return whether only a command's author can see its replies, including errors."""
-    return _move_action_to_name(command).name in _PRIVATE
+    spec = _SPECS.get(_move_action_to_name(command).name)
+    return spec is not None and spec.is_private
+
+
+def _check_choice(command: Command) -> Command:
+    """Return a command with its choice in lower case; raises `UserError` if it has no such choice.
+
+    Commands without choices, or with several options, are returned unchanged.
+    """
+    options, chosen = _SPECS[command.name].options, command.text.lower()
+    if len(options) != 1 or not options[0].choices:
+        return command
+    if chosen not in options[0].choices and (chosen or options[0].required):
+        choices = to_translatable(options[0].summary)
+        raise UserError(
+            translatable("Use /{command} {choices}.", command=command.name, choices=choices)
+        )
+    return Command(command.name, chosen)
 
 
 def _unknown_action(group: CommandSpec, action: str) -> Text:
@@ -370,9 +378,8 @@ _FIRST = (
 _COMMAND_GROUPS = (PRESET, CHARACTER, MEMORY, SETTINGS, ACCESS_GROUP, PRIVACY)
 COMMANDS = listed_commands(_OWNERS, _COMMAND_GROUPS, _FIRST)
 """The listed commands, in the order of /help."""
-COMMAND_NAMES = frozenset(
-    spec.name.partition(" ")[0] for owner in _OWNERS for spec in command_specs(owner)
-)
+_SPECS = {spec.name: spec for owner in _OWNERS for spec in command_specs(owner)}
+COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS)
 """The names of all commands, including those that no menu lists."""
 MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Retry from here"), "retry"),
@@ -382,9 +389,6 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Report"), "report"),
 )
 _GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
-_PRIVATE = frozenset(
-    one.name for owner in _OWNERS for one in command_specs(owner) if one.is_private
-)
 _GRANTABLE = frozenset(
     name
     for spec in COMMANDS

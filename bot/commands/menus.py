@@ -300,17 +300,13 @@ class HistoryScopeHandlers:
     )
     async def show_or_set(self, request: CommandRequest) -> CommandResult:
         """Set the channel's history scope (only for admins) or, without a value, show it."""
-        name = request.argument.lower()
-        if not name:
+        if not request.argument:
             choices = [_describe_scope(one, one) for one in HistoryScope]
             return CommandResult(
                 join_texts([await self.describe(request.incoming.scopes), *choices])
             )
-        if name not in {*HistoryScope, INHERIT}:
-            names = " | ".join([*HistoryScope, INHERIT])
-            raise UserError(translatable("Use /settings scope {names}.", names=names))
         await self.admins.require(request.incoming, _CHANGE_SCOPE)
-        chosen = None if name == INHERIT else HistoryScope(name)
+        chosen = None if request.argument == INHERIT else HistoryScope(request.argument)
         by, audited = request.incoming.author.id, request.is_audited
         await self.scopes.set(request.scope, chosen, by, audited=audited)
         holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED

@@ -189,9 +189,6 @@ class ForgetBroadcast(ConversationMemory):
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
-_WRONG_VALUE = translatable(
-    "Use /settings overhear on, /settings overhear off, or /settings overhear inherit."
-)
 _OBSERVES = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
 )
@@ -447,12 +444,10 @@ class PrivacyHandlers:
     )
     async def choose_consent(self, request: CommandRequest) -> CommandResult:
         """Store the author's consent choice; "off" also deletes their earlier messages."""
-        value, message = request.argument.lower(), request.incoming
+        value, message = request.argument, request.incoming
         if not value:
             found = await self.resolver.find_consent(message.author.id)
             return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
-        if value not in {*Consent, _RESET}:
-            raise UserError(_HOW_TO_CHOOSE)
         if writes_as_the_group(message):
             raise UserError(_WRITE_AS_YOURSELF)
         chosen = None if value == _RESET else Consent(value)
@@ -474,11 +469,8 @@ class PrivacyHandlers:
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Turn on or off whether messages between people are remembered in this channel."""
-        value = request.argument.lower()
-        if value not in {"on", "off", "inherit"}:
-            raise UserError(_WRONG_VALUE)
         await self.admins.require(request.incoming, _CHANGE_OBSERVING)
-        chosen = None if value == "inherit" else value
+        chosen = None if request.argument == "inherit" else request.argument
         await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, chosen)
         observes = await self.resolver.may_observe(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

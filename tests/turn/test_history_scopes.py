@@ -69,7 +69,7 @@ async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Datab
     assert "Only an admin can change who shares a conversation" in setup.texts[-1]
     await say(setup, asked("/settings scope", 704), asked("/settings scope everyone", 705))
     assert setup.texts[-2].startswith("Scope: shared – everybody here shares one conversation")
-    assert "shared | user | thread | replies" in setup.texts[-1]
+    assert "/settings scope shared, user, thread, replies or inherit." in setup.texts[-1]
 
 
 async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Database) -> None:
