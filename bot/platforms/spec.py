@@ -124,13 +124,11 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    edit_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
-    """Returns a form with the text of the message that a command was called on."""
     press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _do_nothing
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
     command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
-    """Returns the form to open for a command that was called without a file."""
+    """Returns the form to open for a command that was called without a file, or on a message."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Returns the names of presets that start with some text."""
     suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _no_suggestions

@@ -51,7 +51,6 @@ class Container(AnsweringContainer):
             commands=COMMANDS,
             command_names=COMMAND_NAMES,
             message_commands=MESSAGE_COMMANDS,
-            edit_form=self.edit_form,
             press_form=self.press_form,
             command_form=self.command_form,
             complete_preset=self.resolver.complete,

@@ -146,17 +146,6 @@ class MessagingContainer(StorageContainer, ABC):
 
     # forms that platforms open before a request is stored
 
-    async def edit_form(self, message: IncomingMessage) -> EditableText:
-        """Return the form for editing a character's message."""
-        language = supported_language(message.locale)
-        try:
-            routed = await self.history_router.route_command(message)
-            text = await self.answer_buttons.text_to_edit(routed)
-        except (UserError, StoreError) as error:
-            problem = error.text if isinstance(error, UserError) else _TRY_AGAIN
-            return EditableText(refusal=translate(problem, language))
-        return _make_form(_EDIT_FORM_TEXTS, text, language)
-
     async def press_form(self, pressed: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
         data = parse_button(pressed)
@@ -182,11 +171,15 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def command_form(self, message: IncomingMessage) -> EditableText:
-        """Return the form that a command opens when it is called without a file."""
+        """Return the form that a command opens: to edit a message, or a character."""
         language = supported_language(message.locale)
         called = parse_command(message.text)
         name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
         try:
+            if called is not None and called.name == "edit":
+                routed = await self.history_router.route_command(message)
+                text = await self.answer_buttons.text_to_edit(routed)
+                return _make_form(_EDIT_FORM_TEXTS, text, language)
             if await self.access.may_run_admin_command(message, name):  # which an admin may do
                 message = replace(message, author_is_admin=True)
             fields = await self.characters.form(message)

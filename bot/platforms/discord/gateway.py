@@ -215,14 +215,11 @@ class Gateway(ShardClient):
 
         Return None for other interactions, and for commands that open a form.
         """
-        menu = self._context.message_commands
-        spec = commands.find_message_command(interaction, menu)
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
-            or (spec is not None and spec.has_form)
-            or commands.should_open_form(interaction, self._context.commands)
-            or commands.is_button_form(interaction, menu)
+            or self._opens_form(interaction)
+            or commands.is_button_form(interaction, self._context.message_commands)
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
@@ -277,14 +274,17 @@ class Gateway(ShardClient):
             names = () if typed is None else await context.suggest(called, typed)
             choices = {"choices": commands.to_choices(names)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
-        elif commands.should_open_form(interaction, context.commands):
+        elif self._opens_form(interaction):
             called = incoming.command_to_incoming(interaction, context, deferred=False)
-            await self._open_form(interaction, called.text, await context.command_form(called))
-        elif (spec := commands.find_message_command(interaction, menu)) and spec.has_form:
-            called = incoming.command_to_incoming(interaction, context, deferred=False)
-            form = await context.edit_form(called)
-            target = commands.interaction_data(interaction).get("target_id", "")
-            await self._open_form(interaction, f"{spec.command}:{target}", form)
+            target = commands.interaction_data(interaction).get("target_id")
+            form_id = f"{called.text.removeprefix('/')}:{target}" if target else called.text
+            await self._open_form(interaction, form_id, await context.command_form(called))
+
+    def _opens_form(self, interaction: discord.Interaction) -> bool:
+        spec = commands.find_message_command(interaction, self._context.message_commands)
+        if spec is not None:
+            return spec.has_form
+        return commands.should_open_form(interaction, self._context.commands)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
