@@ -262,20 +262,6 @@ _HOW_TO_OPT_OUT = translatable(
 )
 
 
-@value_class
-class StoragePolicy:
-    """The installation's settings for storing and sending people's messages."""
-
-    history_days: float | None
-    """The days that the history is kept; None: until somebody deletes it."""
-    receipt_days: float
-    is_encrypted: bool
-    recipients: Callable[[Sequence[Preset]], Mapping[str, bool]]
-    """Returns who receives messages, and whether the recipient is on this machine."""
-    reads_earlier: Callable[[str], bool]
-    """Returns whether a bot (`Address.source`) can read earlier messages of a channel."""
-
-
 @dataclass(eq=False)
 class PrivacyNotice:
     """Explains what the bot reads and stores in a channel under the current settings."""
@@ -283,23 +269,30 @@ class PrivacyNotice:
     resolver: PresetResolver
     history_scopes: HistoryScopes
     chat_settings: ChatSettings
-    policy: StoragePolicy
+    history_days: float | None
+    """The days that the history is kept; None: until somebody deletes it."""
+    receipt_days: float
+    is_encrypted: bool
+    list_recipients: Callable[[Sequence[Preset]], Mapping[str, bool]]
+    """Returns who receives messages, and whether the recipient is on this machine."""
+    can_read_earlier: Callable[[str], bool]
+    """Returns whether a bot (`Address.source`) can read earlier messages of a channel."""
 
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
-        active, policy = await self.resolver.resolve(scopes), self.policy
+        active = await self.resolver.resolve(scopes)
         reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         lines = [
             _HEADING,
             _READS_ALL if reads_all else _READS_OWN,
-            *([_READS_EARLIER] if reads_all and policy.reads_earlier(source) else []),
+            *([_READS_EARLIER] if reads_all and self.can_read_earlier(source) else []),
             translatable(
                 "• I store it with my answers, {until}; what a model was sent for an answer,"
                 " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
                 until=self._describe_retention(),
-                days=f"{policy.receipt_days:g}",
-                encrypted=_ENCRYPTED if policy.is_encrypted else _NOT_ENCRYPTED,
+                days=f"{self.receipt_days:g}",
+                encrypted=_ENCRYPTED if self.is_encrypted else _NOT_ENCRYPTED,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
             translatable(
@@ -337,7 +330,7 @@ class PrivacyNotice:
         return [] if found is None else [found.value]
 
     def _describe_retention(self) -> Text:
-        days = self.policy.history_days
+        days = self.history_days
         return _KEPT_FOREVER if days is None else translatable("{days} days", days=f"{days:g}")
 
     def _describe_recipients(self, active: ActiveCharacters) -> Text:
@@ -345,7 +338,7 @@ class PrivacyNotice:
             translatable("{provider} (on the machine of this bot)", provider=name)
             if is_local
             else name
-            for name, is_local in self.policy.recipients(active.presets).items()
+            for name, is_local in self.list_recipients(active.presets).items()
         ]
         return join_texts(shown, _COMMA)
 

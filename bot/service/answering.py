@@ -10,7 +10,7 @@ from bot.chat.incoming import source_in_key
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
 from bot.commands.memories import MemoryHandlers
-from bot.commands.privacy import DeletionRequests, ForgetBroadcast, PrivacyNotice, StoragePolicy
+from bot.commands.privacy import DeletionRequests, ForgetBroadcast, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
 from bot.extras import import_extra
@@ -87,14 +87,14 @@ class AnsweringContainer(MessagingContainer, ABC):
             moderators = [one for one in names if backends[one].can_moderate]
             return [*transcribers[:1], *moderators[:1]]
 
-        policy = StoragePolicy(
+        return PrivacyNotice(
+            *(self.resolver, self.history_scopes, self.chat_settings),
             settings.history_days,
             settings.kept_receipt_days,
             settings.encrypt_texts,
             partial(list_recipients, settings, helpers_of=helpers_of),
             lambda source: isinstance(self.platforms[source], HistoryReader),
         )
-        return PrivacyNotice(self.resolver, self.history_scopes, self.chat_settings, policy)
 
     @cached_property
     def forgetting(self) -> DeletionRequests:
