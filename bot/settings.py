@@ -37,7 +37,6 @@ from typing_extensions import override
 from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
 from bot.backends.registry import register as register_backend
 from bot.backends.spec import ProviderSettings
-from bot.chat.session import ACCESS_KEY_PREFIX
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
@@ -322,14 +321,14 @@ class AccessSettings(BaseModel, extra="forbid"):
 
     @property
     def rules(self) -> Mapping[str, str]:
-        """The access rules in the form of chat settings: values by key."""
+        """The values of the access rules, by name."""
         named = {"allow": self.allow, "block": self.block}  # a later "block" overrides
         rules = {
-            f"{ACCESS_KEY_PREFIX}{one if ' ' in one else f'person {one}'}": value
+            one if " " in one else f"person {one}": value
             for value, targets in named.items()
             for one in _split(targets)
         }
-        return rules if self.dm is None else {**rules, f"{ACCESS_KEY_PREFIX}dm": self.dm}
+        return rules if self.dm is None else {**rules, "dm": self.dm}
 
 
 def _split(value: str) -> list[str]:

@@ -46,6 +46,7 @@ from bot.prompting.compose.compose import choose_template
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import PresetsInFolder
 from bot.prompting.presets.preset import Preset
+from bot.routing.decide import select_access_rules
 from bot.routing.presets import INSTALLATION
 from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
@@ -230,10 +231,11 @@ async def _describe_access(settings: Settings) -> str:
     with contextlib.suppress(StoreError):  # the check "database" reports the problem
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             found = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
-            chosen |= found.get(INSTALLATION, {})
+            chosen = select_access_rules(found.get(INSTALLATION, {}))
+    others = {name: value for name, value in chosen.items() if name not in fixed}
     rules = [
         *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed)),
-        *(f"{one} (/access)" for one in describe_rules(chosen, without=fixed)),
+        *(f"{one} (/access)" for one in describe_rules(others)),
     ]
     return ", ".join(rules) or "everyone, unless a chat's rules say otherwise (/access show)"
 

@@ -19,7 +19,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
-from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules
+from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules, select_access_rules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
@@ -49,10 +49,11 @@ _CODE_SECONDS = 3600.0
 _MAX_WAITING = 3
 _MAX_WRONG = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
-_NUMBER = r"(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)"
-_NAMED = re.compile(rf"(?P<kind>person|role|channel)[ :]{_NUMBER}", re.IGNORECASE)
-_ID = re.compile(_NUMBER)
-_KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
+_MENTIONED = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
+_NAMED = re.compile(
+    r"(?:(?P<kind>person|role|channel)[ :])?(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)",
+    re.IGNORECASE,
+)
 _WHO = translatable(
     "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
     " role 123 or channel 123."
@@ -121,9 +122,7 @@ class AccessHandlers:
         lines = [
             translatable("{where}: {rule}", where=_place_text(scope, message), rule=rule)
             for scope, rules in levels.items()
-            for rule in describe_rules(
-                {f"{ACCESS_KEY_PREFIX}{name}": rules[name] for name in rules}
-            )
+            for rule in describe_rules(rules)
         ]
         if not lines:
             lines = [translatable("Everybody may use me here.")]
@@ -255,7 +254,7 @@ class AccessHandlers:
     async def _choose_dm(self, request: CommandRequest) -> CommandResult:
         value = request.argument
         self._require_operator(request.incoming)
-        if f"{ACCESS_KEY_PREFIX}dm" in self.rules.fixed:
+        if "dm" in self.rules.fixed:
             raise UserError(
                 translatable(
                     "The setting TROUPE_ACCESS__DM decides who may write to me in private; this"
@@ -330,15 +329,15 @@ def read_target(words: str, message: IncomingMessage) -> str:
     quote, platform = message.quote, message.address.platform
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
-    if found := _MENTION.fullmatch(words) or _NAMED.fullmatch(words):
-        kind = _KINDS.get(found["kind"], found["kind"].lower())
-    elif found := _ID.fullmatch(words):
-        kind = "channel" if found["id"].startswith("-") else "person"
+    if found := _MENTION.fullmatch(words):
+        kind, source = _MENTIONED[found["kind"]], None
+    elif found := _NAMED.fullmatch(words):
+        kind = found["kind"] or ("channel" if found["id"].startswith("-") else "person")
+        kind, source = kind.lower(), found["source"]  # an operator may name another platform
     else:
         return _read_mention(words, message.mentions)
-    source = message.address.source if kind == "channel" else platform
-    given = found.groupdict().get("source")  # an operator may name another platform
-    return f"{kind} {given.lower() if given else source}:{found['id']}"
+    own = message.address.source if kind == "channel" else platform
+    return f"{kind} {(source or own).lower()}:{found['id']}"
 
 
 def _read_mention(words: str, mentions: Collection[str]) -> str:
@@ -395,13 +394,8 @@ def _place_text(scope: str, message: IncomingMessage) -> Text:
     return translatable("here") if scope == message.scopes[0] else translatable("in the channel")
 
 
-def describe_rules(settings: Mapping[str, str], *, without: Collection[str] = ()) -> Sequence[str]:
-    """Return the access rules among a scope's settings, sorted, as admins would type them."""
-    rules = {
-        key.removeprefix(ACCESS_KEY_PREFIX): value
-        for key, value in settings.items()
-        if key.startswith(ACCESS_KEY_PREFIX) and key not in without
-    }
+def describe_rules(rules: Mapping[str, str]) -> Sequence[str]:
+    """Return access rules, sorted, as admins would type them."""
     return [
         _format_rule(name, value)
         for name, value in sorted(rules.items())
@@ -484,8 +478,8 @@ class PairingCodes:
         return found
 
     async def _load(self) -> Mapping[str, str]:
-        settings = (await self.chat_settings.get_scopes([INSTALLATION])).get(INSTALLATION, {})
-        return {key.removeprefix(ACCESS_KEY_PREFIX): value for key, value in settings.items()}
+        settings = await self.chat_settings.get_scopes([INSTALLATION])
+        return select_access_rules(settings.get(INSTALLATION, {}))
 
     async def _store_setting(self, name: str, value: str | None, by: str) -> None:
         await self.chat_settings.set(INSTALLATION, f"{ACCESS_KEY_PREFIX}{name}", value, by)

@@ -187,7 +187,7 @@ class AccessRules:
     local_platforms: Collection[str] = ()
     """Platforms that only the operator can reach, such as the terminal."""
     fixed: Mapping[str, str] = field(default_factory=dict)
-    """The installation's rules from the environment, with the keys of chat settings."""
+    """The installation's rules from the environment."""
     reports_refusals: bool = True
     """Whether a refused person gets one notice of the refusal."""
     read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
@@ -196,17 +196,9 @@ class AccessRules:
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the access rules of these scopes and the installation, by scope."""
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
-        found = {**found, INSTALLATION: {**found.get(INSTALLATION, {}), **self.fixed}}
-        return {
-            scope: {
-                key.removeprefix(ACCESS_KEY_PREFIX): value
-                for key, value in settings.items()
-                if key.startswith(ACCESS_KEY_PREFIX)
-            }
-            if (settings := found.get(scope))
-            else {}
-            for scope in (*scopes, INSTALLATION)
-        }
+        levels = {one: select_access_rules(found.get(one, {})) for one in (*scopes, INSTALLATION)}
+        levels[INSTALLATION] |= self.fixed
+        return levels
 
     async def is_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
@@ -303,6 +295,15 @@ class AccessRules:
             return before == told  # the same message after a crash
         await self.chat_settings.set(scope, REFUSAL_TOLD_KEY, told, message.author.id)
         return True
+
+
+def select_access_rules(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the access rules among the settings of a scope, without the prefix of their keys."""
+    return {
+        key.removeprefix(ACCESS_KEY_PREFIX): value
+        for key, value in settings.items()
+        if key.startswith(ACCESS_KEY_PREFIX)
+    }
 
 
 def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
