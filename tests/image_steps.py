@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 _WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
@@ -29,7 +29,9 @@ def read_instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
             yield instruction, " ".join(rest.split())
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, context: Set[Path]) -> None:
+    if source not in context:
+        sys.exit(f"Dockerfile.dockerignore excludes {source}")
     if source.is_dir():
         skipped = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, target, ignore=skipped, dirs_exist_ok=True)
@@ -72,6 +74,8 @@ def main(dockerfile: Path, root: Path) -> None:
     root.mkdir()
     for folder in (root, root.parent):
         folder.chmod(0o755)
+    ignored = dockerfile.with_name(f"{dockerfile.name}.dockerignore").read_text().splitlines()
+    context = {Path(line.removeprefix("!")) for line in ignored if line.startswith("!")}
     workdir, environment, entrypoint = root, dict[str, str](), list[str]()
     for instruction, rest in read_instructions(dockerfile):
         match instruction:
@@ -81,7 +85,7 @@ def main(dockerfile: Path, root: Path) -> None:
             case "COPY" if not rest.startswith("--from"):  # stages share the folder
                 *sources, target = rest.split()
                 for source in sources:
-                    copy(Path(source), workdir / target)
+                    copy(Path(source), workdir / target, context)
             case "RUN" if not rest.startswith("useradd"):
                 run(rest, root, workdir)
             case "ENV":

@@ -80,11 +80,11 @@ class PluginThread:
             try:
                 self._reading.result(_READ_TIMEOUT_SECONDS)
             except Exception as error:  # noqa: BLE001 # third-party code
-                self._failed(f"{type(error).__name__} in {name}")
+                self._log_failure(f"{type(error).__name__} in {name}")
         try:
             return self._values[name] if name in self._values else _check_result(name, default())
         except Exception as error:
-            raise self._failed(f"no result of {name}") from error
+            raise self._log_failure(f"no result of {name}") from error
 
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
