@@ -280,17 +280,19 @@ class PrivacyNotice:
 
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
-        active = await self.resolver.resolve(scopes)
+        active, days = await self.resolver.resolve(scopes), self.history_days
         reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        lines = [
+        lines: list[str] = [
             _HEADING,
             _READS_ALL if reads_all else _READS_OWN,
             *([_READS_EARLIER] if reads_all and self.can_read_earlier(source) else []),
             translatable(
                 "• I store it with my answers, {until}; what a model was sent for an answer,"
                 " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
-                until=self._describe_retention(),
+                until=_KEPT_FOREVER
+                if days is None
+                else translatable("{days} days", days=f"{days:g}"),
                 days=f"{self.receipt_days:g}",
                 encrypted=_ENCRYPTED if self.is_encrypted else _NOT_ENCRYPTED,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
@@ -300,13 +302,14 @@ class PrivacyNotice:
                 providers=self._describe_recipients(active),
             ),
             _HOW_TO_OPT_OUT,
-            *await self._server_sentence(scopes),
         ]
+        if (added := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
+            lines.append(added.value)
         return join_texts(lines)
 
     async def notice_on_joining(self, arrival: ChatJoin) -> Text | None:
-        """Return the short notice for a server that the bot joins; None if shown within a day."""
-        scopes, server = arrival.scopes, arrival.scopes[-1]
+        """Return the notice for a server that the bot joins; None if shown within a day."""
+        server = arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)
         at, _, key = found.get(server, "0 ").partition(" ")
         is_repeated = key == arrival.external_key  # after a crash
@@ -314,24 +317,7 @@ class PrivacyNotice:
             return None
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
-        active = await self.resolver.resolve(scopes)
-        reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
-        short = translatable(
-            "{reads}\n• I store it, {until}, and send it to {providers} to answer. /privacy says"
-            " more. /settings me off: I read and store nothing of yours.",
-            reads=_READS_ALL if reads_all else _READS_OWN,
-            until=self._describe_retention(),
-            providers=self._describe_recipients(active),
-        )
-        return join_texts([short, *await self._server_sentence(scopes)])
-
-    async def _server_sentence(self, scopes: Sequence[str]) -> list[str]:
-        found = await self.chat_settings.resolve(scopes, _SENTENCE_KEY)
-        return [] if found is None else [found.value]
-
-    def _describe_retention(self) -> Text:
-        days = self.history_days
-        return _KEPT_FOREVER if days is None else translatable("{days} days", days=f"{days:g}")
+        return await self.describe(arrival.scopes, arrival.address.source)
 
     def _describe_recipients(self, active: ActiveCharacters) -> Text:
         shown: list[Text | str] = [

@@ -184,7 +184,9 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
 
     def is_greeted(group: TelegramChat, guild: GuildHandle) -> bool:
         greeted, *noticed = group.texts() or [""]
-        is_noticed = [one.startswith("• I read what is said to me") for one in noticed] == [True]
+        is_noticed = [one.startswith("What I do with what you write here:") for one in noticed] == [
+            True
+        ]
         return greeted == GREETING and is_noticed and has_notice(platforms, guild) == 1
 
     platforms.send_guild(guild, was_unavailable=False)  # as when somebody has added the bot
@@ -209,7 +211,9 @@ def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
     """Return the number of privacy notices in the channel of a server's greeting."""
     found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     channels = [DiscordChat(platforms, "channel", one.id) for one in found]
-    return sum("/privacy says more" in text for one in channels for text in one.texts())
+    return sum(
+        "What I do with what you write here:" in text for one in channels for text in one.texts()
+    )
 
 
 def greeted_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:

@@ -301,9 +301,10 @@ async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> 
     await setup.say(ARRIVAL, again)
     greeting, notice, greeting_again = setup.texts
     assert greeting == greeting_again == "Well met."
-    assert "until somebody deletes it (/forget), and send it to p to answer" in notice
+    assert "I store it with my answers, until somebody deletes it (/forget)" in notice
+    assert "To answer, I send it to: p." in notice
     await setup.say(admin("/privacy edit Ask Ada.", "1"), later)
-    assert setup.texts[-1].endswith("nothing of yours.\nAsk Ada.")
+    assert setup.texts[-1].endswith("I read only what is said to me.\nAsk Ada.")
     opened = replace(ARRIVAL, external_key="join:4", opens_chat=True, scopes=("telegram:6",))
     await setup.say(opened)
     assert not setup.texts[-1].endswith("Ask Ada.")
@@ -313,7 +314,7 @@ async def test_notice_is_repeated_if_the_process_died(database: Database) -> Non
     setup = Setup(database)
     assert await setup.container.privacy_notice.notice_on_joining(ARRIVAL) is not None
     await setup.say(ARRIVAL)
-    assert "/privacy says more" in setup.texts[-1]
+    assert "What I do with what you write here:" in setup.texts[-1]
 
 
 async def test_privacy_describes_the_current_settings(database: Database) -> None:
