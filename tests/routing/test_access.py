@@ -1,24 +1,30 @@
 """Test who may use the bot: rules of threads, channels, servers and the installation."""
 
 import itertools
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from bot.chat.command import Command
 from bot.chat.incoming import Person, Request
-from bot.chat.session import ACCESS_KEY_PREFIX
+from bot.commands.access import AccessHandlers, PairingCodes
+from bot.commands.authority import AdminCheck
+from bot.commands.request import CommandRequest, handlers_by_command
 from bot.ports import ChatSettings
 from bot.routing.decide import AccessRules
 from bot.routing.presets import INSTALLATION
+from tests.fakes import FakeClock
 from tests.samples import make_incoming
 
 PLACES = ("discord:11", "discord:10", "discord:guild:9")
 """A thread, its channel and their server."""
 PEOPLE, ROLES = ("discord:1", "discord:2"), ("discord:3", "discord:4")
+OPERATOR = Person("discord:99", "Olga")
 TARGETS = [f"person {one}" for one in PEOPLE] + [f"role {one}" for one in ROLES]
 CHANNELS = [f"channel {one}" for one in PLACES[:2]]
 PERMISSIONS = ("tools", "model", "command preset", "command preset use")
@@ -145,32 +151,96 @@ _worlds = st.builds(
 )
 
 
-@dataclass
 class StoredRules(ChatSettings):
-    rules: Mapping[str, Mapping[str, str]]
+    def __init__(self) -> None:
+        self.by_scope = defaultdict[str, dict[str, str]](dict)
 
     @override
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        raise NotImplementedError
+        if value is None:
+            self.by_scope[scope].pop(key, None)
+        else:
+            self.by_scope[scope][key] = value
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        return {one: self.rules[one] for one in scopes if one in self.rules}
+        return {one: self.by_scope[one] for one in scopes if one in self.by_scope}
 
 
-@given(_worlds, st.booleans(), st.booleans())
+class Writer:
+    """An operator who writes rules with the /access commands."""
+
+    def __init__(self, stored: StoredRules) -> None:
+        admins = AdminCheck({OPERATOR.id}, never_admin, FakeClock(), stored)
+        rules = AccessRules(stored, admins.is_admin, {OPERATOR.id})
+        self.pairing = PairingCodes(stored, admins.clock)
+        grantable = ("preset", "preset use")
+        handlers = AccessHandlers(rules, admins, grantable, self.pairing, receive_nothing)
+        self.handlers = handlers_by_command(handlers)
+
+    async def run(self, line: str, scopes: Sequence[str] = PLACES[1:]) -> None:
+        action, _, argument = line.partition(" ")
+        message = replace(
+            make_incoming(f"/access {line}", author=OPERATOR, platform="discord"),
+            scopes=tuple(scopes),
+        )
+        command = Command(f"access {action}", argument)
+        active: Any = None
+        request = CommandRequest(command, message, active, (), message.at)
+        await self.handlers[command.name](request)
+
+    async def write(self, name: str, value: str | None, place: int) -> None:
+        """Write a rule of one of the `PLACES`, or of the installation; None deletes it."""
+        where = ("here", "here", "server", "everywhere")[place]
+        scopes = PLACES[min(place, 1) :]
+        if name == "off":
+            line = f"{'on' if value is None else 'off'} {where}"
+        elif name == "dm":
+            line = f"dm {value or 'open'}"
+        elif name.startswith("paired "):
+            asking = make_incoming(author=Person(PEOPLE[0], "Ada"), platform="discord")
+            line = f"approve {await self.pairing.code_for(asking)}"
+        elif value == "given":
+            line = f"{name} {where}"
+        else:
+            line = f"{value or 'reset'} {name} {where}"
+        await self.run(line, scopes)
+
+
+async def never_admin(_event: Request) -> bool:
+    return False
+
+
+async def receive_nothing(_events: object) -> None:
+    return
+
+
+_changed = st.lists(
+    st.tuples(
+        st.sampled_from(["off", *TARGETS, *CHANNELS, *(f"tools {one}" for one in TARGETS)]),
+        st.integers(0, len(PLACES)),
+    ),
+    max_size=4,
+)
+"""Rules that are written and deleted before those of the world."""
+
+
+@given(_worlds, _changed, st.booleans(), st.booleans())
 async def test_decisions_equal_a_plain_specification(
-    world: World, in_environment: bool, asks_for_roles: bool
+    world: World, changed: Sequence[tuple[str, int]], in_environment: bool, asks_for_roles: bool
 ) -> None:
-    stored = {
-        scope: {f"{ACCESS_KEY_PREFIX}{name}": value for name, value in rules.items()}
-        for scope, rules in zip((*PLACES, INSTALLATION), world.rules, strict=True)
-    }
+    stored = StoredRules()
+    writer = Writer(stored)
+    for name, place in changed:
+        given_value = "given" if name.startswith("tools ") else "block"
+        await writer.write(name, given_value, place)
+        await writer.write(name, None, place)
+    for place, rules in enumerate(world.rules[:-1] if in_environment else world.rules):
+        for name, value in rules.items():
+            await writer.write(name, value, place)
     fixed = world.rules[-1] if in_environment else {}
-    if in_environment:
-        del stored[INSTALLATION]
     roles = tuple(world.roles) if world.knows_roles else None
 
     async def is_admin(event: Request) -> bool:
@@ -180,7 +250,7 @@ async def test_decisions_equal_a_plain_specification(
         return roles
 
     access = AccessRules(
-        StoredRules(stored),
+        stored,
         is_admin,
         world.operators,
         fixed=fixed,
