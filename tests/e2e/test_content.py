@@ -134,12 +134,12 @@ async def test_reported_answer_reaches_the_operator_once(
     assert not [one for one in where.texts() if "reports" in one]
 
 
+@ALONE_AND_IN_PAIRS
 @at("channel")
 async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: Service) -> None:
     await where.shows(where.ask())
     platforms = where.platforms
-    running.settings["TROUPE_ADMINS"] = f"discord:{platforms.admin.id}"
-    await running.restart()
+    await running.run_with(TESTER, TROUPE_ADMINS=f"discord:{platforms.admin.id}")
     shown = ResponseMessage(platforms.discord.env, where.bot_messages()[-1])
     called = await where.people[1].context_menu(where.handle, "Report", shown)
     await wait_until(lambda: called.response and called.response.content)
