@@ -12,7 +12,7 @@ from typing import TypeAlias
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import PromptSpan, Receipt
 from bot.console.answer_details import budget_segments
-from bot.prompting.fit import prompt_tokens, tokens_by_span
+from bot.prompting.fit import locate_spans, prompt_tokens, tokens_by_span
 from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
@@ -70,38 +70,30 @@ def prompt_sections(receipt: Receipt) -> list[PromptSection]:
 
 def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
     """Return each section's messages as index, role, and pieces; shared messages are divided."""
-    read: dict[int, int] = {}  # by message: characters that belong to earlier sections
     marker = LookAlikeFinder(receipt.prompt)
     messages = receipt.prompt.messages
-    return [list(_span_messages(messages, span, read, marker)) for span in receipt.layout]
+    return [list(_span_messages(messages, *located, marker)) for located in locate_spans(receipt)]
 
 
 def _span_messages(
-    messages: Sequence[Message], span: PromptSpan, read: dict[int, int], marker: "LookAlikeFinder"
+    messages: Sequence[Message],
+    span: PromptSpan,
+    begin: int,
+    end: int | None,
+    marker: "LookAlikeFinder",
 ) -> Iterator[tuple[int, str, list[Piece]]]:
-    begin = read.get(span.message, 0)
-    is_observed = span.section == "observed"
-    if span.chars is None and not begin:
-        for at in range(span.message, min(span.message + span.messages, len(messages))):
-            one = messages[at]
-            yield at, one.role, marker.split_message(one.content, one.name, is_observed=is_observed)
-        return
-    message = messages[span.message]
-    end = len(message.content) if span.chars is None else begin + span.chars
-    read[span.message] = end
-    speaker = message.name if span.section in _WITH_SPEAKERS else None
-    text = message.content[begin:end]
-    yield span.message, message.role, marker.split_message(text, speaker, is_observed=is_observed)
+    is_whole = not begin and end is None
+    has_speaker = is_whole or span.section in _WITH_SPEAKERS
+    for at, one in enumerate(messages[span.message : span.message + span.messages], span.message):
+        text, speaker = one.content[begin:end], one.name if has_speaker else None
+        is_observed = span.section == "observed"
+        yield at, one.role, marker.split_message(text, speaker, is_observed=is_observed)
 
 
 def extract_question(receipt: Receipt) -> str:
     """Return the answered text, without anything that the prompt added to its message."""
     found = ""
-    read: dict[int, int] = {}
-    for span in receipt.layout:
-        begin = read.get(span.message, 0)
-        end = None if span.chars is None else begin + span.chars
-        read[span.message] = end or 0
+    for span, begin, end in locate_spans(receipt):
         if span.section == "newest":
             message = receipt.prompt.messages[span.message]
             tag = f"{message.name}:" if receipt.prompt.template.names is None else ""

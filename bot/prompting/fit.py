@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import attrgetter
@@ -232,11 +232,20 @@ def prompt_tokens(receipt: Receipt) -> int:
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
+def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
+    """Yield a prompt's spans, with the range of characters in their first message (None: all)."""
+    read: dict[int, int] = {}  # by message: characters that belong to earlier spans
+    for span in receipt.layout:
+        begin = read.get(span.message, 0)
+        end = None if span.chars is None else begin + span.chars
+        read[span.message] = end or 0
+        yield span, begin, end
+
+
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
-    read: dict[int, int] = {}  # per message, the characters of earlier spans
     count = counter_for_model(receipt.prompt.model)
-    weights = [_span_weight(receipt, span, read, count) for span in receipt.layout]
+    weights = [_span_weight(receipt, *located, count) for located in locate_spans(receipt)]
     shares = _divide(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
@@ -249,15 +258,12 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
 
 
 def _span_weight(
-    receipt: Receipt, span: PromptSpan, read: dict[int, int], count: TextTokenCounter
+    receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count: TextTokenCounter
 ) -> int:
-    begin = read.get(span.message, 0)
-    if span.chars is None and not begin:
-        messages = receipt.prompt.messages[span.message : span.message + span.messages]
+    messages = receipt.prompt.messages[span.message : span.message + span.messages]
+    if not begin and end is None:
         return sum(estimate_message_tokens(messages, count))
-    end = None if span.chars is None else begin + span.chars
-    read[span.message] = end or 0
-    return 1 + sum(count([receipt.prompt.messages[span.message].content[begin:end]]))
+    return 1 + sum(count([messages[0].content[begin:end]]))
 
 
 def _divide(whole: int, weights: Sequence[int]) -> list[int]:
