@@ -19,8 +19,6 @@ from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
-BAR_WIDTH = 1000.0
-_WATERFALL_WIDTH = 300.0
 _MOST_MARKS = 5
 _ANY = "*"
 
@@ -32,24 +30,19 @@ class BudgetSegment:
     tokens: int
     share: float
     """The section's share of the prompt, from 0 to 1; 0 for the free part."""
-    x: float
-    width: float
+    begin: int
+    """How many tokens stand before it."""
 
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
-    """Return the segments of a bar that shows the prompt's sections, and the unused budget."""
-    used = prompt_tokens(receipt)
-    whole = max(1, used, receipt.limit or 0)
+    """Return the sections of a prompt as segments of its token budget, then the unused part."""
+    used, begin = prompt_tokens(receipt), 0
     segments: list[BudgetSegment] = []
-    x = 0.0
     for section, tokens in tokens_by_section(receipt).items():
-        width = BAR_WIDTH * tokens / whole
-        share = tokens / max(1, used)
-        segments.append(BudgetSegment(section, tokens, share, round(x, 2), round(width, 2)))
-        x += width
+        segments.append(BudgetSegment(section, tokens, tokens / max(1, used), begin))
+        begin += tokens
     if receipt.limit and receipt.limit > used:
-        free = receipt.limit - used
-        segments.append(BudgetSegment("free", free, 0, round(x, 2), round(BAR_WIDTH - x, 2)))
+        segments.append(BudgetSegment("free", receipt.limit - used, 0, begin))
     return segments
 
 
@@ -57,59 +50,47 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
 class WaterfallStep:
     step: str
     """One of "received", "waited", "composed", "prefill", "decode", "edits", "delivered"."""
+    begin: float
+    """In seconds after the message's arrival."""
     seconds: float
-    x: float
-    width: float
     marks: Sequence[float] = ()
-    """The x positions of single events: the message's receipt, and each edit."""
+    """When single events happened, in seconds too: the message's receipt, and each edit."""
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.seconds
 
 
 def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
     """Return chart steps from a message's arrival to `delivered`, in seconds after arrival."""
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
-    steps = {
-        "received": 0.0,
+    lengths = {
         "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
         "composed": timings.composed_seconds,
         "prefill": first,
         "decode": max(0.0, timings.seconds - first),
     }
-    written = sum(steps.values())
-    last_edit = max(timings.edits, default=0.0)
-    scale = _WATERFALL_WIDTH / max(written, last_edit, delivered or 0.0, 1e-9)
-
-    def make_step(
-        step: str, at: float, seconds: float, marks: Sequence[float] = ()
-    ) -> WaterfallStep:
-        width = round(max(seconds * scale, 1.0), 2)
-        return WaterfallStep(step, seconds, round(at * scale, 2), width, marks)
-
-    placed: list[WaterfallStep] = []
-    at = 0.0
-    for step, seconds in steps.items():
-        placed.append(make_step(step, at, seconds, [0.0] if step == "received" else ()))
-        at += seconds
+    steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
+    for step, seconds in lengths.items():
+        steps.append(WaterfallStep(step, steps[-1].end, seconds))
+    written, last_edit = steps[-1].end, max(timings.edits, default=0.0)
     if timings.edits:
         begin = min(timings.edits)
-        marks = [round(one * scale, 2) for one in timings.edits]
-        placed.append(make_step("edits", begin, last_edit - begin, marks))
+        steps.append(WaterfallStep("edits", begin, last_edit - begin, timings.edits))
     if delivered is not None:
         sending_seconds = max(0.0, max(delivered, last_edit) - written)
-        placed.append(make_step("delivered", written, sending_seconds))
-    return placed
+        steps.append(WaterfallStep("delivered", written, sending_seconds))
+    return steps
 
 
-def axis_marks(steps: Sequence[WaterfallStep]) -> Sequence[tuple[float, float]]:
-    """Return up to six marks for the chart's time axis: the seconds and x position of each."""
-    longest = max(steps, key=lambda one: one.seconds)
-    if not longest.seconds:
+def axis_marks(seconds: float) -> Sequence[float]:
+    """Return up to six marks for a time axis of this length, in seconds."""
+    if not seconds:
         return []
-    seconds = _WATERFALL_WIDTH * longest.seconds / longest.width
     power = 10.0 ** math.floor(math.log10(seconds))
     step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MOST_MARKS)
-    marks = [step * at for at in range(int(seconds / step + 1e-9) + 1)]
-    return [(one, round(one / seconds * _WATERFALL_WIDTH, 2)) for one in marks]
+    return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 
 def costs_with_other_models(

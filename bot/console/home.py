@@ -25,7 +25,6 @@ _DAYS = 30
 _MAX_DAYS = 400
 _FIRST_DAY = date(2020, 1, 1)
 _MOST_GROUPS = 6
-_BAR_WIDTH = 1000
 _DAY_SECONDS = 86_400
 _STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
@@ -95,7 +94,6 @@ class HomePage(RouteGroup):
     @route("GET /home", ApiScope.READ)
     async def show(self, span: Span = "24h", by: Group = "provider") -> Page:
         activity = await self.figures(span, by)
-        most = max((one.tokens for one in activity.sums), default=0)
         day = datetime.fromtimestamp(activity.since, UTC).date()
         return Page(
             "home.html",
@@ -105,7 +103,6 @@ class HomePage(RouteGroup):
                 "by": by,
                 "activity": activity,
                 "data": asdict(replace(activity, sums=())),
-                "bars": [round(_BAR_WIDTH * one.tokens / max(1, most)) for one in activity.sums],
                 "first_day": day,
                 "state": await self.operation.state() if self.operation else None,
                 "parts": self.parts(),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
-from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall_steps
+from bot.console.answer_details import budget_segments, waterfall_steps
 from bot.console.message_view import view_message
 from tests.support.store import RECEIPT
 
@@ -23,7 +23,8 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
     assert sum(one.tokens for one in segments if one.section != "free") == tokens
     free = sum(one.tokens for one in segments if one.section == "free")
     assert free == max(0, (limit or 0) - tokens)
-    assert sum(one.width for one in segments) == pytest.approx(BAR_WIDTH, abs=0.1)
+    before = [sum(one.tokens for one in segments[:at]) for at in range(len(segments))]
+    assert [one.begin for one in segments] == before
 
 
 def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
@@ -32,15 +33,15 @@ def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
         ("decode", 3.0),
     ]
-    assert [one.x for one in steps] == [0, 0, 37.5, 50, 150]
+    assert [one.begin for one in steps] == [0, 0, 0.75, 1, 3]
     without_a_word = waterfall_steps(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
     assert [one.seconds for one in without_a_word] == [0, 0, 0, 2, 0]
 
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
     *_, edits, delivered = waterfall_steps(replace(RECEIPT, timings=timings), 10.0)
-    assert (edits.step, edits.seconds, edits.x, edits.marks) == ("edits", 1.5, 120, [120, 165])
+    assert (edits.step, edits.seconds, edits.begin, edits.marks) == ("edits", 1.5, 4, (4, 5.5))
     assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
-    assert (delivered.x, delivered.width) == (180, 120)
+    assert (delivered.begin, delivered.end) == (6, 10)
 
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
     last = waterfall_steps(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
