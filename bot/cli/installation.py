@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from bot.chat.access import COMMAND_LINE, AuditEntry
+from bot.chat.access import COMMAND_LINE
 from bot.chat.incoming import parse_address
 from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, Node, RoleHolder
 from bot.chat.outgoing import Attachment
@@ -114,8 +114,8 @@ def change_installation(
 async def log_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
-    entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before, after)
-    await AuditLog(database).record(entry)
+    audit = AuditLog(database, SystemClock())
+    await audit.record(COMMAND_LINE, action, subject, before, after)
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass
 
 import structlog
 
-from bot.chat.access import AuditEntry
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Person, Request
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -145,7 +144,7 @@ class AdminCheck:
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
             where, by = incoming.address.channel, incoming.author.id
-            await self.audit.record(AuditEntry(self.clock.now(), by, audited_as, where))
+            await self.audit.record(by, audited_as, where)
 
     async def require(
         self,

@@ -25,7 +25,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import Clock
 from bot.storage.data_kinds import PolicySection
 from bot.storage.events import EventLog, EventRow
 from bot.storage.operation import AuditLog
@@ -133,7 +132,6 @@ class AccessPage(RouteGroup):
 
     tokens: ConsoleTokens
     audit: AuditLog
-    clock: Clock
     events: EventLog
 
     @route("GET /api/v1/events", ApiScope.READ)
@@ -165,8 +163,7 @@ class AccessPage(RouteGroup):
         """Revoke an API token."""
         if not await self.tokens.revoke_api_token(name):
             raise RequestRefused(404, translatable("There is no token with this name."))
-        now = self.clock.now()
-        await self.audit.record(AuditEntry(now, request.caller.name, "revoke token", name))
+        await self.audit.record(request.caller.name, "revoke token", name)
         return {"name": name}
 
     @route("GET /api/v1/audit", ApiScope.READ)

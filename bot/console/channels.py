@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import ApiScope, AuditEntry
+from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
@@ -188,7 +188,7 @@ class ChannelPage(RouteGroup):
             await self.resolver.set_active(scope, chosen, _OPERATOR)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
-        await self._record_change(request, f"preset {action}", scope, *names)
+        await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
     @route(f"POST /api/v1{_ONE}/access", ApiScope.OPERATE)
@@ -218,7 +218,7 @@ class ChannelPage(RouteGroup):
         external_key = f"console:{secrets.token_hex(8)}"
         event = ForgetRequested(address, external_key, None, self._now(), tuple(scopes))
         await self.receive([event])
-        await self._record_change(request, "forget channel", channel)
+        await self.audit.record(request.caller.name, "forget channel", channel)
         return {"channel": channel}
 
     @route("POST /api/v1/say", ApiScope.SAY)
@@ -249,7 +249,7 @@ class ChannelPage(RouteGroup):
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
         await self.receive([message])
-        await self._record_change(request, "say", channel)
+        await self.audit.record(request.caller.name, "say", channel)
         return {"channel": channel, "key": key}
 
     @route(f"GET {_ONE}/export", ApiScope.READ)
@@ -257,7 +257,7 @@ class ChannelPage(RouteGroup):
         """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._scopes(channel)
         turns = await self.state.turns(channel)
-        await self._record_change(request, "export channel", channel)
+        await self.audit.record(request.caller.name, "export channel", channel)
         content = {
             "channel": channel,
             "scopes": list(scopes),
@@ -266,12 +266,6 @@ class ChannelPage(RouteGroup):
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return as_download(text, "application/json", 'filename="channel.json"')
-
-    async def _record_change(
-        self, request: ConsoleRequest, action: str, subject: str, before: str = "", after: str = ""
-    ) -> None:
-        who, now = request.caller.name, self.clock.now()
-        await self.audit.record(AuditEntry(now, who, action, subject, before, after))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)

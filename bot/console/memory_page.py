@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bot.chat.access import ApiScope, AuditEntry
+from bot.chat.access import ApiScope
 from bot.chat.memory import Memory, MemoryReader, MemoryState
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.errors import RequestRefused
-from bot.ports import Clock
 from bot.storage.memories import SqlMemories
 from bot.storage.operation import AuditLog
 from bot.texts.text import translatable
@@ -26,7 +25,6 @@ class MemoryPage(RouteGroup):
 
     memories: SqlMemories
     audit: AuditLog
-    clock: Clock
 
     @route("GET /api/v1/memories", ApiScope.READ)
     @route("GET /memories", ApiScope.READ, template="memories.html")
@@ -72,8 +70,7 @@ class MemoryPage(RouteGroup):
     async def _record_change(
         self, request: ConsoleRequest, number: int, action: str
     ) -> Mapping[str, int]:
-        entry = AuditEntry(self.clock.now(), request.caller.name, action, str(number))
-        await self.audit.record(entry)
+        await self.audit.record(request.caller.name, action, str(number))
         return {"number": number}
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 from aiohttp import web
 from pydantic import Field
 
-from bot.chat.access import ApiScope, AuditEntry
+from bot.chat.access import ApiScope
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import PlatformError, RequestRefused, SettingsError, TroupeError
-from bot.ports import Clock
 from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, error_text, translatable
@@ -26,7 +25,6 @@ class SetupPage(RouteGroup):
     steps: SetupSteps
     audit: AuditLog
     mask: Callable[[str], str]
-    clock: Clock
 
     @route(f"GET {SETUP_PATH}", ApiScope.OPERATE)
     async def show(self) -> Page:
@@ -94,8 +92,7 @@ class SetupPage(RouteGroup):
             overridden = await self.steps.write()
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
-        now, who = self.clock.now(), request.caller.name
-        await self.audit.record(AuditEntry(now, who, "write .env", ", ".join(names)))
+        await self.audit.record(request.caller.name, "write .env", ", ".join(names))
         return await self._show_steps(written=names, overridden=overridden)
 
 

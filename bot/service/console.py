@@ -82,7 +82,7 @@ class ConsoleContainer:
             c.history_router.preview_route,
         )
         operation = self._create_operation_page(probes)
-        memories = MemoryPage(c.memories, c.audit_log, c.clock)
+        memories = MemoryPage(c.memories, c.audit_log)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
             HomePage(c.usage_totals, operation, self._setup_state_by_part, c.clock),
@@ -128,7 +128,7 @@ class ConsoleContainer:
             ),
             memories,
             operation,
-            SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
+            SetupPage(self.setup_steps, c.audit_log, prompts.mask),
         ]
 
     async def _count_uses(self) -> Mapping[str, int]:
@@ -253,7 +253,8 @@ def make_console(
     """Return a console with these pages; after login, it shows `home` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    groups = [*pages, AccessPage(tokens, AuditLog(database), clock, EventLog(database, clock))]
+    audit, events = AuditLog(database, clock), EventLog(database, clock)
+    groups = [*pages, AccessPage(tokens, audit, events)]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)

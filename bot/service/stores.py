@@ -81,7 +81,7 @@ class StorageContainer:
         self._waiting_calls = WaitingCalls(clock)
 
         self.answer_log = AnswerLog(database)
-        self.audit_log = AuditLog(database)
+        self.audit_log = AuditLog(database, clock)
         self.budgets = Budgets(database)
         self.console_tokens = ConsoleTokens(database, clock)
         self.console_links = ConsoleLinks(self.console_tokens, clock)

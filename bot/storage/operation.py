@@ -9,7 +9,7 @@ import msgspec
 from bot.chat.access import AuditEntry
 from bot.chat.operation import AnswerPause, BackgroundWork, Node, ProcessReport, RoleHolder
 from bot.chat.session import MessageNote
-from bot.storage.database import ClockStore, Store, reading, transaction
+from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
@@ -141,11 +141,14 @@ class SqlMessageNotes(ClockStore):
         yield statement.query(key=key, person=person_id)
 
 
-class AuditLog(Store):
+class AuditLog(ClockStore):
     """Changes made in the console, on the command line, or by admins in chats."""
 
     @transaction
-    def record(self, entry: AuditEntry) -> Unit[None]:
+    def record(
+        self, who: str, action: str, subject: str, before: str = "", after: str = ""
+    ) -> Unit[None]:
+        entry = AuditEntry(self._clock.now(), who, action, subject, before, after)
         yield SQL["record_change"].query(asdict(entry))
 
     @reading

@@ -7,6 +7,7 @@ from typing import TypeVar
 from typer.testing import CliRunner
 
 from bot.cli.app import app
+from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, open_database
@@ -36,5 +37,5 @@ def use_database(action: Callable[[Database], Awaitable[T]]) -> T:
 
 def read_audit_log() -> list[tuple[str, str, str]]:
     """Return the audit entries in order: who did what to whom."""
-    entries = use_database(lambda database: AuditLog(database).newest(10))
+    entries = use_database(lambda database: AuditLog(database, SystemClock()).newest(10))
     return [(one.who, one.action, one.subject) for one in reversed(entries)]

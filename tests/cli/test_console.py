@@ -73,7 +73,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
         ("command line", "revoke token", "ci"),
         ("command line", "revoke token", "backup"),
     ]
-    [*_, added] = use_database(lambda database: AuditLog(database).newest(10))
+    [*_, added] = use_database(lambda database: AuditLog(database, SystemClock()).newest(10))
     assert added.after == "operate, read"
 
 

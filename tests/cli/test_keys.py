@@ -154,7 +154,7 @@ def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_k
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert read_setting() == "canary"
     assert b"canary" in read_stored_bytes(folder)
-    noted = use_database(lambda database: AuditLog(database).newest(10))
+    noted = use_database(lambda database: AuditLog(database, SystemClock()).newest(10))
     assert SECRET not in repr(noted)
     assert read_audit_log() == [
         ("command line", "add provider key", "groq"),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bot.chat.access import ApiScope, AuditEntry
+from bot.chat.access import ApiScope
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import AuditLog
 from tests.support.console import ConsoleUnderTest
@@ -143,14 +143,14 @@ async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnder
 async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
     reader = await console.bearer(ApiScope.READ)
     operator = await console.bearer(ApiScope.OPERATE, ApiScope.READ)
-    audit = AuditLog(console.database)
+    audit = AuditLog(console.database, console.clock)
     for who, action, subject in (
         ("token deploy-bot", "publish", "nora v2"),
         ("command line", "add token", "deploy-bot"),
         ("token operate-read", "revoke token", "deploy-bot"),
         ("token read", "log out", "session"),
     ):
-        await audit.record(AuditEntry(console.clock.now(), who, action, subject))
+        await audit.record(who, action, subject)
 
     told = []
     for headers in (reader, operator):

@@ -44,7 +44,7 @@ async def steps(
 
 @pytest.fixture
 def make_parts(steps: SetupSteps) -> MakeParts:
-    return lambda database: [SetupPage(steps, AuditLog(database), mask_secret, CLOCK)]
+    return lambda database: [SetupPage(steps, AuditLog(database, CLOCK), mask_secret)]
 
 
 async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.ClientResponse:
@@ -83,7 +83,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
     assert values["TROUPE_ADMINS"] == f"{kind}:{person}"
     assert values["OTHER"] == "1"
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
-    [entry] = await AuditLog(console.database).newest(9)
+    [entry] = await AuditLog(console.database, CLOCK).newest(9)
     assert (entry.who, entry.action) == ("session", "write .env")
     assert token not in f"{entry}"
 

@@ -41,16 +41,19 @@ async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) 
 
 
 async def test_audit_log_is_listed_newest_first(store: Store) -> None:
-    audit = AuditLog(store.database)
-    entries = [AuditEntry(float(at), "session", "set preset", "telegram:5") for at in range(3)]
-    for entry in entries:
-        await audit.record(entry)
+    clock = FakeClock()
+    audit = AuditLog(store.database, clock)
+    entries = []
+    for _ in range(3):
+        await clock.advance(1)
+        entries.append(AuditEntry(clock.now(), "session", "set preset", "telegram:5"))
+        await audit.record("session", "set preset", "telegram:5")
 
     assert list(await audit.newest(2)) == [entries[2], entries[1]]
 
 
 async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
-    audit, by, scope = AuditLog(store.database), "telegram:9", "telegram:-5"
+    audit, by, scope = AuditLog(store.database, SystemClock()), "telegram:9", "telegram:-5"
     for value in ("nora", "fox\nnora", "fox\nnora", None):
         await store.chat_settings.set(scope, "preset", value, by, audited=True)
     await store.chat_settings.set(f"{by}@{scope}", "persona", "A tall knight.", by)
@@ -65,8 +68,9 @@ async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
 
 
 async def test_audit_log_is_deleted_after_a_year_and_a_month(store: Store) -> None:
-    audit, now = AuditLog(store.database), SystemClock().now()
+    audit, now = AuditLog(store.database, SystemClock()), SystemClock().now()
     for days in (401, 399):
-        await audit.record(AuditEntry(now - days * 86_400, "session", "set preset", str(days)))
+        then = FakeClock(now - days * 86_400)
+        await AuditLog(store.database, then).record("session", "set preset", str(days))
     assert await delete_expired(store.database, SystemClock(), 14) == 1
     assert [one.subject for one in await audit.newest(9)] == ["399"]

@@ -235,12 +235,13 @@ async def test_waiting_messages_of_a_person_are_found_page_by_page(store: Store)
 
 async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> None:
     versions, settings = store.preset_versions, store.chat_settings
+    audit = AuditLog(store.database, SystemClock())
     for owner in ("discord:guild:1", "discord:guild:12"):
         await versions.save([PresetVersion(f"{owner}/Nora", "words", 1, owner=owner)])
         for described in ("a1 secret words", "b2 other words"):
             await settings.set(owner, "character Nora", described, ALICE.id, audited=True)
         await settings.set(f"{owner}0", "preset", f"nova\n{owner}/Nora\tnova", ALICE.id)
-    entries = await AuditLog(store.database).newest(9)
+    entries = await audit.newest(9)
     assert {(one.before, one.after) for one in entries} == {("", "a1"), ("a1", "b2")}
     data = PersonalData(store.database, SystemClock())
     assert await data.forget_characters("discord:guild:1") == [
@@ -251,7 +252,7 @@ async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> Non
     assert await versions.newest("discord:guild:12/Nora") is not None
     left = await settings.get_scopes(["discord:guild:1", "discord:guild:10", "discord:guild:120"])
     assert [*left] == ["discord:guild:120"]
-    assert {one.subject for one in await AuditLog(store.database).newest(9)} == {"discord:guild:12"}
+    assert {one.subject for one in await audit.newest(9)} == {"discord:guild:12"}
 
 
 async def test_persons_messages_are_exported_from_every_conversation(store: Store) -> None:

@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
 from bot.console.differences import edit_opcodes
 from bot.console.presets.form import apply_form, write_preset_json
@@ -263,8 +262,7 @@ class PresetEditing:
 
     async def log_change(self, who: str, action: str, name: str, before: str, after: str) -> None:
         removed, added = await asyncio.to_thread(changed_lines, before, after)
-        now = self.clock.now()
-        await self.audit.record(AuditEntry(now, who, action, name, removed, added))
+        await self.audit.record(who, action, name, removed, added)
 
 
 def _parameter_line(document: JsonDocument, text: str) -> int:
