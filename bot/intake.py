@@ -351,7 +351,7 @@ class InboxIntake(Intake):
         self.announce(storable)
         self.wake(list(dict.fromkeys(one.address.conversation for one in storable)))
         if self.settings is not None:
-            await _store_new_titles(self.settings, messages)
+            await _store_new_titles(self.settings, readable)
 
     async def _choose_queue(self, event: Incoming) -> Incoming:
         """Move a `/recap`, which is slow, and its author's `/stop` to a queue of its own."""
@@ -395,7 +395,7 @@ def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None
     """Remove the words of people who opted out from an event; return None if nothing is left."""
     if not opted_out:
         return event
-    if isinstance(event, ButtonPress | ReactionChange):
+    if isinstance(event, IncomingMessage | ButtonPress | ReactionChange):
         event = _remove_title_by(event, opted_out)
     match event:
         case IncomingMessage():
@@ -461,8 +461,11 @@ def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> In
 
 
 def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
-    is_theirs = event.thread_title is not None and event.thread_title.person in opted_out
-    return replace(event, thread_title=None) if is_theirs else event
+    if event.thread_title is None or event.thread_title.person not in opted_out:
+        return event
+    if isinstance(event, IncomingMessage):
+        event = replace(event, channel_title="")
+    return replace(event, thread_title=None)
 
 
 def to_storable_event(incoming: Incoming) -> Incoming:

@@ -195,7 +195,7 @@ class IncomingMessage:
     thread_title: ThreadTitle | None = None
     """The title of the thread or forum post; None: the bot opened the thread, or there is none."""
     channel_title: str = ""
-    """The names of the server and channel, or of the group; empty if private or unknown."""
+    """The names of the server, channel and thread, or of the group; empty: private or unknown."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None

@@ -1,6 +1,6 @@
 """When `receive` returns, the messages are committed and their conversations are woken."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -69,6 +69,24 @@ async def test_title_of_a_channel_is_stored_only_when_it_changes(database: Datab
         await intake.receive([said], {})
     assert settings.writes == 2
     assert await settings.get_all(["telegram:5"], TITLE_KEY) == {"telegram:5": "Square\ufffd table"}
+
+
+async def test_title_by_a_person_who_opted_out_is_not_stored(database: Database) -> None:
+    clock = SystemClock()
+    settings, inbox = RecordingSettings(database, clock), SqlInbox(database, clock)
+
+    async def find_opted_out(_: Sequence[Incoming]) -> Collection[str]:
+        return {"telegram:2"}
+
+    waker = RecordingWaker()
+    intake = InboxIntake(inbox, waker.wake, find_opted_out=find_opted_out, settings=settings)
+    in_thread = replace(
+        make_incoming(),
+        channel_title="Inn › #harbour › my plans",
+        thread_title=ThreadTitle("my plans", "telegram:2"),
+    )
+    await intake.receive([in_thread], {})
+    assert settings.writes == 0
 
 
 async def test_each_conversation_is_woken_once_its_messages_are_stored(database: Database) -> None:

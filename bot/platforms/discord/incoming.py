@@ -63,7 +63,7 @@ def to_incoming_message(
         in_thread=isinstance(message.channel, discord.Thread),
         opened_from=_own_thread_starter_id(message.channel, bot),
         thread_title=_to_thread_title(message.channel, bot),
-        channel_title=_channel_title(message),
+        channel_title=_channel_title(message.channel, message.guild),
         mentions=_list_mentions(message, bot),
         locale=str(message.guild.preferred_locale) if message.guild else None,
         is_forward=bool(forwarded and not text),
@@ -209,6 +209,7 @@ def command_to_incoming(
         attachments=_list_command_files(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
+        channel_title=_channel_title(interaction.channel, interaction.guild),
         **_read_origin_fields(interaction, context.bot_id),
     )
 
@@ -268,9 +269,16 @@ def _to_thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | No
     return None
 
 
-def _channel_title(message: discord.Message) -> str:
-    name = getattr(message.channel, "name", None)  # missing if the channel is not in the cache
-    return f"{message.guild.name} › #{name}" if message.guild is not None and name else ""
+def _channel_title(channel: object, guild: discord.Guild | None) -> str:
+    """Return the names of a server, its channel, and the thread; those that are known."""
+    name = getattr(channel, "name", "")  # missing if the channel is not in the cache
+    if guild is None or not name:
+        return ""
+    if not isinstance(channel, discord.Thread):
+        names = [guild.name, f"#{name}"]
+    else:
+        names = [guild.name, f"#{channel.parent.name}" if channel.parent else "", name]
+    return " › ".join(filter(None, names))
 
 
 def _list_scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:

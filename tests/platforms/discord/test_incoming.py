@@ -204,6 +204,19 @@ async def test_message_in_a_guild_is_not_for_the_bot_by_default(cache: CachedGui
     assert in_thread.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
+def test_title_of_a_thread_has_its_channel_and_server_also_in_commands(cache: CachedGuild) -> None:
+    channel = f"{cache.guild.name} › #{cache.guild.get_channel(CHANNEL)}"
+    for where, kind, title in ((CHANNEL, 0, channel), (THREAD, 11, f"{channel} › plans")):
+        assert cache.said("hello", where=where).channel_title == title
+        place = {"id": str(where), "type": kind, "name": "plans"}
+        called = cache.command(guild_id=str(GUILD), channel=place, permissions="0")
+        command = command_to_incoming(called, PlatformContext(), deferred=True)
+        assert command.channel_title == title
+    place = {"id": "78", "type": 0, "name": "far", "position": 0}
+    called = cache.command(guild_id="77", channel=place, permissions="0")
+    assert command_to_incoming(called, PlatformContext(), deferred=True).channel_title == "#far"
+
+
 async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
     cache: CachedGuild,
 ) -> None:
