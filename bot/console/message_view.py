@@ -49,8 +49,8 @@ class MessageView:
     """Buttons of the toolbar, with their actions and labels."""
     versions: Sequence[Button]
     """Buttons that show another version of the answer."""
-    rows: Sequence[Sequence[tuple[Button, Text | str]]]
-    """All other buttons."""
+    others: Sequence[tuple[Button, Text | str]]
+    """All other buttons, with their labels."""
     answer: StoredAnswer | None
     """The stored answer with its figures; None if this is no answer, or nothing is stored."""
 
@@ -73,8 +73,7 @@ def view_message(
     if message.author is not None and replied is not None:
         quote = f"{_author_name(replied)}: {_shorten(replied.text)}"
     html = Markup.escape(message.text) if message.author else _styled_html(message.text)
-    rows: dict[int, list[tuple[Button, Text | str]]] = {}
-    tools, versions = [], []
+    tools, versions, others = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _LABELS.get(action, button.label)
@@ -83,8 +82,7 @@ def view_message(
         elif action == ButtonAction.VERSION:
             versions.append(button)
         else:
-            rows.setdefault(button.row, []).append((button, label))
-    others = list(rows.values())
+            others.append((button, label))
     answer = _find_answer(message, answers) if is_finished(message) else None
     color = color_of(name, names)
     return MessageView(message, name, color, html, quote, tools, versions, others, answer)
