@@ -21,7 +21,8 @@ const ARE_LINES = ["first_words", "cached"];
 // A custom property is not resolved before something is drawn in it.
 const colorOf = (name) => {
   const probe = document.createElement("span");
-  probe.style.color = `var(--${name})`;
+  probe.className = name;
+  probe.style.color = `var(--${name}, var(--c))`;
   document.body.append(probe);
   const { color } = getComputedStyle(probe);
   probe.remove();
