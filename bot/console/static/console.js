@@ -6,6 +6,8 @@ const problemIn = (html) => {
   const page = parsed(html);
   return (one("main [role=alert]", page) || one("main", page) || page.body).textContent.trim().replace(/\s+/g, " ");
 };
+const csrf = one("input[name=csrf]")?.value;
+const send = (address, body, more) => fetch(address, { method: "POST", headers: { "X-CSRF-Token": csrf }, body, ...more });
 
 // Make `old` like `fresh` and keep its nodes, so that presses, focus and selections survive.
 const morph = (old, fresh) => {

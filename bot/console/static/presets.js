@@ -1,17 +1,12 @@
 // The editor of presets. Without it, a preset can be read and published, but not edited.
 const form = one("#field-form, #json-form");
-const csrf = one("input[name=csrf]").value;
 const kept = one("#kept");  // absent in the list
 const api = kept?.dataset.api;
 const publish = one("#publish");
 const SAVE_AFTER = 2000;
 const CHECK_AFTER = 250;
 
-const send = (method, address, body) => fetch(address, {
-  method,
-  body: JSON.stringify(body),
-  headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
-});
+const json = (value) => new Blob([JSON.stringify(value)], { type: "application/json" });
 const tell = (text) => { if (kept.textContent !== text) kept.textContent = text; };
 
 // --- what is written, as fields or as one text ------------------------------------------------
@@ -39,7 +34,7 @@ const showProblems = (found) => {
 let asked = 0;
 const check = async () => {
   const number = ++asked;
-  const response = await send("POST", form.dataset.check, { content: one("#json-text").value });
+  const response = await send(form.dataset.check, json({ content: one("#json-text").value }));
   if (response.ok && number === asked) showProblems((await response.json()).problems);
 };
 
@@ -51,7 +46,7 @@ const saveNow = async () => {
   if (isStored()) return;
   const [method, body] = isText ? ["PUT", { content: now.content }] : ["PATCH", { fields: now }];
   try {
-    const response = await send(method, `${api}/draft`, { ...body, revision });
+    const response = await send(`${api}/draft`, json({ ...body, revision }), { method });
     const answer = await response.json();
     if (!response.ok) { tell(answer.error); return; }
     stored = JSON.stringify(now);
@@ -76,24 +71,16 @@ if (form) {
     if (isText) { clearTimeout(checkTimer); checkTimer = setTimeout(check, CHECK_AFTER); }
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); saveAtOnce(); });
-  publish.addEventListener("submit", async (event) => {
+  const saveFirst = async (event, goOn) => {
     if (isStored()) return;
     event.preventDefault();
     await saveAtOnce();
-    if (isStored()) publish.submit();
-  });
-  document.addEventListener("click", async (event) => {
+    if (isStored()) goOn();
+  };
+  for (const other of all("form.saved-first, #publish")) other.addEventListener("submit", (event) => saveFirst(event, () => other.submit()));
+  document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href*='tab=']");
-    if (!link || isStored()) return;
-    event.preventDefault();
-    await saveAtOnce();
-    if (isStored()) location.assign(link.href);
-  });
-  for (const other of all("form.saved-first")) other.addEventListener("submit", async (event) => {
-    if (isStored()) return;
-    event.preventDefault();
-    await saveAtOnce();
-    if (isStored()) other.submit();
+    if (link) saveFirst(event, () => location.assign(link.href));
   });
   addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
 }
@@ -206,7 +193,7 @@ const showAnswers = async (asking) => {
   place.setAttribute("aria-busy", "true");
   try {
     if (form) { await saveAtOnce(); }
-    const response = await fetch(asking.action, { method: "POST", body: fields, headers: { "X-CSRF-Token": csrf } });
+    const response = await send(asking.action, fields);
     const html = await response.text();  // rendered on the server, where every text is escaped
     if (response.ok) place.innerHTML = html;
     else place.textContent = problemIn(html);
