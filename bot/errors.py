@@ -227,6 +227,11 @@ class BackendError(TroupeError):
             "I could not reach the model. Please try again in a moment."
         )
 
+    @property
+    def text(self) -> str:
+        """The text for the person, as other errors that people see have it."""
+        return self.notice
+
 
 class BackendUnavailable(BackendError):
     pass

@@ -29,14 +29,6 @@ _OPERATOR = Person("web:console", "console")
 
 
 @value_class
-class OperatorAnswer:
-    provider: str
-    generated: GeneratedAnswer
-    usage: Usage
-    charge: AnswerCharge
-
-
-@value_class
 class OperatorRequests:
     """Sends requests that do not come from a chat message."""
 
@@ -46,27 +38,27 @@ class OperatorRequests:
     log: UsageLog
     clock: Clock
 
-    async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> OperatorAnswer:
+    async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
         """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
-        made = await self._generate(preset, prompt, conversation)
-        await self.log.record(conversation, preset.name, preset.provider, made.charge, made.usage)
+        made, usage, charge = await self._generate(preset, prompt, conversation)
+        await self.log.record(conversation, preset.name, preset.provider, charge, usage)
         return made
 
     async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
         """Resend a receipt's prompt and store the answer; raises `BackendError` or `UserError`."""
-        made = await self._generate(preset, base.prompt, conversation, base.charge.server)
-        generated = made.generated
+        server = base.charge.server
+        made, usage, charge = await self._generate(preset, base.prompt, conversation, server)
         receipt = replace(
             base,
             preset=preset.name,
-            provider=made.provider,
-            answer=generated.text,
-            reason=generated.reason,
-            usage=made.usage,
-            timings=Timings(0.0, generated.first_word_seconds, generated.seconds),
-            thoughts=generated.thoughts,
-            tool_calls=generated.tool_calls,
-            charge=made.charge,
+            provider=preset.provider,
+            answer=made.text,
+            reason=made.reason,
+            usage=usage,
+            timings=Timings(0.0, made.first_word_seconds, made.seconds),
+            thoughts=made.thoughts,
+            tool_calls=made.tool_calls,
+            charge=charge,
             check="",
             is_withheld=False,
         )
@@ -74,7 +66,7 @@ class OperatorRequests:
 
     async def _generate(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
-    ) -> OperatorAnswer:
+    ) -> tuple[GeneratedAnswer, Usage, AnswerCharge]:
         backend = self.backends.get(preset.provider)
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
@@ -90,7 +82,7 @@ class OperatorRequests:
                 )
             usages = list(list_usages(made, tokens))
             charge = self.spending.record_charge(reservation, preset, usages)
-        return OperatorAnswer(preset.provider, made, usages[0], charge)
+        return made, usages[0], charge
 
     def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
         """Return a message that is charged to the operator, and to a channel and its server."""
@@ -137,7 +129,7 @@ async def try_provider(
             answer = await requests.send(preset, prompt, _CONVERSATION)
     except TimeoutError:
         raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
-    return answer.generated.text
+    return answer.text
 
 
 _NOT_STORED = translatable(

@@ -13,7 +13,7 @@ from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
-from bot.errors import BackendError, RequestRefused, UserError
+from bot.errors import BackendError, UserError
 from bot.intake import to_storable_message
 from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
@@ -85,7 +85,7 @@ class PromptPreview:
             try:
                 receipt = await self._compose_prompt(speaker, context)
             except (BackendError, UserError) as error:
-                problem = problem or explain_failure(error)
+                problem = problem or error.text
             else:
                 limit = receipt.prompt.max_output_tokens
                 return NextAnswer(characters, prompt=receipt, max_answer_tokens=limit)
@@ -106,11 +106,6 @@ def _to_considered(
         ConsideredCharacter(one.preset, names[one.preset], one.chosen, one.score, one.reasons)
         for one in candidates
     )
-
-
-def explain_failure(error: UserError | BackendError | RequestRefused) -> str:
-    """Return the text that tells users why there is no prompt or no answer."""
-    return error.notice if isinstance(error, BackendError) else error.text
 
 
 _MAX_TURNS = 400

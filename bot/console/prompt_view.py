@@ -35,6 +35,8 @@ class PieceKind(StrEnum):
     """The name of a speaker, which Troupe added before the line."""
     LOOK_ALIKE = "look-alike"
     """Typed by a person; looks like a control token or a speaker, but is plain text."""
+    KEY = "key"
+    """A key of a lorebook entry, in the text that the lorebook is tried on."""
 
 
 @value_class
@@ -133,10 +135,10 @@ class LookAlikeFinder:
             is_first = match.start() == 0 and tag == f"{speaker}:"
             ours = is_tagged and (quotes == _QUOTED if is_observed else is_first)
             marks.append((match.span(2), PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE))
-        return list(_cut_at_marks(text, sorted(marks)))
+        return list(cut_at_marks(text, sorted(marks)))
 
 
-def _cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
+def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
     at = 0
     for (begin, end), kind in marks:
         if begin < at:
@@ -176,7 +178,7 @@ def described_pieces(description: PromptDescription, receipt: Receipt) -> list[P
     In a JSON request instead of a rendered prompt, all of them count as look-alikes.
     """
     marks = _find_marks(description.text, receipt, is_rendered=description.is_rendered)
-    return list(_cut_at_marks(description.text, marks))
+    return list(cut_at_marks(description.text, marks))
 
 
 def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:

@@ -137,8 +137,7 @@ class EditHandler:
             return TurnResult(change=HistoryChange(texts))
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("edited_question_not_answered", turn=message.turn_name, reason=str(error))
-            notice = error.notice if isinstance(error, BackendError) else error.text
-            text = translatable("⚠ {problem}", problem=notice)
+            text = translatable("⚠ {problem}", problem=error.text)
             outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
                 buttons = age_button(exchange.parts[-1], incoming.locale)

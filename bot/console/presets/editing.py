@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from bot.chat.drafts import PresetDraft
+from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.differences import edit_opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
@@ -17,7 +17,7 @@ from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.importers.png import SIGNATURE
 from bot.ports import Clock
-from bot.prompting.presets.fields import preset_id
+from bot.prompting.presets.fields import name_problem, preset_id
 from bot.prompting.presets.files import (
     CheckedPreset,
     PresetProblem,
@@ -204,22 +204,27 @@ class PresetEditing:
             raise UserError(error_text(error)) from None
         return {**value, "lorebook": book}
 
-    async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
+    async def begin_draft(
+        self, name: str, content: str, source: ImportedFile | None, who: str, action: str
+    ) -> None:
         """Store a new preset's draft; raises `UserError` for an invalid name or excess length."""
-        _check_length(draft.content)
+        if problem := name_problem(name):
+            raise UserError(problem)
+        _check_length(content)
         names = [one.name for one in await self.list_presets()]
-        self.check_name(draft.name, names)
-        wanted = confusable_skeleton(draft.name.casefold())
+        self.check_name(name, names)
+        wanted = confusable_skeleton(name.casefold())
         similar = [one for one in names if confusable_skeleton(one.casefold()) == wanted]
         if similar:
             raise UserError.translatable(
                 "{name} looks like the preset {other}; choose another name.",
-                name=repr(draft.name),
+                name=repr(name),
                 other=repr(similar[0]),
             )
+        draft = PresetDraft(name, 0, 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise _name_taken_error(draft.name)
-        await self.log_change(who, action, draft.name, "", draft.content)
+            raise _name_taken_error(name)
+        await self.log_change(who, action, name, "", content)
 
     async def check(self, content: str) -> CheckedPreset:
         """Check a preset's text, and that its provider supports its parameters."""

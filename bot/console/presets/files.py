@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from bot.chat.drafts import ImportedFile, PresetDraft
+from bot.chat.drafts import ImportedFile
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.routes import as_download
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
@@ -60,8 +60,7 @@ class PresetImports:
         except (PresetError, CharacterError, TemplateError) as error:
             raise UserError(error_text(error)) from None
         source = ImportedFile(path.name, content) if kind in CHARACTER_IMPORTS else None
-        draft = PresetDraft(preset.name, 0, 1, text, self.editing.clock.now(), source)
-        await self.editing.begin_draft(draft, who, "import")
+        await self.editing.begin_draft(preset.name, text, source, who, "import")
         return preset.name, notes
 
     def _read_preset(

@@ -18,7 +18,6 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
 from bot.console.memory_page import MemoryPage
-from bot.console.operator_requests import OperatorAnswer
 from bot.console.presets.editing import (
     MAX_CONTENT_CHARS,
     EditedPreset,
@@ -41,7 +40,6 @@ from bot.console.presets.preview import (
     recorded_scene_id,
     view_lorebook,
 )
-from bot.console.prompt_preview import explain_failure
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
@@ -56,7 +54,7 @@ from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.importers.png import read_png
 from bot.prompting.fit import prompt_tokens
-from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import (
     PresetProblem,
     delete_preset_file,
@@ -68,6 +66,7 @@ from bot.prompting.presets.files import (
     write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
+from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
@@ -96,7 +95,7 @@ TriedText = Annotated[
 ]
 """The text to try the lorebook on, with plain line breaks."""
 
-Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[OperatorAnswer]]
+Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
 
 
 def preset_path(name: str) -> str:
@@ -441,12 +440,8 @@ class PresetPages(RouteGroup):
         source: ImportedFile | None,
         action: str,
     ) -> Mapping[str, str]:
-        name = str(content["name"])
-        if problem := name_problem(name):
-            raise UserError(problem)
-        text = write_preset_json(content)
-        draft = PresetDraft(name, 0, 1, text, self.editing.clock.now(), source)
-        await self.editing.begin_draft(draft, request.caller.name, action)
+        name, text = str(content["name"]), write_preset_json(content)
+        await self.editing.begin_draft(name, text, source, request.caller.name, action)
         return {"name": name}
 
     @route(f"DELETE {_API}", ApiScope.PRESETS)
@@ -550,8 +545,9 @@ class PresetPages(RouteGroup):
         for conversation in await self.previews.list_recorded(name):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
-                old, _ = await self._compose(before, scene, may_spend=may_spend)
-                new, problem = await self._compose(draft, scene, may_spend=may_spend)
+                compose = partial(self.previews.compose, scene=scene, may_spend=may_spend)
+                old, _ = await compose(before, None)
+                new, problem = await compose(draft, None)
                 trials.append(_to_trial(conversation, old, new, problem))
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
@@ -583,25 +579,16 @@ class PresetPages(RouteGroup):
             return None, draft
         return (await self.editing.check(edited.published)).preset, draft
 
-    async def _compose(
-        self, preset: Preset, scene: Scene, *, may_spend: bool
-    ) -> tuple[Receipt | None, str]:
-        """Return the prompt, or the reason why it cannot be composed."""
-        try:
-            return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
-        except (UserError, BackendError) as error:
-            return None, explain_failure(error)
-
     async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
-        receipt, problem = await self._compose(preset, scene, may_spend=True)
+        receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:
             conversation = scene.message.address.conversation
             ready = await self.previews.prepare(preset)
-            made = (await self.ask_model(ready, receipt.prompt, conversation)).generated
+            made = await self.ask_model(ready, receipt.prompt, conversation)
         except (UserError, BackendError, RequestRefused) as error:
-            return TrialAnswer(version, "", problem=explain_failure(error))
+            return TrialAnswer(version, "", problem=error.text)
         return TrialAnswer(version, made.text, made.seconds)
 
 

@@ -12,8 +12,8 @@ from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs, value_at
 from bot.console.presets.lorebook_entries import entry_form
-from bot.console.prompt_preview import DraftComposer, explain_failure
-from bot.console.prompt_view import view_prompt
+from bot.console.prompt_preview import DraftComposer
+from bot.console.prompt_view import PieceKind, cut_at_marks, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
@@ -91,12 +91,9 @@ class DraftPreviews:
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             return {"prompt": None, "problem": _MEND_FIRST}
-        try:
-            version = None if edited.draft else edited.version
-            receipt = await self.compose(preset, version, scene, may_spend=may_spend)
-        except (UserError, BackendError) as error:
-            return {"prompt": None, "problem": explain_failure(error)}
-        return {"prompt": view_prompt(receipt), "problem": ""}
+        version = None if edited.draft else edited.version
+        receipt, problem = await self.compose(preset, version, scene, may_spend=may_spend)
+        return {"prompt": receipt and view_prompt(receipt), "problem": problem}
 
     async def count_tokens(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
         """Return the token counts of the texts used in prompts, by field name.
@@ -139,10 +136,13 @@ class DraftPreviews:
 
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
-    ) -> Receipt:
-        """Compose the prompt for a scene; return it as the receipt of an answer without text."""
-        ready = await self.prepare(preset)
-        return await self.composer.compose(ready, version, scene, may_spend=may_spend)
+    ) -> tuple[Receipt | None, str]:
+        """Compose the prompt for a scene; return it in a receipt, or the reason why it fails."""
+        try:
+            ready = await self.prepare(preset)
+            return await self.composer.compose(ready, version, scene, may_spend=may_spend), ""
+        except (UserError, BackendError) as error:
+            return None, error.text
 
     async def prepare(self, preset: Preset) -> Preset:
         """Load the files of a preset, and prepare its model; raises `UserError` if that fails."""
@@ -197,12 +197,5 @@ async def view_lorebook(
     limit = preset.max_input_tokens
     budget = limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
     trial = await asyncio.to_thread(try_lorebook, book, text, budget=budget, count=counter)
-    return {**_NO_TRIAL, "trial": trial, "pieces": list(_split_at_marks(text, trial.marks))}
-
-
-def _split_at_marks(text: str, marks: Sequence[tuple[int, int]]) -> Sequence[tuple[str, bool]]:
-    pieces, at = [], 0
-    for begin, end in marks:
-        pieces += [(text[at:begin], False), (text[begin:end], True)]
-        at = end
-    return [one for one in (*pieces, (text[at:], False)) if one[0]]
+    marks = [(one, PieceKind.KEY) for one in trial.marks]
+    return {**_NO_TRIAL, "trial": trial, "pieces": list(cut_at_marks(text, marks))}

@@ -10,7 +10,6 @@ from urllib.parse import quote
 import pytest
 from markupsafe import escape
 
-from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
 from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.errors import UserError
@@ -354,6 +353,6 @@ async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
     """A card of ten megabytes would make one of forty."""
     editing, text = console.service.console.preset_editing, "x" * (MAX_CONTENT_CHARS + 1)
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
-        await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
+        await editing.begin_draft("long", text, None, "session", "import")
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editing.save_draft("nora", text, 0)
