@@ -103,7 +103,8 @@ class ConsoleLogins:
         """Return a session cookie's caller; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
-        return Caller("session", frozenset(ApiScope), csrf_token_of(session))
+        csrf_token = hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
+        return Caller("session", frozenset(ApiScope), csrf_token)
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
         """Return the caller for an `Authorization: Bearer` header; None if the token is unknown."""
@@ -130,11 +131,6 @@ class ConsoleLogins:
         register_secrets([token])
         self._set_digest = token_digest(token)
         _log.info("token_replaced", of="the console")
-
-
-def csrf_token_of(session: str) -> str:
-    """Return a session's CSRF token, an HMAC of the session."""
-    return hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
 
 
 def is_csrf_token(given: str, caller: Caller) -> bool:

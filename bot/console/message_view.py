@@ -72,7 +72,9 @@ def view_message(
     quote = ""
     if message.author is not None and replied is not None:
         quote = f"{_author_name(replied)}: {_shorten(replied.text)}"
-    html = Markup.escape(message.text) if message.author else _styled_html(message.text)
+    is_ours = message.author is None
+    styled = style_markdown(message.text) if is_ours else StyledText(message.text)
+    html = _nested_html(styled, list(styled.spans), 0, len(styled.text), has_links=is_ours)
     tools, versions, others = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
@@ -118,12 +120,6 @@ def _author_name(message: WebMessage) -> str:
 def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MAX_QUOTE_CHARS else f"{line[:_MAX_QUOTE_CHARS]} …"
-
-
-def _styled_html(source: str) -> Markup:
-    """Convert a model's Markdown to HTML, with the text escaped."""
-    styled = style_markdown(source)
-    return _nested_html(styled, list(styled.spans), 0, len(styled.text))
 
 
 def _nested_html(

@@ -104,15 +104,11 @@ class PageRenderer:
         """Return a page's HTML; `nonce` lets browsers accept the style sheets its scripts add."""
         language, faces = request.language, self.names.faces if self.names else {}
 
-        def localized(pattern: str, **values: object) -> str:
-            return translatable(pattern, **values).translate_to(language)
-
-        def localized_count(one: str, many: str, count: int, **values: object) -> str:
-            return translatable_count(one, many, count, **values).translate_to(language)
-
         frame = {
-            "_": localized,
-            "_n": localized_count,
+            "_": lambda *given, **values: translatable(*given, **values).translate_to(language),
+            "_n": lambda *given, **values: translatable_count(*given, **values).translate_to(
+                language
+            ),
             "localized": lambda text: translate(text, language),
             "stored": lambda text: translate(to_translatable(text), language),
             "to_translatable": to_translatable,
@@ -152,14 +148,10 @@ class PageRenderer:
         environment.filters.update(
             thousands="{:,}".format,
             moment=lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-            seconds=_format_seconds,
+            seconds=lambda seconds: f"{seconds:.{2 if seconds < 10 else 1}f}",
             dollars=lambda amount: format_cost(round(amount * MICROS)),
         )
         return environment
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
 
 
 def static_address(name: str) -> str:

@@ -228,8 +228,6 @@ class PlaygroundPages(RouteGroup):
         after = parse_number(given, status=422)
 
         async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
-            if not changes:
-                return (), ""
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
@@ -453,15 +451,16 @@ async def channel_events(
         while True:
             is_changed.clear()
             changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES)
-            pages, about = await render(changes)
-            for one, html in zip(changes, pages, strict=True):
-                shown = {"id": one.id, "position": one.position, "html": html, "about": about}
-                yield f"id: {one.revision}\ndata: {json.dumps(shown)}\n\n"
-                after = one.revision
             if not changes:
                 yield ": waiting\n\n"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
                         await is_changed.wait()
+                continue
+            pages, about = await render(changes)
+            for one, html in zip(changes, pages, strict=True):
+                shown = {"id": one.id, "position": one.position, "html": html, "about": about}
+                yield f"id: {one.revision}\ndata: {json.dumps(shown)}\n\n"
+                after = one.revision
     finally:
         stop_watching()
