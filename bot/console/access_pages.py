@@ -20,6 +20,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
+    Values,
     add_security_headers,
     redirect,
     route,
@@ -139,14 +140,14 @@ class AccessPage(RouteGroup):
         """List the newest webhook events, and whether each was sent."""
         return {"events": await self.events.list_recent()}
 
-    @route("GET /access", ApiScope.READ)
-    async def show(self, request: ConsoleRequest) -> Page:
+    @route("GET /access", ApiScope.READ, template="access.html")
+    async def show(self, request: ConsoleRequest) -> Values:
         """Show the audit log and, if the caller may list them, the API tokens."""
         may_list = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._newest_entries(request.caller, _PAGE_ENTRIES)
         events = await self.events.list_recent()
-        return Page("access.html", {"tokens": tokens, "entries": entries, "events": events})
+        return {"tokens": tokens, "entries": entries, "events": events}
 
     @route("GET /api/v1/tokens", ApiScope.OPERATE)
     async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:

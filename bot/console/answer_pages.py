@@ -41,6 +41,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
+    Values,
     as_download,
     redirect,
     route,
@@ -249,8 +250,8 @@ class AnswerPages(RouteGroup):
         rows = [answer_row(one, self.prompts.mask) for one in found.answers]
         return {"answers": rows, "next_before": found.next_before}
 
-    @route("GET /answers", ApiScope.READ)
-    async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page:
+    @route("GET /answers", ApiScope.READ, template="answers.html")
+    async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page | Values:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
             notes = await self.notes.newest_with_key_prefix(ERROR_NOTES, _MAX_ERRORS, since, until)
@@ -258,18 +259,15 @@ class AnswerPages(RouteGroup):
         found = await self.list_answers(query)
         given = {name: one for name, one in request.http.query.items() if one}
         older = urlencode({**given, "before": found["next_before"]})
-        return Page(
-            "answers.html",
-            {
-                "found": found,
-                "query": query,
-                "search": urlencode(given),
-                "unsorted": urlencode([one for one in given.items() if one[0] != "sort"]),
-                "older": None if found["next_before"] is None else f"/answers?{older}",
-                "is_filtered": bool(given),
-                "counts": await self._counts(),
-            },
-        )
+        return {
+            "found": found,
+            "query": query,
+            "search": urlencode(given),
+            "unsorted": urlencode([one for one in given.items() if one[0] != "sort"]),
+            "older": None if found["next_before"] is None else f"/answers?{older}",
+            "is_filtered": bool(given),
+            "counts": await self._counts(),
+        }
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
         """Return counts of the last month's answers by filter and value, up to 30 seconds old."""
@@ -342,35 +340,32 @@ class AnswerPages(RouteGroup):
         except BackendUnavailable as error:
             raise RequestRefused(409, str(error)) from None
 
-    @route("GET /answers/{number}", ApiScope.READ)
-    async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
+    @route("GET /answers/{number}", ApiScope.READ, template="answer.html")
+    async def answer_page(self, number: int, form: _PromptForm = "messages") -> Values:
         answer = await self._find(number)
         receipt = answer.receipt
         version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
         steps = waterfall_steps(receipt, await self._delivered_seconds(answer))
-        return Page(
-            "answer.html",
-            {
-                "answer": answer_row(answer),
-                "receipt": receipt,
-                "question": extract_question(receipt),
-                "feedback": await self.answers.find_feedback(number),
-                "address": parse_address(answer.conversation),
-                "form": form,
-                "segments": budget_segments(receipt),
-                "steps": steps,
-                "axis": axis_marks(max(one.end for one in steps)),
-                "parameters": used_parameters(receipt.prompt, version),
-                "before": await self.answers.find_previous(answer),
-                "beside": await self.answers.find_previous_and_next(answer),
-                "elsewhere": costs_with_other_models(receipt, self.providers),
-                "presets": sorted(self.presets),
-                "drafts": [one.name for one in await self.drafts.all()],
-                **await self._prompt_values(answer, form),
-            },
-        )
+        return {
+            "answer": answer_row(answer),
+            "receipt": receipt,
+            "question": extract_question(receipt),
+            "feedback": await self.answers.find_feedback(number),
+            "address": parse_address(answer.conversation),
+            "form": form,
+            "segments": budget_segments(receipt),
+            "steps": steps,
+            "axis": axis_marks(max(one.end for one in steps)),
+            "parameters": used_parameters(receipt.prompt, version),
+            "before": await self.answers.find_previous(answer),
+            "beside": await self.answers.find_previous_and_next(answer),
+            "elsewhere": costs_with_other_models(receipt, self.providers),
+            "presets": sorted(self.presets),
+            "drafts": [one.name for one in await self.drafts.all()],
+            **await self._prompt_values(answer, form),
+        }
 
     async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
         """Return how many seconds after the message the answer was delivered; None if unknown."""
@@ -399,16 +394,15 @@ class AnswerPages(RouteGroup):
     async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
         return redirect(f"/answers/{max(number, other)}/compare/{min(number, other)}")
 
-    @route("GET /answers/{number}/compare/{other}", ApiScope.READ)
-    async def comparison_page(self, number: int, other: int) -> Page:
+    @route("GET /answers/{number}/compare/{other}", ApiScope.READ, template="comparison.html")
+    async def comparison_page(self, number: int, other: int) -> Values:
         newer, older = await self._find(number), await self._find(other)
         prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
         parts = {
             "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
             "prompt": await asyncio.to_thread(differing_pieces, *prompts),
         }
-        values = {"older": answer_row(older), "newer": answer_row(newer), "parts": parts}
-        return Page("comparison.html", values)
+        return {"older": answer_row(older), "newer": answer_row(newer), "parts": parts}
 
     @route("POST /api/v1/answers/{number}/replay", ApiScope.OPERATE)
     async def ask_again(

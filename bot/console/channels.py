@@ -20,7 +20,14 @@ from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, as_download, route
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    RouteGroup,
+    Values,
+    as_download,
+    route,
+)
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.preset import Preset
@@ -147,19 +154,16 @@ class ChannelPage(RouteGroup):
             budgets=await self._budget_rows(scopes, active),
         )
 
-    @route(f"GET {_ONE}", ApiScope.READ)
-    async def show(self, channel: str) -> Page:
+    @route(f"GET {_ONE}", ApiScope.READ, template="channel.html")
+    async def show(self, channel: str) -> Values:
         found = await self.detail(channel)
         history_scope = SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]
-        return Page(
-            "channel.html",
-            {
-                "found": found,
-                "base": f"/channels/{quote(found.channel, safe='')}",
-                "presets": sorted(self.resolver.presets, key=str.casefold),
-                "history_scope": to_translatable(history_scope),
-            },
-        )
+        return {
+            "found": found,
+            "base": f"/channels/{quote(found.channel, safe='')}",
+            "presets": sorted(self.resolver.presets, key=str.casefold),
+            "history_scope": to_translatable(history_scope),
+        }
 
     @route(f"POST /api/v1{_ONE}/presets", ApiScope.OPERATE)
     @route(f"POST {_ONE}/presets", ApiScope.OPERATE, then=_ONE)

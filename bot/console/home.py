@@ -14,7 +14,7 @@ from pydantic import Field
 from bot.chat.access import ApiScope
 from bot.chat.usage import MICROS, UsageTotal, format_usage_table
 from bot.console.operation import OperationPage
-from bot.console.routes import NavigationItem, Page, RouteGroup, as_download, route
+from bot.console.routes import NavigationItem, RouteGroup, Values, as_download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.telemetry.logs import ERROR_NOTES
@@ -91,23 +91,20 @@ class HomePage(RouteGroup):
     """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
 
-    @route("GET /home", ApiScope.READ)
-    async def show(self, span: Span = "24h", by: Group = "provider") -> Page:
+    @route("GET /home", ApiScope.READ, template="home.html")
+    async def show(self, span: Span = "24h", by: Group = "provider") -> Values:
         activity = await self.figures(span, by)
         day = datetime.fromtimestamp(activity.since, UTC).date()
-        return Page(
-            "home.html",
-            {
-                "span": span,
-                "spans": list(_STEPS),
-                "by": by,
-                "activity": activity,
-                "data": asdict(replace(activity, sums=())),
-                "first_day": day,
-                "state": await self.operation.state() if self.operation else None,
-                "parts": self.parts(),
-            },
-        )
+        return {
+            "span": span,
+            "spans": list(_STEPS),
+            "by": by,
+            "activity": activity,
+            "data": asdict(replace(activity, sums=())),
+            "first_day": day,
+            "state": await self.operation.state() if self.operation else None,
+            "parts": self.parts(),
+        }
 
     @route("GET /api/v1/figures", ApiScope.READ)
     async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:

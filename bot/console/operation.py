@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 from bot.chat.access import ApiScope
 from bot.chat.operation import (
@@ -79,9 +78,6 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
     return ProcessReport(errors, tuple(health), tuple(loaded), count_withheld_answers())
 
 
-TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
-
-
 @dataclass(slots=True)
 class OperationPage(RouteGroup):
     navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
@@ -98,7 +94,7 @@ class OperationPage(RouteGroup):
     dead_letters: DeadLetters
     notes: SqlMessageNotes
     owner: str
-    try_provider: TryProvider
+    try_provider: Callable[[str], Awaitable[str]]
     mask: Callable[[str], str]
     clock: Clock
     _newest: OperationState | None = None

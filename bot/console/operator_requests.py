@@ -167,7 +167,15 @@ class PromptReplay:
             base = await self._compose(answer, preset)
         else:
             preset = self._preset_to_use(receipt, model_of)
-            prompt = _with_model_of(preset, receipt.prompt) if model_of else receipt.prompt
+            prompt, own = receipt.prompt, bare_prompt(preset)
+            if model_of:
+                prompt = replace(
+                    prompt,
+                    model=own.model,
+                    parameters=own.parameters,
+                    max_output_tokens=own.max_output_tokens,
+                    template=choose_template(preset),
+                )
             version = receipt.preset_version if preset.name == receipt.preset else None
             base = replace(receipt, prompt=prompt, preset_version=version)
         changed = {**base.prompt.parameters, **(parameters or {})}
@@ -195,14 +203,3 @@ class PromptReplay:
         except SettingsError as error:
             raise UserError(str(error)) from None
         return bare if stored is None else stored.model_copy(update=as_it_was)
-
-
-def _with_model_of(preset: Preset, prompt: Prompt) -> Prompt:
-    own = bare_prompt(preset)
-    return replace(
-        prompt,
-        model=own.model,
-        parameters=own.parameters,
-        max_output_tokens=own.max_output_tokens,
-        template=choose_template(preset),
-    )

@@ -33,6 +33,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
+    Values,
     add_security_headers,
     check_scope,
     parse_number,
@@ -106,7 +107,7 @@ class PlaygroundPages(RouteGroup):
         check_scope(request.caller, ApiScope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
-    @route(f"GET {_CHANNEL}", ApiScope.READ)
+    @route(f"GET {_CHANNEL}", ApiScope.READ, template="playground/channel.html")
     async def show(
         self,
         request: ConsoleRequest,
@@ -115,7 +116,7 @@ class PlaygroundPages(RouteGroup):
         edit: str = "",
         author: str = "",
         before: Annotated[int, Field(ge=1, lt=2**62)] | None = None,
-    ) -> Page:
+    ) -> Values:
         """Show a channel's newest messages, or those before a position, with its composer."""
         found = await self._find(channel)
         newest = () if before is None else (before,)
@@ -126,22 +127,19 @@ class PlaygroundPages(RouteGroup):
         header = await self._header_values(found)
         shown = (one for one in messages if one.is_shown)
         edited = known.get(edit)
-        return Page(
-            "playground/channel.html",
-            {
-                **header,
-                "channels": await self.channels.all(),
-                "conversations": await self.copies.recent_conversations(_MAX_COPIES),
-                "messages": [view_message(one, known, answers, header["names"]) for one in shown],
-                "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
-                "author": author or found.people[0].id,
-                "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
-                "replied": known.get(reply),
-                "edited": edited if edited is not None and edited.author is not None else None,
-                "key": _new_key(),
-                "commands": self._command_list(request.language),
-            },
-        )
+        return {
+            **header,
+            "channels": await self.channels.all(),
+            "conversations": await self.copies.recent_conversations(_MAX_COPIES),
+            "messages": [view_message(one, known, answers, header["names"]) for one in shown],
+            "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
+            "author": author or found.people[0].id,
+            "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
+            "replied": known.get(reply),
+            "edited": edited if edited is not None and edited.author is not None else None,
+            "key": _new_key(),
+            "commands": self._command_list(request.language),
+        }
 
     async def _channel_answers(
         self, channel: WebChannel, most: int, until: float | None = None
@@ -296,30 +294,27 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
 
-    @route(f"POST {_CHANNEL}/next", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL}/next", ApiScope.OPERATE, template="playground/next.html")
     async def show_next(
         self,
         channel: str,
         author: LongName,
         text: Annotated[str, Field(max_length=100_000)] = "",
         reply_to: ReplyTo = "",
-    ) -> Page:
+    ) -> Values:
         found = await self._find(channel)
         person = _find_person(found, author)
         written = WebMessage(_DRAFT, person, text, self._now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_incoming_message(found, written, person, replied))
         header = await self._header_values(found)
-        return Page(
-            "playground/next.html",
-            {
-                "answer": answer,
-                "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
-                "name": _answering_name(answer),
-                "color_of": partial(color_of, names=header["names"]),
-                "faces": header["faces"],
-            },
-        )
+        return {
+            "answer": answer,
+            "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
+            "name": _answering_name(answer),
+            "color_of": partial(color_of, names=header["names"]),
+            "faces": header["faces"],
+        }
 
     async def _find(self, channel_id: str) -> WebChannel:
         channel = await self.channels.get(channel_id)

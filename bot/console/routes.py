@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from aiohttp import web
@@ -18,6 +18,9 @@ from bot.value_class import value_class
 THEMES = ("system", "light", "dark")
 LANGUAGE_COOKIE = "troupe_language"
 THEME_COOKIE = "troupe_theme"
+
+Values: TypeAlias = Mapping[str, object]
+"""The values of a page's template."""
 
 R = TypeVar("R", bound=web.StreamResponse)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[object]])
@@ -142,7 +145,8 @@ class Route:
     then: str = ""
     """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
     template: str = ""
-    """The template of the page that shows the handler's answer, which is named `found` there."""
+    """The template of the page that shows the handler's answer: its values, or `found` if it is
+    an object."""
     also: ApiScope | None = None
     """Another scope that grants access."""
 
@@ -169,8 +173,9 @@ class Route:
             for name, kind in self.parameters.items()
         ]
         answer = await self.handler(*values)
-        if self.template:
-            return Page(self.template, {"found": answer})
+        if self.template and not isinstance(answer, Page | web.StreamResponse):
+            shown = answer if isinstance(answer, Mapping) else {"found": answer}
+            return Page(self.template, shown)
         return redirect(self._redirect_target(request.http, answer)) if self.then else answer
 
     def _argument(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:

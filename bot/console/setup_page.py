@@ -7,14 +7,15 @@ from aiohttp import web
 from pydantic import Field
 
 from bot.chat.access import ApiScope
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
-from bot.errors import PlatformError, RequestRefused, SettingsError, TroupeError
+from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, Values, redirect, route
+from bot.errors import BackendError, PlatformError, RequestRefused, SettingsError
 from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, error_text, translatable
 from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
+_TEMPLATE = "setup.html"
 _Short = Annotated[str, Field(max_length=300)]
 
 
@@ -26,67 +27,61 @@ class SetupPage(RouteGroup):
     audit: AuditLog
     mask: Callable[[str], str]
 
-    @route(f"GET {SETUP_PATH}", ApiScope.OPERATE)
-    async def show(self) -> Page:
+    @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE)
+    async def show(self) -> Values:
         return await self._show_steps()
 
-    async def _show_steps(self, **values: object) -> Page:
+    async def _show_steps(self, **values: object) -> Values:
         bots = self.steps.bots
-        return Page(
-            "setup.html",
-            {
-                "choices": await self.steps.choices(),
-                "bots": bots,
-                "names": _names_to_set(self.steps.variables()),
-                "services": SERVICE_TITLES,
-                "model": self.steps.model,
-                "answer": "",
-                "is_waiting": any(one.is_waiting for one in bots.values()),
-                "problem": "",
-                "problem_of": "",
-                "written": None,
-                **values,
-            },
-        )
+        return {
+            "choices": await self.steps.choices(),
+            "bots": bots,
+            "names": _names_to_set(self.steps.variables()),
+            "services": SERVICE_TITLES,
+            "model": self.steps.model,
+            "answer": "",
+            "is_waiting": any(one.is_waiting for one in bots.values()),
+            "problem": "",
+            "problem_of": "",
+            "written": None,
+            **values,
+        }
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/token", ApiScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/{{platform}}/token", ApiScope.OPERATE, template=_TEMPLATE)
     async def check_token(
         self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
-    ) -> web.Response | Page:
+    ) -> web.Response | Values:
         return await self._try_step(platform, self.steps.check_token(platform, token.strip()))
 
-    @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE)
+    @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE, template=_TEMPLATE)
     async def check_model(
         self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
-    ) -> Page:
+    ) -> web.Response | Values:
         """Ask the model a short question; if it answers, its settings can be saved."""
         choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
-        try:
-            answer = await self.steps.check_model(choice)
-        except TroupeError as error:
-            text = self.mask(str(error_text(error)))
-            return await self._show_steps(problem=text, problem_of="model")
-        return await self._show_steps(answer=self.mask(answer))
+        return await self._try_step("model", self.steps.check_model(choice))
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/admin", ApiScope.OPERATE)
-    async def ask_for_admin(self, platform: str) -> web.Response | Page:
+    @route(f"POST {SETUP_PATH}/{{platform}}/admin", ApiScope.OPERATE, template=_TEMPLATE)
+    async def ask_for_admin(self, platform: str) -> web.Response | Values:
         return await self._try_step(platform, self.steps.ask_for_admin(platform))
 
-    async def _try_step(self, platform: str, step: Awaitable[object]) -> web.Response | Page:
+    async def _try_step(self, part: str, step: Awaitable[object]) -> web.Response | Values:
         try:
-            await step
-        except PlatformError as error:
+            answer = await step
+        except (BackendError, PlatformError, SettingsError) as error:
             text = error_text(error)
             masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-            return await self._show_steps(problem=masked, problem_of=platform)
+            return await self._show_steps(problem=masked, problem_of=part)
+        if isinstance(answer, str):
+            return await self._show_steps(answer=self.mask(answer))
         return redirect(SETUP_PATH)
 
     @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, then=SETUP_PATH)
     async def forget(self, platform: str) -> None:
         await self.steps.forget(platform)
 
-    @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE)
-    async def write(self, request: ConsoleRequest) -> Page:
+    @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE)
+    async def write(self, request: ConsoleRequest) -> Values:
         names = _names_to_set(self.steps.variables())
         try:
             overridden = await self.steps.write()

@@ -5,7 +5,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from aiohttp import web
@@ -45,6 +45,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     RouteGroup,
+    Values,
     add_security_headers,
     redirect,
     route,
@@ -94,8 +95,6 @@ TriedText = Annotated[
     str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
 ]
 """The text to try the lorebook on, with plain line breaks."""
-
-Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
 
 
 def preset_path(name: str) -> str:
@@ -165,7 +164,7 @@ class PresetPages(RouteGroup):
     editing: PresetEditing
     previews: DraftPreviews
     imports: PresetImports
-    ask_model: Ask
+    ask_model: Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
     providers: Sequence[str]
     count_uses: Callable[[], Awaitable[Mapping[str, int]]]
     """Returns the number of channels, threads and servers in which each preset was chosen."""
@@ -176,12 +175,11 @@ class PresetPages(RouteGroup):
         """List presets and drafts."""
         return {"presets": await self.editing.list_presets()}
 
-    @route("GET /presets", ApiScope.READ)
-    async def list_page(self, query: EditorQuery) -> Page:
+    @route("GET /presets", ApiScope.READ, template="presets/list.html")
+    async def list_page(self, query: EditorQuery) -> Values:
         listed = await self.editing.list_presets()
         used = await self.count_uses()
-        values = {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
-        return Page("presets/list.html", values)
+        return {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
 
     @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
     async def create(
@@ -211,8 +209,8 @@ class PresetPages(RouteGroup):
         """Get a preset and its draft."""
         return await self._to_detail(await self.editing.open_preset(name))
 
-    @route(f"GET {_PAGE}", ApiScope.READ)
-    async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
+    @route(f"GET {_PAGE}", ApiScope.READ, template="presets/editor.html")
+    async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
         edited = await self.editing.open_preset(name)
         listed = await self.editing.list_presets()
@@ -226,41 +224,31 @@ class PresetPages(RouteGroup):
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
         tokens = await self.previews.count_tokens(edited, query.entry) if is_counted else {}
         may_spend = request.caller.may_spend
-        return Page(
-            "presets/editor.html",
-            {
-                **_filtered_list(listed, query.find),
-                **self._form_values(checked.value, checked.preset),
-                "edited": edited,
-                "default_name": self.editing.resolver.default.name,
-                "tab": query.tab,
-                "base": preset_path(name),
-                "problems": checked.problems,
-                "shown_name": checked.preset.character_name if checked.preset else name,
-                "lines": lines,
-                "changes": changes,
-                "against": against,
-                "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
-                "scenes": await self.previews.list_scenes(name),
-                "samples": len(SAMPLE_SCENES),
-                "scene": query.scene,
-                "view": query.view,
-                "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
-                if is_preview
-                else None,
-                "text": query.text,
-                "tried": await view_lorebook(self.editing, edited, query.text)
-                if is_lorebook
-                else None,
-                "opened": await open_entry(self.editing, checked.value, query.entry),
-                "entry": query.entry,
-                "memories": (await self.memories.find(preset=name))["memories"]
-                if is_lorebook
-                else (),
-                "tokens": tokens,
-                "limit": checked.preset and checked.preset.max_input_tokens,
-            },
-        )
+        recorded = await self.previews.list_recorded(name)
+        return {
+            **query.model_dump(),
+            **_filtered_list(listed, query.find),
+            **self._form_values(checked.value, checked.preset),
+            "edited": edited,
+            "default_name": self.editing.resolver.default.name,
+            "base": preset_path(name),
+            "problems": checked.problems,
+            "shown_name": checked.preset.character_name if checked.preset else name,
+            "lines": lines,
+            "changes": changes,
+            "against": against,
+            "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
+            "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, recorded)],
+            "samples": len(SAMPLE_SCENES),
+            "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
+            if is_preview
+            else None,
+            "tried": await view_lorebook(self.editing, edited, query.text) if is_lorebook else None,
+            "opened": await open_entry(self.editing, checked.value, query.entry),
+            "memories": (await self.memories.find(preset=name))["memories"] if is_lorebook else (),
+            "tokens": tokens,
+            "limit": checked.preset and checked.preset.max_input_tokens,
+        }
 
     def _form_values(
         self, value: Mapping[str, object] | None, preset: Preset | None

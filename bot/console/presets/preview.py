@@ -30,16 +30,15 @@ _ANSWER = ""
 
 def sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample conversation in which a preset should answer the last message."""
-    turns = [_sample_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
+    turns = []
+    for at, (speaker, text) in enumerate(SAMPLE_SCENES[name]):
+        moment = _BEGIN + timedelta(minutes=at)
+        if speaker == _ANSWER:
+            turns.append(Turn("assistant", text, None, moment, preset))
+        else:
+            person = Person(f"{_PLATFORM}:{speaker.casefold()}", speaker)
+            turns.append(Turn("user", text, person, moment, message_id=f"sample-{at}"))
     return find_newest_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
-
-
-def _sample_turn(at: int, speaker: str, text: str, preset: str) -> Turn:
-    moment = _BEGIN + timedelta(minutes=at)
-    if speaker == _ANSWER:
-        return Turn("assistant", text, None, moment, preset)
-    person = Person(f"{_PLATFORM}:{speaker.casefold()}", speaker)
-    return Turn("user", text, person, moment, message_id=f"sample-{at}")
 
 
 _TAVERN = (
@@ -74,9 +73,6 @@ class DraftPreviews:
     editing: PresetEditing
     composer: DraftComposer
     answers: AnswerLog
-
-    async def list_scenes(self, name: str) -> Sequence[str]:
-        return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.list_recorded(name))]
 
     async def list_recorded(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
