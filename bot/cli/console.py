@@ -11,7 +11,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
-from bot.console.login import API_PREFIX, make_login_link, new_token, token_digest
+from bot.console.login import API_PREFIX, ConsoleLinks, new_token, token_digest
 from bot.console.server import find_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -40,7 +40,9 @@ def url() -> None:
             " TROUPE_CONSOLE__URL to the address of a console on another machine"
         )
     clock = SystemClock()
-    print_line(_use_tokens(lambda tokens: make_login_link(tokens, clock, str(address))))
+    print_line(
+        _use_tokens(lambda tokens: ConsoleLinks(tokens, clock, str(address)).make_login_link())
+    )
 
 
 @app.command()

@@ -1,11 +1,9 @@
 """Details of an answer: its token budget, timing, parameters, and cost with other models."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import msgspec
 
 from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.answers import StoredAnswer
@@ -109,17 +107,11 @@ def costs_with_other_models(
     return [("/".join(name), format_cost(cost)) for name, cost in ordered]
 
 
-class _PresetContent(msgspec.Struct, frozen=True):
-    parameters: dict[str, Any] | None = None
-    max_output_tokens: int | None = None
-    stop_sequences: list[str] | None = None
-
-
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
     """Return name, value, and origin of a prompt's parameters (no origin without a `version`)."""
-    content = msgspec.json.decode(version.content if version else "{}", type=_PresetContent)
+    content = json.loads(version.content) if version and version.content else {}
 
     def describe_origin(value: object, given: object) -> Text | None:
         if version is None:
@@ -130,16 +122,16 @@ def used_parameters(
             return translatable("preset, version {number}", number=version.version)
         return translatable("changed for this answer; the preset says {value}", value=given)
 
-    given = content.parameters or {}
+    given = content.get("parameters") or {}
     used = [
         (name, str(value), describe_origin(value, given.get(name)))
         for name, value in prompt.parameters.items()
     ]
     longest = prompt.max_output_tokens
     if longest is not None:
-        origin = describe_origin(longest, content.max_output_tokens)
+        origin = describe_origin(longest, content.get("max_output_tokens"))
         used.append(("max_output_tokens", str(longest), origin))
-    own = content.stop_sequences or ()
+    own = content.get("stop_sequences") or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
         is_own = version is None or text in own

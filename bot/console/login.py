@@ -36,16 +36,6 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
-async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
-    """Return a link that logs in once within ten minutes.
-
-    The token is in the URL's fragment, which browsers do not send, so no log contains it.
-    """
-    token = new_token()
-    await tokens.add_login(token_digest(token), clock.now() + LOGIN_SECONDS)
-    return f"{address.rstrip('/')}/login#{token}"
-
-
 @dataclass(slots=True, eq=False)
 class ConsoleLinks:
     """Makes links to console pages while the console is served."""
@@ -56,7 +46,13 @@ class ConsoleLinks:
     """The URL at which browsers open the console; None while it is not served."""
 
     async def make_login_link(self) -> str:
-        return await make_login_link(self.tokens, self.clock, self.address or "")
+        """Return a link that logs in once within ten minutes.
+
+        The token is in the URL's fragment, which browsers do not send, so no log contains it.
+        """
+        token = new_token()
+        await self.tokens.add_login(token_digest(token), self.clock.now() + LOGIN_SECONDS)
+        return f"{(self.address or '').rstrip('/')}/login#{token}"
 
     def answer_url(self, number: int) -> str | None:
         """Return the URL of an answer's page; None if no console is served."""

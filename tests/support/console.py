@@ -24,7 +24,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages, Replay
-from bot.console.login import API_PREFIX, make_login_link, new_token, token_digest
+from bot.console.login import API_PREFIX, ConsoleLinks, new_token, token_digest
 from bot.console.routes import RouteGroup
 from bot.platforms.web import SPEC
 from bot.runtime.clock import SystemClock
@@ -59,7 +59,7 @@ class ConsoleUnderTest:
         return str(self.client.make_url("/")).rstrip("/")
 
     async def login_token(self) -> str:
-        link = await make_login_link(self.tokens, self.clock, self.origin)
+        link = await ConsoleLinks(self.tokens, self.clock, self.origin).make_login_link()
         return link.partition("#")[2]
 
     async def page(self, path: str, **headers: str) -> str:

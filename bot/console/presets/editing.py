@@ -278,18 +278,14 @@ def _parameter_line(document: JsonDocument, text: str) -> int:
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:
-    old_lines, new_lines = before.splitlines(), after.splitlines()
-    removed: list[str] = []
-    added: list[str] = []
-    for tag, old, old_end, new, new_end in edit_opcodes(old_lines, new_lines):
-        if tag != "equal":
-            removed += old_lines[old:old_end]
-            added += new_lines[new:new_end]
-    return _join_shortened(removed), _join_shortened(added)
+    old, new = before.splitlines(), after.splitlines()
+    codes = [one for one in edit_opcodes(old, new) if one[0] != "equal"]
+    removed = "\n".join(line for _, begin, end, *_ in codes for line in old[begin:end])
+    added = "\n".join(line for *_, begin, end in codes for line in new[begin:end])
+    return _shorten(removed), _shorten(added)
 
 
-def _join_shortened(lines: Sequence[str]) -> str:
-    text = "\n".join(lines)
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
 
 

@@ -41,16 +41,15 @@ def sample_scene(name: str, preset: str) -> Scene | None:
     return find_newest_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
 
-_TAVERN = (
-    ("Alice", "Is anybody still up? It is raining into my boots."),
-    (_ANSWER, "Come in, and mind the step. There is soup."),
-    ("Bob", "I was here first, but I will share the bench."),
-    ("Alice", "Thank you, Bob. What are you mending there?"),
-    (_ANSWER, "Something that stopped. It happens to things in this weather."),
-    ("小明", "我的怀表停了，你能帮我看看吗？"),
-)
 SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "tavern": _TAVERN,
+    "tavern": (
+        ("Alice", "Is anybody still up? It is raining into my boots."),
+        (_ANSWER, "Come in, and mind the step. There is soup."),
+        ("Bob", "I was here first, but I will share the bench."),
+        ("Alice", "Thank you, Bob. What are you mending there?"),
+        (_ANSWER, "Something that stopped. It happens to things in this weather."),
+        ("小明", "我的怀表停了，你能帮我看看吗？"),
+    ),
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),
 }
 """Sample scenes as (speaker, text) lines, default scene first; labels.html has the titles."""

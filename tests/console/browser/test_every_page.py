@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.console.login import make_login_link
+from bot.console.login import ConsoleLinks
 from tests.console.browser.chromium import NEEDS_CHROMIUM, skip_without_axe, text
 from tests.console.browser.conftest import Browser, has_buttons_at
 
@@ -160,7 +160,8 @@ async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> Non
     channel = await playground.read_channel()
     await channel.wait_for(partial(has_buttons_at, 6))
     container = playground.service.container
-    link = await make_login_link(container.console_tokens, container.clock, playground.address)
+    links = ConsoleLinks(container.console_tokens, container.clock, playground.address)
+    link = await links.make_login_link()
     await tab.send("Network.clearBrowserCookies")
     tab.messages.clear()
 

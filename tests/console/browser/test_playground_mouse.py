@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bot.console.login import make_login_link, token_digest
+from bot.console.login import ConsoleLinks, token_digest
 from tests.console.browser.chromium import NEEDS_CHROMIUM, count, text
 from tests.console.browser.conftest import Browser
 
@@ -137,12 +137,12 @@ async def test_end_of_the_session_is_told_and_a_new_link_leads_back(browser: Bro
     await tab.click("#ended a")
     await tab.wait_for("document.querySelector('#login') !== null")
 
-    address, clock = playground.address, container.clock
-    used = await make_login_link(container.console_tokens, clock, address)
+    links = ConsoleLinks(container.console_tokens, container.clock, playground.address)
+    used = await links.make_login_link()
     await container.console_tokens.use_login(token_digest(used.partition("#")[2]))
     await tab.open(used)
     await tab.wait_for("document.querySelector('[role=alert]') !== null")
-    fresh = await make_login_link(container.console_tokens, clock, address)
+    fresh = await links.make_login_link()
     await tab.run(f"location.assign({fresh!r})")  # the same page but for what follows the #
     await tab.wait_for("document.querySelector('#say')?.value === 'unfinished'")
     assert await tab.run("location.pathname") == playground.path
