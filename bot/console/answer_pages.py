@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlencode
@@ -13,23 +13,17 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.spec import ProviderSettings
+from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
-from bot.chat.usage import MICROS
-from bot.console.answer_details import (
-    axis_marks,
-    budget_segments,
-    costs_with_other_models,
-    find_answer,
-    masked_answer,
-    used_parameters,
-    waterfall_steps,
-)
+from bot.chat.receipt import Receipt
+from bot.chat.session import PresetVersion
+from bot.chat.usage import MICROS, format_cost
 from bot.console.differences import differing_pieces
 from bot.console.prompt_view import (
+    budget_segments,
     described_pieces,
     extract_question,
     joined_messages,
@@ -53,7 +47,7 @@ from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.telemetry.logs import ERROR_NOTES, parse_failure_notes
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 _ANSWERS_PER_PAGE = 50
@@ -64,6 +58,8 @@ _MAX_COUNTED = 100
 _COUNTS_SECONDS = 30.0
 _COUNTED_SECONDS = 30 * 86_400.0
 _MAX_NUMBER = 2**62
+_MOST_MARKS = 5
+_ANY_MODEL = "*"
 _NO_TOKENS = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
 )
@@ -296,8 +292,15 @@ class AnswerPages(RouteGroup):
         }
         return f"{json.dumps(line, ensure_ascii=False)}\n"
 
+    async def _find_unmasked(self, number: int) -> StoredAnswer:
+        found = await self.answers.find(number)
+        if found is None:
+            text = translatable("There is no such answer, or its text was deleted since.")
+            raise RequestRefused(404, text)
+        return found
+
     async def _find(self, number: int) -> StoredAnswer:
-        return masked_answer(await find_answer(self.answers, number), self.prompts.mask)
+        return masked_answer(await self._find_unmasked(number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
@@ -416,7 +419,7 @@ class AnswerPages(RouteGroup):
 
         The new answer is stored under its own number, but not added to any history.
         """
-        stored = await find_answer(self.answers, number)
+        stored = await self._find_unmasked(number)
         try:
             made = await self.replay(stored, preset, draft, parameters)
         except BackendError as error:
@@ -442,3 +445,115 @@ class AnswerPages(RouteGroup):
 
 def _shown_messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
     return [{"role": one.role, "content": one.content} for one in prompt.messages]
+
+
+def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
+    receipt = answer.receipt
+    messages = []
+    for one in receipt.prompt.messages:
+        parts = tuple(mask(each) if isinstance(each, str) else each for each in one.parts)
+        messages.append(replace(one, content=mask(one.content), parts=parts))
+    masked = replace(
+        receipt,
+        answer=mask(receipt.answer),
+        thoughts=mask(receipt.thoughts),
+        prompt=replace(receipt.prompt, messages=tuple(messages)),
+        layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
+        dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
+    )
+    return replace(answer, receipt=masked)
+
+
+@value_class
+class WaterfallStep:
+    step: str
+    """One of "received", "waited", "composed", "prefill", "decode", "edits", "delivered"."""
+    begin: float
+    """In seconds after the message's arrival."""
+    seconds: float
+    marks: Sequence[float] = ()
+    """When single events happened, in seconds too: the message's receipt, and each edit."""
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.seconds
+
+
+def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
+    """Return chart steps from a message's arrival to `delivered`, in seconds after arrival."""
+    timings = receipt.timings
+    first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
+    lengths = {
+        "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
+        "composed": timings.composed_seconds,
+        "prefill": first,
+        "decode": max(0.0, timings.seconds - first),
+    }
+    steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
+    for step, seconds in lengths.items():
+        steps.append(WaterfallStep(step, steps[-1].end, seconds))
+    written, last_edit = steps[-1].end, max(timings.edits, default=0.0)
+    if timings.edits:
+        begin = min(timings.edits)
+        steps.append(WaterfallStep("edits", begin, last_edit - begin, timings.edits))
+    if delivered is not None:
+        sending_seconds = max(0.0, max(delivered, last_edit) - written)
+        steps.append(WaterfallStep("delivered", written, sending_seconds))
+    return steps
+
+
+def axis_marks(seconds: float) -> Sequence[float]:
+    """Return up to six marks for a time axis of this length, in seconds."""
+    if not seconds:
+        return []
+    power = 10.0 ** math.floor(math.log10(seconds))
+    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MOST_MARKS)
+    return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
+
+
+def costs_with_other_models(
+    receipt: Receipt, providers: Mapping[str, ProviderSettings]
+) -> Sequence[tuple[str, str]]:
+    """Return the cost of an answer with each other priced model, cheapest first."""
+    usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
+    costs = {
+        (provider, (settings.model or model) if model == _ANY_MODEL else model): price.cost(usage)
+        for provider, settings in providers.items()
+        for model, price in settings.prices.items()
+        if price != FREE
+    }
+    costs.pop((receipt.provider, receipt.charge.model or receipt.prompt.model), None)
+    ordered = sorted(costs.items(), key=lambda item: (item[1], item[0]))
+    return [("/".join(name), format_cost(cost)) for name, cost in ordered]
+
+
+def used_parameters(
+    prompt: Prompt, version: PresetVersion | None
+) -> list[tuple[str, str, Text | None]]:
+    """Return name, value, and origin of a prompt's parameters (no origin without a `version`)."""
+    content = json.loads(version.content) if version and version.content else {}
+
+    def describe_origin(value: object, given: object) -> Text | None:
+        if version is None:
+            return None
+        if given is None:
+            return translatable("default")
+        if given == value:
+            return translatable("preset, version {number}", number=version.version)
+        return translatable("changed for this answer; the preset says {value}", value=given)
+
+    given = content.get("parameters") or {}
+    used = [
+        (name, str(value), describe_origin(value, given.get(name)))
+        for name, value in prompt.parameters.items()
+    ]
+    longest = prompt.max_output_tokens
+    if longest is not None:
+        origin = describe_origin(longest, content.get("max_output_tokens"))
+        used.append(("max_output_tokens", str(longest), origin))
+    own = content.get("stop_sequences") or ()
+    others = translatable("names of the other speakers")
+    for text in prompt.stop:
+        is_own = version is None or text in own
+        used.append(("stop", repr(text), describe_origin(text, text) if is_own else others))
+    return used

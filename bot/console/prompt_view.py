@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import PromptSpan, Receipt
-from bot.console.answer_details import budget_segments
-from bot.prompting.fit import locate_spans, prompt_tokens, tokens_by_span
+from bot.prompting.fit import locate_spans, prompt_tokens, tokens_by_section, tokens_by_span
 from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
@@ -220,6 +219,29 @@ def _escape_for_json(piece: Piece) -> Piece:
 
 def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
     return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
+
+
+@value_class
+class BudgetSegment:
+    section: str
+    """A section of the prompt, or "free" for the unused part of the budget."""
+    tokens: int
+    share: float
+    """The section's share of the prompt, from 0 to 1; 0 for the free part."""
+    begin: int
+    """How many tokens stand before it."""
+
+
+def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
+    """Return the sections of a prompt as segments of its token budget, then the unused part."""
+    used, begin = prompt_tokens(receipt), 0
+    segments: list[BudgetSegment] = []
+    for section, tokens in tokens_by_section(receipt).items():
+        segments.append(BudgetSegment(section, tokens, tokens / max(1, used), begin))
+        begin += tokens
+    if receipt.limit and receipt.limit > used:
+        segments.append(BudgetSegment("free", receipt.limit - used, 0, begin))
+    return segments
 
 
 def view_prompt(receipt: Receipt) -> Mapping[str, object]:

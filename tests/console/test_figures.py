@@ -11,8 +11,9 @@ from markupsafe import Markup
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
-from bot.console.answer_details import budget_segments, waterfall_steps
+from bot.console.answer_pages import waterfall_steps
 from bot.console.message_view import view_message
+from bot.console.prompt_view import budget_segments
 from tests.support.store import RECEIPT
 
 
