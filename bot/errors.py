@@ -59,6 +59,8 @@ ToolFailed                                                          tools.py
 
 from typing import Literal, Self, TypeAlias
 
+from typing_extensions import override
+
 from bot.texts.text import error_text, translatable
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
@@ -76,6 +78,11 @@ class TroupeError(Exception):
     def prefixed_with(self, place: object) -> Self:
         """Return a copy of the error whose text starts with a file or key, as in "file: text"."""
         return self.translatable("{file}: {problem}", file=place, problem=error_text(self))
+
+    @property
+    def text(self) -> str:
+        """The text for people; can be translated, unlike `str(error)`."""
+        return error_text(self)
 
 
 class SettingsError(TroupeError):
@@ -103,10 +110,7 @@ class RenderUnavailable(TemplateError):
 
 
 class UserError(TroupeError):
-    @property
-    def text(self) -> str:
-        """The text for the user; can be translated, unlike `str(error)`."""
-        return str(self) if not isinstance(self.args[0], str) else self.args[0]
+    pass
 
 
 class PrivateError(UserError):
@@ -125,8 +129,6 @@ class RequestRefused(TroupeError):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-        self.text = text
-        """The text for the person; can be translated, unlike `str(error)`."""
 
 
 class AlreadyNotified(TroupeError):
@@ -228,8 +230,8 @@ class BackendError(TroupeError):
         )
 
     @property
+    @override
     def text(self) -> str:
-        """The text for the person, as other errors that people see have it."""
         return self.notice
 
 

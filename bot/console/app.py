@@ -27,7 +27,7 @@ from bot.console.routes import (
     check_scope,
 )
 from bot.console.server import UNREADABLE_BODY
-from bot.errors import RequestRefused, StoreError, UserError
+from bot.errors import RequestRefused, SettingsError, StoreError, TroupeError, UserError
 from bot.settings import ConsoleSettings
 from bot.texts.text import Text, translatable, translate
 
@@ -185,7 +185,7 @@ class Console:
                 answer = await route.handle(request, given)
                 if isinstance(answer, Page) and self._renderer.names:
                     await self._renderer.names.refresh()
-            except (RequestRefused, UserError, StoreError) as error:
+            except (RequestRefused, SettingsError, StoreError, UserError) as error:
                 return self._respond_with_refusal(request, route, error)
             except web.HTTPRequestEntityTooLarge as error:
                 refusal = RequestRefused(413, error.text or "too large")
@@ -214,7 +214,7 @@ class Console:
         return add_security_headers(response, nonce)
 
     def _respond_with_refusal(
-        self, reader: ConsoleRequest, route: Route, error: RequestRefused | UserError | StoreError
+        self, reader: ConsoleRequest, route: Route, error: TroupeError
     ) -> web.Response:
         if isinstance(error, StoreError):
             error = RequestRefused(503, _DATABASE_FAILED)

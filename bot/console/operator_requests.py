@@ -11,7 +11,7 @@ from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
-from bot.errors import BackendUnavailable, SettingsError, UserError
+from bot.errors import BackendUnavailable, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.compose import bare_prompt, choose_template
 from bot.prompting.presets.preset import Preset
@@ -144,7 +144,7 @@ class PromptReplay:
     answers: AnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
     """Returns the draft of a preset, or the published version if there is none, ready to answer;
-    raises `UserError` and `RequestRefused`."""
+    raises `UserError`, `SettingsError` and `RequestRefused`."""
     composer: DraftComposer
     prepare: Callable[[Preset], Preset]
     """Prepares a preset's model, which may no longer be in use; raises `SettingsError`."""
@@ -198,8 +198,5 @@ class PromptReplay:
         stored = self.presets.get(receipt.preset)
         as_it_was = {"provider": receipt.provider, "model": receipt.prompt.model}
         bare = Preset.model_validate({"name": receipt.preset, **as_it_was})
-        try:
-            self.prepare(bare)
-        except SettingsError as error:
-            raise UserError(str(error)) from None
+        self.prepare(bare)
         return bare if stored is None else stored.model_copy(update=as_it_was)

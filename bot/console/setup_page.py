@@ -11,7 +11,7 @@ from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, Value
 from bot.errors import BackendError, PlatformError, RequestRefused, SettingsError
 from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
 from bot.storage.operation import AuditLog
-from bot.texts.text import Text, error_text, translatable
+from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
@@ -69,7 +69,7 @@ class SetupPage(RouteGroup):
         try:
             answer = await step
         except (BackendError, PlatformError, SettingsError) as error:
-            text = error_text(error)
+            text = error.text
             masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
             return await self._show_steps(problem=masked, problem_of=part)
         if isinstance(answer, str):

@@ -12,7 +12,7 @@ from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.differences import edit_opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
-from bot.errors import PresetError, RequestRefused, UserError
+from bot.errors import RequestRefused, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.importers.png import SIGNATURE
@@ -31,7 +31,7 @@ from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
 from bot.storage.operation import AuditLog
 from bot.storage.presets import PresetDrafts, PresetVersions
-from bot.texts.text import error_text, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 MAX_CONTENT_CHARS = 4_000_000
@@ -198,10 +198,7 @@ class PresetEditing:
         if not isinstance(file, str):
             return value
         preset_file = self.open_folder() / "draft.json"
-        try:
-            book = await asyncio.to_thread(read_lorebook_file, file, preset_file)
-        except PresetError as error:
-            raise UserError(error_text(error)) from None
+        book = await asyncio.to_thread(read_lorebook_file, file, preset_file)
         return {**value, "lorebook": book}
 
     async def begin_draft(
@@ -253,11 +250,8 @@ class PresetEditing:
     def load_files(self, preset: Preset) -> Preset:
         """Return a preset with its lorebook and character file loaded."""
         folder = self.open_folder()
-        try:
-            loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
-            return merge_character_file(loaded, folder)[0]
-        except PresetError as error:
-            raise UserError(error_text(error)) from None
+        loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
+        return merge_character_file(loaded, folder)[0]
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
         """Raise `UserError` if the name leads to the same file as the name of another preset."""

@@ -11,7 +11,7 @@ from aiohttp import web
 from bot.chat.drafts import ImportedFile
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.routes import as_download
-from bot.errors import CharacterError, PresetError, TemplateError, UserError
+from bot.errors import CharacterError, TemplateError, UserError
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content
@@ -22,7 +22,7 @@ from bot.media.text_decoding import decode_text
 from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import export_preset, validate_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import error_text, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
@@ -47,7 +47,7 @@ class PresetImports:
         was converted differently or lost.
 
         Raises:
-            UserError: the file cannot be imported; the text says what it is and what to do.
+            UserError, PresetError: the file cannot be imported; the text says what to do.
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
         content = file.content
@@ -56,9 +56,9 @@ class PresetImports:
             if into and kind in _ADDED_TO_PRESETS:
                 return await self._add_to_draft(into, path, content, who)
             preset, notes = await asyncio.to_thread(self._read_preset, kind, path, content, name)
-            text = await asyncio.to_thread(export_preset, preset)
-        except (PresetError, CharacterError, TemplateError) as error:
-            raise UserError(error_text(error)) from None
+        except (CharacterError, TemplateError) as error:
+            raise UserError(error.text) from None
+        text = await asyncio.to_thread(export_preset, preset)
         source = ImportedFile(path.name, content) if kind in CHARACTER_IMPORTS else None
         await self.editing.begin_draft(preset.name, text, source, who, "import")
         return preset.name, notes
@@ -154,15 +154,12 @@ async def send_preset(
 
 
 def _export(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:
-    try:
-        complete = editing.load_files(preset)
-        match form:
-            case ExportForm.JSON:
-                return export_preset(complete).encode()
-            case ExportForm.MODELFILE:
-                return modelfile_from_preset(complete).encode()
-            case _:
-                card = load_card(complete, editing.open_folder())
-                return write_card(card, _CONTAINERS[form])
-    except PresetError as error:
-        raise UserError(error_text(error)) from None
+    complete = editing.load_files(preset)
+    match form:
+        case ExportForm.JSON:
+            return export_preset(complete).encode()
+        case ExportForm.MODELFILE:
+            return modelfile_from_preset(complete).encode()
+        case _:
+            card = load_card(complete, editing.open_folder())
+            return write_card(card, _CONTAINERS[form])

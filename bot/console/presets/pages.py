@@ -68,7 +68,7 @@ from bot.prompting.presets.files import (
 )
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
-from bot.texts.text import error_text, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _API = "/api/v1/presets/{name}"
@@ -384,15 +384,12 @@ class PresetPages(RouteGroup):
     def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
         """Write the files of a preset, and return it with the files it refers to loaded."""
         folder = self.editing.open_folder()
-        try:
-            live = load_preset_lorebook(preset, find_preset_file(folder, preset))
-            if draft.source is not None:
-                write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder)[0]
-            self.editing.prepare(live)
-            write_preset(folder, preset)
-        except SettingsError as error:
-            raise UserError(error_text(error)) from None
+        live = load_preset_lorebook(preset, find_preset_file(folder, preset))
+        if draft.source is not None:
+            write_whole_file(card_file(folder, preset), draft.source.content)
+        live = merge_character_file(live, folder)[0]
+        self.editing.prepare(live)
+        write_preset(folder, preset)
         return live
 
     @route(f"POST {_API}/rollback", ApiScope.PRESETS)
@@ -446,10 +443,7 @@ class PresetPages(RouteGroup):
             )
         preset = editing.resolver.presets.get(name)
         if preset is not None:
-            try:
-                await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
-            except PresetError as error:
-                raise UserError(error_text(error)) from None
+            await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
             await editing.versions.save([PresetVersion(name, "", 1)])
             editing.resolver.remove(name)
             await editing.announce([name])
@@ -575,7 +569,7 @@ class PresetPages(RouteGroup):
             conversation = scene.message.address.conversation
             ready = await self.previews.prepare(preset)
             made = await self.ask_model(ready, receipt.prompt, conversation)
-        except (UserError, BackendError, RequestRefused) as error:
+        except (UserError, BackendError, RequestRefused, SettingsError) as error:
             return TrialAnswer(version, "", problem=error.text)
         return TrialAnswer(version, made.text, made.seconds)
 

@@ -19,7 +19,7 @@ from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
-from bot.texts.text import error_text, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
@@ -107,7 +107,7 @@ class DraftPreviews:
             texts |= await self._entry_texts(checked.value, entry)
             preset = await self.prepare(checked.preset)
             counts = await self.composer.count_tokens(preset, list(texts.values()))
-        except (UserError, BackendError):
+        except (UserError, BackendError, SettingsError):
             return {}  # the preview tells why
         return dict(zip(texts, counts, strict=True))
 
@@ -136,16 +136,12 @@ class DraftPreviews:
         try:
             ready = await self.prepare(preset)
             return await self.composer.compose(ready, version, scene, may_spend=may_spend), ""
-        except (UserError, BackendError) as error:
+        except (UserError, BackendError, SettingsError) as error:
             return None, error.text
 
     async def prepare(self, preset: Preset) -> Preset:
-        """Load the files of a preset, and prepare its model; raises `UserError` if that fails."""
-        complete = await asyncio.to_thread(self.editing.load_files, preset)
-        try:
-            return self.editing.prepare(complete)
-        except SettingsError as error:
-            raise UserError(error_text(error)) from None
+        """Load the files of a preset, and prepare its model; raises `SettingsError`."""
+        return self.editing.prepare(await asyncio.to_thread(self.editing.load_files, preset))
 
     async def find_prepared(self, name: str) -> Preset:
         """Return the prepared draft of a preset or, if there is none, the published version."""
@@ -165,7 +161,7 @@ async def open_entry(
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
         book = (await editing.with_lorebook(value)).get("lorebook")
-    except UserError as error:
+    except (UserError, SettingsError) as error:
         return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
     named = file if isinstance(file, str) else ""
@@ -181,7 +177,7 @@ async def view_lorebook(
         return _NO_TRIAL
     try:
         complete = await asyncio.to_thread(editing.load_files, preset)
-    except UserError as error:
+    except (UserError, SettingsError) as error:
         return {**_NO_TRIAL, "problem": error.text}
     book = complete.parsed_lorebook
     if book is None:
