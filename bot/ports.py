@@ -4,6 +4,7 @@ Each has contract tests in tests/contracts/, which run for every implementation.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Request
@@ -498,6 +499,9 @@ class RateLimits(Protocol):
 class Clock(Protocol):
     def now(self) -> float:
         """Return the time in Unix seconds."""
+
+    def utc_now(self) -> datetime:
+        return datetime.fromtimestamp(self.now(), UTC)
 
     def monotonic(self) -> float:
         """Return seconds that never decrease, for measuring durations."""

@@ -10,7 +10,7 @@ import re
 import zoneinfo
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
 from typing import Final
 
@@ -354,7 +354,7 @@ def time_tool(clock: Clock) -> Tool:
             zone = UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             raise ToolFailed("there is no such time zone; use a name such as Asia/Tokyo") from None
-        now = datetime.fromtimestamp(clock.now(), UTC).astimezone(zone)
+        now = clock.utc_now().astimezone(zone)
         return now.strftime("%A, %Y-%m-%d %H:%M:%S %Z")
 
     return _text_tool(

@@ -391,7 +391,7 @@ def export(
 
     async def read(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
-        at = datetime.fromtimestamp(clock.now(), UTC)
+        at = clock.utc_now()
         exported = await export_messages(PersonalData(database, clock), person, at)
         if any(exported[1:]):
             await log_change(database, "export person", person)

@@ -5,7 +5,6 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -220,7 +219,7 @@ class ChannelPage(RouteGroup):
         """Ask the channel's worker to delete all of its messages."""
         scopes, address = await self._scopes(channel), parse_address(channel)
         external_key = f"console:{secrets.token_hex(8)}"
-        event = ForgetRequested(address, external_key, None, self._now(), tuple(scopes))
+        event = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
         await self.receive([event])
         await self.audit.record(request.caller.name, "forget channel", channel)
         return {"channel": channel}
@@ -251,7 +250,7 @@ class ChannelPage(RouteGroup):
         scopes, address = await self._scopes(channel, is_known=is_served), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
-        message = SayRequested(address, external_key, text, self._now(), tuple(scopes))
+        message = SayRequested(address, external_key, text, self.clock.utc_now(), tuple(scopes))
         await self.receive([message])
         await self.audit.record(request.caller.name, "say", channel)
         return {"channel": channel, "key": key}
@@ -265,14 +264,11 @@ class ChannelPage(RouteGroup):
         content = {
             "channel": channel,
             "scopes": list(scopes),
-            "exported_at": self._now().isoformat(),
+            "exported_at": self.clock.utc_now().isoformat(),
             "messages": [_export_turn(session, turn) for session, turn in turns],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return as_download(text, "application/json", 'filename="channel.json"')
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.now(), UTC)
 
     async def _scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""

@@ -144,7 +144,7 @@ class HomePage(RouteGroup):
         )
 
     def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
-        today = datetime.fromtimestamp(self.clock.now(), UTC).date()
+        today = self.clock.utc_now().date()
         last = max(_FIRST_DAY, min(until or today, today))
         first = min(since or last - timedelta(days=_DAYS - 1), last)
         return max(first, last - timedelta(days=_MAX_DAYS)), last

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from bot.chat.answers import StoredAnswer
 from bot.chat.incoming import IncomingMessage, Person, parse_address
@@ -93,7 +92,7 @@ class OperatorRequests:
             message_id=None,
             author=_OPERATOR,
             text="",
-            at=datetime.fromtimestamp(self.clock.now(), UTC),
+            at=self.clock.utc_now(),
             wake=None,
             scopes=(address.channel, *([server] if server else ())),
             is_private=server is None,

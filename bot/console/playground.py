@@ -9,7 +9,6 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
@@ -258,7 +257,7 @@ class PlaygroundPages(RouteGroup):
         """Send a message as a person; a repeated request with the same key sends nothing."""
         found = await self._find(channel)
         person = _find_person(found, author)
-        message = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
+        message = WebMessage(key, person, "", self.clock.utc_now(), reply_to=reply_to or None)
         await self.channels.add(found.id, [_with_text(message, text)])
         return _redirect_to(found, person)
 
@@ -266,7 +265,7 @@ class PlaygroundPages(RouteGroup):
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
         found = await self._find_own_message(channel, message)
         if text != found.text:
-            edited = replace(found, edited_at=self._now())
+            edited = replace(found, edited_at=self.clock.utc_now())
             await self.channels.replace(channel, _with_text(edited, text))
 
     @route(f"POST {_MESSAGE}/delete", ApiScope.OPERATE, then=_CHANNEL)
@@ -288,9 +287,8 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         person = _find_person(found, author or found.people[0].id)
         values = () if value is None else (value,)
-        pressed = WebMessage(
-            key or _new_key(), person, "", self._now(), reply_to=message, press=data, values=values
-        )
+        key, now = key or _new_key(), self.clock.utc_now()
+        pressed = WebMessage(key, person, "", now, reply_to=message, press=data, values=values)
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
 
@@ -304,7 +302,7 @@ class PlaygroundPages(RouteGroup):
     ) -> Values:
         found = await self._find(channel)
         person = _find_person(found, author)
-        written = WebMessage(_DRAFT, person, text, self._now())
+        written = WebMessage(_DRAFT, person, text, self.clock.utc_now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_incoming_message(found, written, person, replied))
         header = await self._header_values(found)
@@ -331,7 +329,7 @@ class PlaygroundPages(RouteGroup):
 
     def _make_channel(self, name: str, look: str, request: ConsoleRequest) -> WebChannel:
         owner = web_person(login_name())
-        now, language = self._now(), request.language
+        now, language = self.clock.utc_now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
     def _require_known_look(self, look: str) -> str:
@@ -352,9 +350,6 @@ class PlaygroundPages(RouteGroup):
             }
             for text, spec in _list_full_names(self.commands)
         ]
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.now(), UTC)
 
 
 def _copy_to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from bot.chat.command import Command
 from bot.chat.drafts import Scene, find_newest_scene
@@ -59,7 +58,7 @@ class PromptPreview:
         active = await self.resolver.resolve(message.scopes)
         claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
         recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
-        now = datetime.fromtimestamp(self.clock.now(), UTC)
+        now = self.clock.utc_now()
         dice = self.dice or random.Random(message.text).random  # noqa: S311
         decision = decide(message, active, recent.turns, dice=dice, now=now)
         match decision:

@@ -5,7 +5,6 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from typing_extensions import override
 
@@ -176,7 +175,7 @@ class WebSurface(Surface):
             message.nonce,
             None,
             content.text,
-            datetime.fromtimestamp(self._clock.now(), UTC),
+            self._clock.utc_now(),
             face=content.face,
             buttons=content.buttons,
             menus=content.menus,
@@ -292,5 +291,5 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         return refusal is not None
 
     def _create_note(self, about: str | None, text: str) -> WebMessage:
-        now = datetime.fromtimestamp(self._context.clock.now(), UTC)
+        now = self._context.clock.utc_now()
         return WebMessage(f"{about}:note", None, text, now, is_note=True)

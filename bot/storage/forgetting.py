@@ -268,6 +268,6 @@ async def request_deletion(
 
     `changed` lists scopes with deleted settings, so that the workers drop them from their caches.
     """
-    name, at = f"operator:{secrets.token_hex(6)}", datetime.fromtimestamp(clock.now(), UTC)
+    name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
     requests = create_forget_requests(keys, name, person, at, changed)
     await SqlInbox(database, clock).receive(requests, {})

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import structlog
 
@@ -283,16 +282,13 @@ class AnswerPipeline:
             context.turns,
             [*context.session.turns, *context.turns],
             dice=self.dice,
-            now=self._now(),
+            now=self.clock.utc_now(),
         )
         return context.active.pick([one.preset for one in candidates if one.chosen])
 
     def _assistant_turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
         name, version = speaker.preset.name, speaker.version
-        return Turn("assistant", text, None, self._now(), name, version, sent_as=sent_as)
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.now(), UTC)
+        return Turn("assistant", text, None, self.clock.utc_now(), name, version, sent_as=sent_as)
 
 
 def _is_mostly_non_latin(text: str) -> bool:

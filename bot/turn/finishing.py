@@ -4,7 +4,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeAlias
 
 import structlog
@@ -89,7 +89,7 @@ class TurnStages:
     dice: Dice = random.random
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.now(), UTC)
+        return self.clock.utc_now()
 
     def find_speaker(
         self, turn: Turn, address: Address, active: ActiveCharacters

@@ -5,7 +5,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -181,7 +181,7 @@ class Spending:
                 if dollars is not None
             }
         owners = {**asking, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
-        today = datetime.fromtimestamp(self.clock.now(), UTC).date().isoformat()
+        today = self.clock.utc_now().date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
             BudgetCap(kind, period, owner, begins[period], limit)
@@ -205,7 +205,7 @@ class Spending:
 
     def describe_used_up(self, cap: BudgetCap) -> Text:
         """Return a text saying which budget is used up and when it is renewed."""
-        now = datetime.fromtimestamp(self.clock.now(), UTC)
+        now = self.clock.utc_now()
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         renewed = midnight + timedelta(days=1)
         if cap.period is Period.MONTH:
