@@ -16,9 +16,10 @@ from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
 from bot.chat.rate import Rate
-from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope, Turn
+from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope
 from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
+from bot.console.operator_requests import OPERATOR
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
@@ -43,8 +44,6 @@ _SAID_PER_MINUTE = 60
 _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200
 _MAX_CHANNELS = 500
-_OPERATOR = "web:console"
-"""Stored as the person who chose a preset; only the audit log names the actual caller."""
 _ONE = "/channels/{channel}"
 _CHANNEL = r"^\w+(?:@\w+)?:[^\s#\x00]+$"
 _RULE = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
@@ -183,12 +182,12 @@ class ChannelPage(RouteGroup):
         wider = scopes[scopes.index(scope) :]
         before = await self.resolver.resolve(wider)
         if action == "reset":
-            await self.resolver.reset(scope, _OPERATOR)
+            await self.resolver.reset(scope, OPERATOR.id)
         else:
             found = self.resolver.find(preset)
             changes = {"add": before.with_added, "remove": before.with_removed}
             chosen = changes[action](found) if action in changes else [found]
-            await self.resolver.set_active(scope, chosen, _OPERATOR)
+            await self.resolver.set_active(scope, chosen, OPERATOR.id)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
@@ -265,7 +264,18 @@ class ChannelPage(RouteGroup):
             "channel": channel,
             "scopes": list(scopes),
             "exported_at": self.clock.utc_now().isoformat(),
-            "messages": [_export_turn(session, turn) for session, turn in turns],
+            "messages": [
+                {
+                    "session": session,
+                    "at": one.at.isoformat(),
+                    "role": one.role,
+                    "person": one.speaker.id if one.speaker else None,
+                    "name": one.speaker.name if one.speaker else None,
+                    "preset": one.preset,
+                    "text": one.text,
+                }
+                for session, one in turns
+            ],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return as_download(text, "application/json", 'filename="channel.json"')
@@ -318,16 +328,4 @@ def _scope_row(at: int, scopes: Sequence[str], chosen: StoredChatSetting | None)
         "presets": [one.partition("\t")[0] for one in chosen.value.splitlines()] if chosen else [],
         "by": chosen.by if chosen else "",
         "at": chosen.at if chosen else None,
-    }
-
-
-def _export_turn(session: int, turn: Turn) -> dict[str, object]:
-    return {
-        "session": session,
-        "at": turn.at.isoformat(),
-        "role": turn.role,
-        "person": turn.speaker.id if turn.speaker else None,
-        "name": turn.speaker.name if turn.speaker else None,
-        "preset": turn.preset,
-        "text": turn.text,
     }

@@ -94,14 +94,13 @@ class HomePage(RouteGroup):
     @route("GET /home", ApiScope.READ, template="home.html")
     async def show(self, span: Span = "24h", by: Group = "provider") -> Values:
         activity = await self.figures(span, by)
-        day = datetime.fromtimestamp(activity.since, UTC).date()
         return {
             "span": span,
             "spans": list(_STEPS),
             "by": by,
             "activity": activity,
             "data": asdict(replace(activity, sums=())),
-            "first_day": day,
+            "first_day": datetime.fromtimestamp(activity.since, UTC).date(),
             "state": await self.operation.state() if self.operation else None,
             "parts": self.parts(),
         }

@@ -71,7 +71,9 @@ def view_message(
     replied = known.get(message.reply_to or "")
     quote = ""
     if message.author is not None and replied is not None:
-        quote = f"{_author_name(replied)}: {_shorten(replied.text)}"
+        line = " ".join(replied.text.split())
+        rest = " …" if len(line) > _MAX_QUOTE_CHARS else ""
+        quote = f"{_author_name(replied)}: {line[:_MAX_QUOTE_CHARS]}{rest}"
     is_ours = message.author is None
     styled = style_markdown(message.text) if is_ours else StyledText(message.text)
     html = _nested_html(styled, list(styled.spans), 0, len(styled.text), has_links=is_ours)
@@ -115,11 +117,6 @@ def color_of(name: str, names: Sequence[str] = ()) -> int:
 def _author_name(message: WebMessage) -> str:
     speaker = message.author or message.face
     return speaker.name if speaker is not None else _BOT_NAME
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_QUOTE_CHARS else f"{line[:_MAX_QUOTE_CHARS]} …"
 
 
 def _nested_html(

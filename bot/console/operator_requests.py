@@ -23,8 +23,9 @@ from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, list_usages
 from bot.value_class import value_class
 
-_OPERATOR = Person("web:console", "console")
-"""The person whose budget is charged, besides those of the channel, server and preset."""
+OPERATOR = Person("web:console", "console")
+"""The person whose budget is charged, besides those of the channel, server and preset, and who
+chooses presets; only the audit log names the actual caller."""
 
 
 @value_class
@@ -69,7 +70,7 @@ class OperatorRequests:
         backend = self.backends.get(preset.provider)
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
-        prompt = replace(prompt, asked_by=_OPERATOR.id)
+        prompt = replace(prompt, asked_by=OPERATOR.id)
         tokens = await backend.count_tokens(prompt)
         message = self._operator_message(conversation, server)
         async with self.spending.reserve_cost(preset, message, prompt, tokens) as reservation:
@@ -90,7 +91,7 @@ class OperatorRequests:
             address=address,
             external_key="operator",
             message_id=None,
-            author=_OPERATOR,
+            author=OPERATOR,
             text="",
             at=self.clock.utc_now(),
             wake=None,

@@ -25,6 +25,7 @@ from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.console.message_view import color_of, is_finished, view_message
+from bot.console.operator_requests import OPERATOR
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
 from bot.console.routes import (
@@ -70,7 +71,6 @@ _WRITE_SECONDS = 20.0  # then a reader is gone
 _STREAM_SECONDS = 300.0  # then the page connects again
 _CHECK_SECONDS = 5.0  # between checks of the session
 _DRAFT = "draft"
-_OPERATOR = "web:console"
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
@@ -191,7 +191,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(channel.id, copied)
         used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
         if used:
-            await self.resolver.set_active(channel.address.lane, used, _OPERATOR)
+            await self.resolver.set_active(channel.address.lane, used, OPERATOR.id)
         return _redirect_to(channel)
 
     @route(f"POST {_CHANNEL}/delete", ApiScope.OPERATE, then=_PATH)
@@ -305,11 +305,12 @@ class PlaygroundPages(RouteGroup):
         written = WebMessage(_DRAFT, person, text, self.clock.utc_now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_incoming_message(found, written, person, replied))
-        header = await self._header_values(found)
+        header, prompt = await self._header_values(found), answer.prompt
+        names = {one.preset: one.name for one in answer.characters}
         return {
             "answer": answer,
-            "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
-            "name": _answering_name(answer),
+            "prompt": prompt and view_prompt(prompt),
+            "name": prompt and names.get(prompt.preset, prompt.preset),
             "color_of": partial(color_of, names=header["names"]),
             "faces": header["faces"],
         }
@@ -377,11 +378,6 @@ def _list_full_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, Com
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:
             yield f"/{spec.name}", spec
-
-
-def _answering_name(answer: NextAnswer) -> str:
-    chosen = answer.prompt.preset if answer.prompt is not None else ""
-    return next((one.name for one in answer.characters if one.preset == chosen), chosen)
 
 
 def _find_person(channel: WebChannel, person_id: str) -> Person:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.differences import edit_opcodes
 from bot.console.presets.form import apply_form, write_preset_json
-from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
+from bot.console.presets.lorebook_entries import PREFIX, apply_entry_forms
 from bot.errors import RequestRefused, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
@@ -172,7 +172,7 @@ class PresetEditing:
         """Save a form in the draft; raises `RequestRefused` if that changed since `revision`."""
         edited = await self.open_preset(name)
         value = await self.parse_json(edited)
-        if has_entry_fields(fields):
+        if any(name.startswith(PREFIX) for name in fields):
             value = await self.with_lorebook(value)
         changed = apply_entry_forms(apply_form(value, fields), fields)
         content = edited.content if changed == value else write_preset_json(changed)

@@ -91,10 +91,6 @@ def entry_form(book: object, number: int) -> EntryForm | None:
     return EntryForm(number, title, fields)
 
 
-def has_entry_fields(fields: Mapping[str, str]) -> bool:
-    return any(name.startswith(PREFIX) for name in fields)
-
-
 def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
     """Return a preset's JSON with a form's values for its lorebook entries.
 
