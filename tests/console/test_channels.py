@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
@@ -135,6 +136,20 @@ async def test_rules_of_access_are_set_and_deleted(playground: Playground) -> No
     await playground.send(f"{path}/access", scope=key, rule="off", action="reset")
     found = json.loads((await read(playground, f"/api/v1{path}"))[1])
     assert [one["rule"] for one in found["access"]] == ["person telegram:7"]
+
+
+async def test_blocking_without_naming_anybody_does_not_switch_the_bot_off(
+    playground: Playground,
+) -> None:
+    key = key_of(playground)
+    path = f"/channels/{quote(key, safe='')}"
+    _, page = await read(playground, path)
+    typed, switch_off = re.findall(r'<input ([^>]*name="rule"[^>]*)>', page)
+    assert ("value" in typed, "required" in typed) == (False, True)
+    assert 'type="hidden"' in switch_off
+    status, _ = await playground.send(f"{path}/access", scope=key, rule="", action="block")
+    assert status == 422
+    assert json.loads((await read(playground, f"/api/v1{path}"))[1])["access"] == []
 
 
 async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Playground) -> None:
