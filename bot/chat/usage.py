@@ -85,6 +85,8 @@ class UsageRow:
 
 def format_cost(micros: int) -> str:
     """Format an amount in US dollars; small amounts get more digits."""
+    if 0 < micros < MICROS // 10_000:
+        return "<$0.0001"
     digits = 2 if micros >= MICROS or micros % (MICROS // 100) == 0 else 4
     return f"${micros / MICROS:.{digits}f}"
 

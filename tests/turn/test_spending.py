@@ -121,7 +121,14 @@ async def test_thread_counts_for_its_parent_and_its_group(database: Database) ->
 
 
 @pytest.mark.parametrize(
-    ("micros", "text"), [(0, "$0.00"), (410, "$0.0004"), (50_000, "$0.05"), (12_345_678, "$12.35")]
+    ("micros", "text"),
+    [
+        (0, "$0.00"),
+        (40, "<$0.0001"),
+        (410, "$0.0004"),
+        (50_000, "$0.05"),
+        (12_345_678, "$12.35"),
+    ],
 )
 def test_amounts_are_formatted_with_significant_digits(micros: int, text: str) -> None:
     assert format_cost(micros) == text
