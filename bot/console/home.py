@@ -66,7 +66,7 @@ class Activity:
     """The start of the period, in Unix seconds."""
     step_seconds: float
     sums: Sequence[UsageSum]
-    """The totals of each group, most tokens first."""
+    """The totals of each group, most expensive first, then most tokens."""
     answers: Sequence[Sequence[int]]
     """Counts per step: a list for each of the first six groups, then one for all other groups."""
     tokens: Sequence[Sequence[int]]
@@ -186,14 +186,14 @@ def _start_of_day(day: date) -> datetime:
 
 
 def usage_sums(rows: _Rows) -> list[UsageSum]:
-    """Return the totals of each group's rows, groups with the most tokens first."""
+    """Return the totals of each group's rows, most expensive groups first, then most tokens."""
     ordered = sorted(rows, key=lambda row: row[1])
     sums = []
     for name, of in groupby(ordered, key=lambda row: row[1]):
         one = _add_totals([total for *_, total in of])
         tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
         sums.append(UsageSum(name, one.answers, *tokens, one.cost / MICROS, one.unpriced))
-    return sorted(sums, key=lambda one: one.tokens, reverse=True)
+    return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 
 def _add_totals(totals: Sequence[UsageTotal]) -> UsageTotal:

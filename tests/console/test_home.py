@@ -64,7 +64,8 @@ def test_sums_are_sorted_and_complete() -> None:
     total = UsageTotal(2, 100, 40, 10, 5_000, 1)
     rows = [(0, "small", total), (3, "large", replace(total, answers=9)), (5, "large", total)]
 
-    large, small = usage_sums(rows)
+    cheap = replace(total, prompt_tokens=9_000, cost=1)
+    large, small, _ = usage_sums([(0, "cheap", cheap), *rows])
 
     assert [(one.name, one.answers) for one in (large, small)] == [("large", 11), ("small", 2)]
     assert (large.prompt_tokens, large.cost, large.answers_without_cost) == (200, 0.01, 2)
