@@ -43,8 +43,8 @@ const draw = (place) => {
   const isLine = ARE_LINES.includes(place.dataset.chart);
   const series = CHARTS[place.dataset.chart]().filter(({ values, group }) => group !== undefined || values.some((value) => value));
   // Bars stand on each other: each is drawn as high as it and those before, the highest first.
-  const stacked = series.map(({ values, isError }, at) => (isLine || isError ? values
-    : values.map((_, time) => series.slice(0, at + 1).reduce((sum, each) => sum + (each.isError ? 0 : each.values[time]), 0))));
+  const stacked = series.map(({ values }, at) => (isLine ? values
+    : values.map((_, time) => series.slice(0, at + 1).reduce((sum, each) => sum + each.values[time], 0))));
   const order = series.map((_, at) => at).reverse();
   const axis = { stroke: colorOf("dim"), grid: { stroke: colorOf("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const bars = { paths: uPlot.paths.bars({ size: [0.7, 40] }), points: { show: false } };
@@ -88,7 +88,7 @@ const draw = (place) => {
     const { idx, top } = chart.cursor;
     if (idx == null) return;
     const value = chart.posToVal(top, "y");  // the part of the bar that was clicked
-    const at = isLine ? -1 : stacked.findIndex((values, each) => !series[each].isError && value <= values[idx]);
+    const at = isLine ? -1 : stacked.findIndex((values) => value <= values[idx]);
     openAnswers(times[idx], times[idx] + step, series[at]);
   });
   new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 190 })).observe(place);
