@@ -109,7 +109,7 @@ def format_usage_table(rows: Sequence[UsageRow]) -> str:
 
 def _to_cells(row: UsageRow) -> list[object]:
     total = row.total
-    is_known = total.unpriced < total.answers
+    is_known = total.cost or total.unpriced < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
     tokens = (total.prompt_tokens, total.cached_tokens, total.output_tokens)
     cost = f"{total.cost / MICROS:.6f}" if is_known else ""

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
+from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.usage import AnswerCharge, UsageTotal
 from bot.console.channels import ChannelsPage
@@ -13,7 +14,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.reports import ServiceState
-from bot.storage.usage import UsageTotals
+from bot.storage.usage import UsageLog, UsageTotals
 from bot.telemetry.logs import RecentEvents, create_failure_note
 from tests.support.console import ConsoleUnderTest, MakeParts, store_answers
 from tests.support.store import RECEIPT
@@ -47,6 +48,21 @@ async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> N
     assert "&amp;channel=telegram%3A5" in page
     assert '<span class="place" title="telegram:5">' in page
     assert "$0.0025" in page
+
+
+async def test_cost_of_requests_without_an_answer_is_shown_without_a_link(
+    console: ConsoleUnderTest,
+) -> None:
+    log, charge = UsageLog(console.database, CLOCK), AnswerCharge("web:console", None, "gpt", 1_500)
+    await log.record("telegram:5", "nora", "local", charge, Usage(10, 0, 1))
+    await console.log_in()
+
+    table = await console.page("/usage.csv")
+    page = await console.page("/home?by=person")
+
+    assert table.endswith(",web:console,telegram:5,,nora,local,gpt,0,10,0,1,0.001500,0\n")
+    assert '<td class="r">$0.0015</td>' in page
+    assert "person=web%3Aconsole" not in page
 
 
 async def test_days_are_bounded_and_wrong_ones_refused(console: ConsoleUnderTest) -> None:
