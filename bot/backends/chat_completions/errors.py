@@ -302,7 +302,8 @@ def timeout_error(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
     """Return the error for exceeding the timeout in the setting `part`; it is not retried."""
-    remedy = f"raise {endpoint.setting_name(part)} to wait longer"
+    name = endpoint.setting_name(part)
+    remedy = f"use another provider or `fallbacks`, or raise {name} to wait longer"
     message = f"{endpoint} sent {what} within {seconds:g} s; {remedy}"
     return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)
 

@@ -222,6 +222,7 @@ async def test_first_token_timeout_is_not_retried(
 
     assert isinstance(answer.error, BackendUnavailable)
     assert "TROUPE_PROVIDERS__ACME__FIRST_TOKEN_SECONDS" in str(answer.error)
+    assert "use another provider or `fallbacks`" in str(answer.error)
     assert len(service.log) == 1
     assert await service.ended() == "hung up"
 
