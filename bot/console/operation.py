@@ -21,6 +21,7 @@ from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, route
 from bot.console.server import Probe, run_probes
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import Backend, Clock, RateLimits
+from bot.prompting.presets.preset import Preset
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.operation import NodeRegistry, PauseStore, SqlMessageNotes
 from bot.storage.reports import ServiceState
@@ -94,7 +95,8 @@ class OperationPage(RouteGroup):
     dead_letters: DeadLetters
     notes: SqlMessageNotes
     owner: str
-    try_provider: Callable[[str], Awaitable[str]]
+    find_trial_preset: Callable[[str], Preset]
+    try_preset: Callable[[Preset], Awaitable[str]]
     mask: Callable[[str], str]
     clock: Clock
     _newest: OperationState | None = None
@@ -126,16 +128,23 @@ class OperationPage(RouteGroup):
     @route(f"POST /api/v1{_TRIAL}", ApiScope.OPERATE)
     @route(f"POST {_TRIAL}", ApiScope.OPERATE, template="operation_trial.html")
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
-        """Test a provider with one short request."""
+        """Test a provider with one short request to the model of its first preset."""
         if all(one["name"] != provider for one in self.providers):
             raise RequestRefused(404, translatable("There is no such provider."))
+        preset = self.find_trial_preset(provider)
         try:
-            answer, works = await self.try_provider(provider), True
+            answer, works = await self.try_preset(preset), True
         except BackendError as error:
             answer, works = str(error), False
         except UserError as error:
             answer, works = translate(error.text, request.language), False
-        return {"provider": provider, "works": works, "answer": self.mask(answer)}
+        return {
+            "provider": provider,
+            "model": preset.model,
+            "preset": preset.name,
+            "works": works,
+            "answer": self.mask(answer),
+        }
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()

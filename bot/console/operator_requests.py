@@ -110,13 +110,16 @@ _MAX_OUTPUT_TOKENS = 32
 _MAX_SECONDS = 60.0
 
 
-async def try_provider(
-    requests: OperatorRequests, presets: Mapping[str, Preset], provider: str
-) -> str:
-    """Send one short request with a provider's first preset; return the answer."""
+def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
+    """Return the preset with which a provider is tried, its first."""
     preset = next((one for one in presets.values() if one.provider == provider), None)
     if preset is None:
         raise UserError(translatable("No preset uses this provider."))
+    return preset
+
+
+async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
+    """Send one short request with a preset's model; return the answer."""
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
         model=bare_prompt(preset).model,

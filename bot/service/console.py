@@ -17,7 +17,12 @@ from bot.console.login import ConsoleLogins
 from bot.console.memory_page import MemoryPage
 from bot.console.openapi import ApiDescription
 from bot.console.operation import OperationPage
-from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
+from bot.console.operator_requests import (
+    OperatorRequests,
+    PromptReplay,
+    find_trial_preset,
+    try_preset,
+)
 from bot.console.pages import DisplayNames
 from bot.console.playground import PlaygroundPages
 from bot.console.presets.editing import PresetEditing
@@ -210,7 +215,8 @@ class ConsoleContainer:
             c.dead_letters,
             c.message_notes,
             c.owner,
-            partial(try_provider, self._operator_requests, c.resolver.presets),
+            partial(find_trial_preset, c.resolver.presets),
+            partial(try_preset, self._operator_requests),
             c.exact_prompts.mask,
             c.clock,
         )

@@ -13,6 +13,7 @@ from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import short_error_id
 from bot.console.operation import OperationPage, process_report
 from bot.errors import BackendUnavailable
+from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.dead_letters import DeadLetters
@@ -55,10 +56,10 @@ class Parts:
     rate_limits: InProcessRateLimits = field(default_factory=lambda: InProcessRateLimits(CLOCK))
     answers: dict[str, str] = field(default_factory=dict)
 
-    async def try_provider(self, name: str) -> str:
-        if name not in self.answers:
+    async def try_preset(self, preset: Preset) -> str:
+        if preset.provider not in self.answers:
             raise BackendUnavailable("refused, with the key sk-canary")
-        return self.answers[name]
+        return self.answers[preset.provider]
 
     def log(self, level: str, event: str, turn: str = TURN, **details: object) -> None:
         at = "2026-11-22T20:00:00.123456Z"
@@ -80,6 +81,10 @@ async def fails() -> str | None:
     return "not connected <b>"
 
 
+def find_preset(provider: str) -> Preset:
+    return Preset(name="nora", provider=provider, model="tiny")
+
+
 @pytest.fixture
 def make_parts(parts: Parts) -> MakeParts:
     return lambda database: [
@@ -96,7 +101,8 @@ def make_parts(parts: Parts) -> MakeParts:
             DeadLetters(database, CLOCK),
             SqlMessageNotes(database, CLOCK),
             "",
-            parts.try_provider,
+            find_preset,
+            parts.try_preset,
             mask_secret,
             CLOCK,
         )
@@ -168,6 +174,8 @@ async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts:
     works = await (await try_provider("remote")).text()
 
     assert "does not work" in failed
+    assert "Model tiny, of the preset nora" in failed
+    assert "Model tiny, of the preset nora" in works
     assert "refused, with the key ***" in failed
     assert "Hello &lt;i&gt;" in works
     assert (await try_provider("nobody")).status == 404

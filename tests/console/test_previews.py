@@ -21,7 +21,8 @@ from bot.chat.usage import BudgetKind, Period
 from bot.console.operator_requests import (
     OperatorRequests,
     PromptReplay,
-    try_provider,
+    find_trial_preset,
+    try_preset,
 )
 from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
@@ -398,11 +399,11 @@ async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Dat
     setup = Setup(database)
     model = FakeBackend(["Hello!"])
     requests = make_replay(setup, database, model).requests
-    trial = partial(try_provider, requests, {"nils": NILS})
+    find = partial(find_trial_preset, {"nils": NILS})
 
-    assert await trial("q") == "Hello!"
+    assert await try_preset(requests, find("q")) == "Hello!"
 
     [prompt] = model.prompts
     assert (prompt.model, prompt.max_output_tokens) == ("tiny", 32)
     with pytest.raises(UserError, match="No preset uses this provider"):
-        await trial("p")
+        find("p")
