@@ -35,8 +35,14 @@ axe.run(document, {
   found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) =>
     `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`))
 """
-# What is wider than the window, beside what scrolls on its own.
-_OVERFLOW = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+# What is larger than the window, beside what scrolls on its own; only the log-in page is long.
+_OVERFLOW = (
+    "(({scrollWidth, clientWidth, scrollHeight, clientHeight}) =>"
+    " Math.max(scrollWidth - clientWidth, document.querySelector('.app')"
+    " ? scrollHeight - clientHeight : 0))(document.scrollingElement)"
+)
+_TITLE_LINES = "Math.round((document.querySelector('h1')?.clientHeight ?? 0) / 24)"
+_MOST_TITLE_LINES = 3
 
 
 def count(selector: str) -> str:
@@ -224,7 +230,9 @@ class Tab:
         """Return what is wrong with the page as it is shown, and forget what its console said."""
         found = await self.axe_findings()
         if (overflow := await self.overflow()) > 0:
-            found.append(f"{overflow} px too wide")
+            found.append(f"{overflow} px larger than the window")
+        if (lines := int(await self.run(_TITLE_LINES))) > _MOST_TITLE_LINES:
+            found.append(f"a title of {lines} lines")
         found += self.messages
         self.messages.clear()
         return found
