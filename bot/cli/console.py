@@ -91,7 +91,7 @@ def add_token(
     )
     if not is_new:
         raise UserError(
-            f"there is a token {name!r} already; `troupe console token revoke {name}` deletes it"
+            f"the token {name!r} already exists; `troupe console token revoke {name}` deletes it"
         )
     print_line(token)
 

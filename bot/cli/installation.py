@@ -276,7 +276,7 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
         return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE)
 
     if not change_installation(begin, "pause answering", scope, topic=PAUSES_TOPIC):
-        raise UserError(f"{scope} is paused already; `troupe resume` ends the pause")
+        raise UserError(f"{scope} is already paused; `troupe resume` ends the pause")
     print_line(f"paused: {scope}; takes effect within 2 seconds in every process")
 
 

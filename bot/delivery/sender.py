@@ -71,10 +71,12 @@ _MAX_ROWS_REMEMBERED = 1000
 _PART_UNDELIVERED = translatable(
     "⚠ A part of my answer could not be delivered. The log contains the reason."
 )
-_FILES_FORBIDDEN = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
+_FILES_FORBIDDEN = translatable(
+    "⚠ I cannot send a file here, because I may not attach files in this chat."
+)
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
 _PART_HIDDEN = translatable(
-    "⚠ A part of my answer belongs here, but this chat does not let me show it."
+    "⚠ I cannot show a part of my answer, because this chat does not allow it."
 )
 _BLOCKED_BY_MODERATION = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please rephrase your"

@@ -94,8 +94,8 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
         is_bomb = size > max(_MAX_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
         if leads_out or is_bomb or path in sizes:
             raise PresetError.translatable(
-                "{path} is a path out of the archive, is there twice, or is a zip bomb; do not"
-                " trust this file",
+                "{path} leads out of the archive, occurs twice, or is a zip bomb; do not trust"
+                " this file",
                 path=repr(path[:80]),
             )
         sizes[path] = size

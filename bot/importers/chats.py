@@ -157,7 +157,7 @@ def _make_chat(
     """Clean names and texts, and drop empty messages; raise `UserError` if the chat is invalid."""
     said = [one for one in lines if one is not None and one.text.strip()]
     if not said:
-        raise UserError(translatable("Nobody says anything in this file."))
+        raise UserError(translatable("This file contains no messages."))
     if len(said) > MAX_CHAT_LINES or any(len(one.text) > MAX_LINE_CHARS for one in said):
         raise UserError.translatable(
             "A chat may have up to {lines} messages of up to {characters} characters.",

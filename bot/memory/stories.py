@@ -104,7 +104,7 @@ class StoryRetriever:
         vector = self._cached_vectors.pop(query, None)
         if vector is None:
             if self.embedder.is_metered and not may_spend:
-                raise EmbeddingError("no embedding service is asked for a preview")
+                raise EmbeddingError("a preview does not use a paid embedding service")
             vector = await self.embedder.embed_query(query)
         self._cached_vectors[query] = vector
         return vector

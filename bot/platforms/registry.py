@@ -26,7 +26,7 @@ def register(spec: PlatformSpec) -> None:
     if not isinstance(spec, PlatformSpec):
         raise SettingsError("not a PlatformSpec")
     if spec.settings and any(one.is_required() for one in spec.settings.model_fields.values()):
-        raise SettingsError("not each of its settings has a default")
+        raise SettingsError("some of its settings have no default")
     if spec.kind in _SPECS:
         raise SettingsError(f"the platform {spec.kind!r} is already registered")
     _SPECS[spec.kind] = spec

@@ -200,7 +200,7 @@ class Character:
         self._lines.append(TranscriptLine(speaker, response))
 
     def chat(self, user: str, text: str) -> str | None:
-        """Return the answer of `llm` (None: there is none); a failure leaves the history alone."""
+        """Return `llm`'s answer, or None without `llm`; a failure does not change the history."""
         messages = self.get_message(user, text)
         if self.llm is None:
             return None
@@ -208,7 +208,7 @@ class Character:
         return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Return the answer of `llm_async` (None: there is none); calls are answered in order."""
+        """Return `llm_async`'s answer, or None without it; calls are answered in order."""
         async with self._chat_lock:
             # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)

@@ -167,7 +167,7 @@ class Characters:
         self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED)
 
     def set_reader(self, read: ReadNewest) -> None:
-        """Set the function that reads stored characters; without it, there are none."""
+        """Set the function that reads stored characters; without it, no characters are found."""
         self._read = read
 
     async def descriptions(self, owner: str) -> dict[str, str]:

@@ -242,7 +242,7 @@ def to_store_error(error: BaseException) -> StoreError:
 
 def to_dict(rows: Rows) -> dict[Any, Any]:
     """Return rows of two columns as a dictionary."""
-    return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
+    return {key: value for key, value in rows}  # noqa: C416 -- rows are not tuples
 
 
 def encode_sources(sources: Collection[str]) -> str:

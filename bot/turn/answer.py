@@ -52,8 +52,8 @@ _MEMORY_NOTICE = translatable(
     " /settings me off ends it."
 )
 _SAMPLE_MODEL_NOTICE = translatable(
-    "⚠ That is beyond the small model that comes with Troupe. Whoever runs this bot can set up a"
-    " better one: `troupe init`."
+    "⚠ The small model that comes with Troupe cannot do that well. Whoever runs this bot can set"
+    " up a better one: `troupe init`."
 )
 
 

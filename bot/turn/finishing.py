@@ -41,7 +41,7 @@ _SECRET_REMOVED = translatable(
     " but others here can read it: delete the message and replace the secret."
 )
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
-_ANSWER_REFUSED = translatable("⚠ This chat refuses my answers; /settings why shows why (admins).")
+_ANSWER_REFUSED = translatable("⚠ This chat refuses my answers. Admins can see why: /settings why.")
 _SENT_PRIVATELY = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 PAUSED = translatable(
@@ -297,8 +297,8 @@ class QuestionAnswerer:
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.uncovered_count and not group.message.refused:
             waiting = translatable_count(
-                "⏳ 1 more message came meanwhile. I will answer it next.",
-                "⏳ {count} more messages came meanwhile. I will answer them next.",
+                "⏳ 1 more message has arrived. I will answer it next.",
+                "⏳ {count} more messages have arrived. I will answer them next.",
                 gathering.uncovered_count,
             )
             result = await finisher.add_notice_if_due(asked.incoming, result, waiting)

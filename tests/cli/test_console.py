@@ -60,7 +60,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     console("token", "revoke", "ci")
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
         console("token", "add", "other", "--scope", "read,oparate")
-    with pytest.raises(UserError, match="there is a token 'backup' already"):
+    with pytest.raises(UserError, match="the token 'backup' already exists"):
         console("token", "add", "backup", "--scope", "read")
     assert console("token", "revoke", "backup") == "revoked backup"
     assert console("token", "list") == ""

@@ -116,7 +116,7 @@ async def _kill_again(database: Database) -> None:
 def test_pause_and_resume_are_announced_and_audited() -> None:
     use_database(do_nothing)
     assert run("pause") == ["paused: all; takes effect within 2 seconds in every process"]
-    with pytest.raises(UserError, match="all is paused already; `troupe resume` ends the pause"):
+    with pytest.raises(UserError, match="all is already paused; `troupe resume` ends the pause"):
         run("pause")
     run("pause", "--channel", "telegram:-100")
     assert run("resume") == ["resumed: all; still paused: telegram:-100"]

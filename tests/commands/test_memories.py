@@ -429,8 +429,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no chat": (b'{"a": 1}', "This is not a chat"),
     "a list": (b"[1, 2]", "This is not a chat"),
     "empty": (b"", "This is not a chat"),
-    "nobody speaks": (CHAT.encode().split(b"\n")[0], "Nobody says anything"),
-    "wrong types": (b'{"user_name":1,"mes":["x"]}\n{"mes":5}', "Nobody says anything"),
+    "nobody speaks": (CHAT.encode().split(b"\n")[0], "This file contains no messages"),
+    "wrong types": (b'{"user_name":1,"mes":["x"]}\n{"mes":5}', "This file contains no messages"),
     "deep": (b'{"a":' * 200 + b"1" + b"}" * 200, "nested deeper"),
     "many messages": (CHAT.encode().split(b"\n")[1].join([b"\n"] * 5_002), "A chat may have up to"),
     "long message": (

@@ -15,7 +15,7 @@ from tests.support.service_process import Service, preset_json
 
 pytestmark = ON_THE_WIRES
 
-NOTE = "⚠ For the admins here: another model answers in place of tester's own"
+NOTE = "⚠ For the admins here: the model of tester failed, so another model answers"
 
 
 @dataclass

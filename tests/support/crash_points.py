@@ -187,12 +187,12 @@ def acknowledge_first() -> None:
 def _answer_edits_anew() -> None:
     """Build a fault: an edited question counts as a new one."""
 
-    async def handle(
+    async def apply_edit(
         _: EditHandler, _group: MessageGroup, edited: MessageEdit
     ) -> TurnResult | IncomingMessage:
         return edited.said
 
-    EditHandler.handle = handle  # type: ignore[assignment] # on purpose
+    EditHandler.apply_edit = apply_edit  # type: ignore[assignment] # on purpose
 
 
 def _ignore_changes() -> None:

@@ -16,7 +16,7 @@ from tests.support.transcripts import (
 
 _, *CASES = (CHECKOUT / "tests/support/transcripts.txt").read_text("utf-8").splitlines()
 STEP = re.compile(r"(?:in (\w+) )?(ask|answer|say)(?: (\w+)(?::(\d+))?(?: was (\w+))?|.*)")
-WAITING = "⏳ 23 more messages came meanwhile. I will answer them next."
+WAITING = "⏳ 23 more messages have arrived. I will answer them next."
 
 
 def post(step: str) -> PostedMessage:

@@ -19,7 +19,7 @@ ANSWER_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
 _REFUSED_PRESSES = (BUTTON_GONE, MOVED_ON, NOT_YOURS)
 """Why nothing follows from a press, told in a message; it is no part of an answer."""
-_MORE_WAITING = re.compile(r"⏳ (1 more message|\d+ more messages) came meanwhile\. .*")
+_MORE_WAITING = re.compile(r"⏳ (1 more message has|\d+ more messages have) arrived\. .*")
 """Told once with an answer to many questions: how many are left to the next one."""
 _EXAMPLES = 5
 

@@ -169,7 +169,7 @@ async def test_answer_covers_a_limited_number_of_messages_and_counts_the_rest(
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend(["one"], [go_on, "two"], ["three"]), at_most=3)
     await setup.receive(*[asked(number) for number in range(1, 9)])
-    waiting = "⏳ 5 more messages came meanwhile. I will answer them next."
+    waiting = "⏳ 5 more messages have arrived. I will answer them next."
     async with running_worker(setup) as worker:
         # The notice is dropped if an answer waits behind it.
         await pass_time_until(setup, lambda: waiting in setup.texts)

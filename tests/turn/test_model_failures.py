@@ -42,7 +42,7 @@ async def test_channel_is_told_of_a_fallback_once_in_six_hours(database: Databas
     setup = Setup(database, backend=away, fallback=other, preset=FALLBACK, clock=clock)
     await setup.say("hello", "hello again")
     note = (
-        "⚠ For the admins here: another model answers in place of nora's own, which failed:"
+        "⚠ For the admins here: the model of nora failed, so another model answers:"
         " “The key is wrong.” More: /settings why"
     )
     assert setup.texts == ["Hi.", note, "Hi."]

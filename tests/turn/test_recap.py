@@ -192,7 +192,7 @@ async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
     spent = await totals.person_total(ALICE.id, datetime.fromtimestamp(0, UTC))
     assert (spent.cost, spent.prompt_tokens, spent.answers) == (2000, 1000, 0)
     assert await group.recap() == (
-        "⚠ Your budget of $0.0045 is used up today. It is renewed at 2023-11-15 00:00 UTC."
+        "⚠ Your budget of $0.0045 for today is used up. It is renewed at 2023-11-15 00:00 UTC."
     )
     assert "A recap." in await group.recap("1h", CAROL)
 

@@ -57,7 +57,7 @@ async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> No
     await setup.say("hello", "again")
     assert setup.texts == [
         "Hi.",
-        "⚠ Your budget of $0.0041 is used up today. It is renewed at 2023-11-15 00:00 UTC.",
+        "⚠ Your budget of $0.0041 for today is used up. It is renewed at 2023-11-15 00:00 UTC.",
     ]
     assert len(setup.backend.prompts) == 1
     assert setup.backend.prompts[0].max_output_tokens == 400  # what is reserved is enough
@@ -75,7 +75,7 @@ async def test_preset_may_have_a_budget_of_its_own(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], preset={"budget": {"month": 0.0041}})
     await setup.say("hello", "again")
     assert setup.texts[1] == (
-        "⚠ This preset's budget of $0.0041 is used up this month. It is renewed at 2023-12-01"
+        "⚠ This preset's budget of $0.0041 for this month is used up. It is renewed at 2023-12-01"
         " 00:00 UTC."
     )
 
@@ -197,7 +197,7 @@ async def test_nothing_stays_reserved_if_nobody_can_pay(database: Database) -> N
     spent = await answer_burst(setup, ALICE, BOB)
     assert spent == {ALICE.id: 6_000, BOB.id: 6_000, "telegram:5": 0}
     [told] = setup.texts
-    assert "Your budget of $0.0060 is used up today" in told
+    assert "Your budget of $0.0060 for today is used up" in told
 
 
 async def test_person_over_their_rate_limit_does_not_delay_others(database: Database) -> None:

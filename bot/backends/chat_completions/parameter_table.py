@@ -85,7 +85,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
 
 
 def parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters to send: those that are set and that not only Troupe uses."""
+    """Return the parameters to send, omitting unset ones and those that only Troupe uses."""
     return {
         name: value
         for name, value in parameters.items()

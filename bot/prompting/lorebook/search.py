@@ -24,7 +24,7 @@ _TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
 KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
-_FAILED_PROBABILITY = StoredPattern(marked("its probability of {percent} % failed"))
+_FAILED_PROBABILITY = StoredPattern(marked("it was not drawn, with its probability of {percent} %"))
 _GROUP_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 

@@ -49,8 +49,8 @@ class OperatorNotices:
     ) -> Text | None:
         """Tell operators that a fallback model answers, or return a note for the chat if due."""
         note = translatable(
-            "⚠ For the admins here: another model answers in place of {preset}'s own, which"
-            " failed: “{reason}” More: /settings why",
+            "⚠ For the admins here: the model of {preset} failed, so another model answers:"
+            " “{reason}” More: /settings why",
             preset=preset.name,
             reason=failure.notice,
         )

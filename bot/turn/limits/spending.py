@@ -211,7 +211,7 @@ class Spending:
         if cap.period is Period.MONTH:
             renewed = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
         return translatable(
-            "{whose} of {amount} is used up {when}. It is renewed at {time} UTC.",
+            "{whose} of {amount} for {when} is used up. It is renewed at {time} UTC.",
             whose=_BUDGET_NAMES[cap.kind],
             amount=format_cost(cap.limit),
             when=_PERIOD_NAMES[cap.period],

@@ -153,8 +153,8 @@ HOSTILE = {
         "it unpacks to more than 50 MiB",
     ),
     "many files": (zipped(*((f"a{n}", b"") for n in range(20_001))), "or 20000 files"),
-    "a path upwards": (zipped(("../../card.json", CARD)), "is a path out of the archive"),
-    "a path of Windows": (zipped(("C:\\card.json", CARD)), "is a path out of the archive"),
+    "a path upwards": (zipped(("../../card.json", CARD)), "leads out of the archive"),
+    "a path of Windows": (zipped(("C:\\card.json", CARD)), "leads out of the archive"),
     "a damaged zip": (CARD_FILES["singer.charx"][:-30], "the archive cannot be unpacked"),
 }
 
