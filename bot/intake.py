@@ -71,7 +71,7 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield each event once per history; the block stores them before others are routed."""
+        """Yield each event once per history; store them in the block, before others are routed."""
         if any(isinstance(event, ReactionChange) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]

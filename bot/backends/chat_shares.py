@@ -11,7 +11,7 @@ _DROPPED_AT_ONCE = 2  # idle chats to drop whenever a slot is taken, oldest firs
 _BUSY_FACTOR = 1.5  # a chat that took more than this times the average is busy
 _LAST_SLOTS = 2
 MIN_SHARED_SLOTS = 4
-"""The number of slots from which chats share them; below, one chat may hold all."""
+"""The number of slots from which chats must share them; of fewer, one chat may hold all."""
 
 
 @dataclass(slots=True)

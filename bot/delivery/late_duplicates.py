@@ -114,7 +114,7 @@ class LateDuplicates:
     async def _search_exclusively(
         self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Delete duplicates while nothing else is sent to the chat; return False to try again."""
+        """Delete duplicates while nothing else is sent to the chat; return whether that is done."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = repeated.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS

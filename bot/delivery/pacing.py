@@ -49,7 +49,7 @@ class DeliverySettings(BaseModel, extra="forbid"):
 
 
 _MAX_CHECKS = 32
-"""The maximum number of calls that check the rate limit at once: one claim of a worker pool."""
+"""The maximum number of calls that check the limit at once; a worker pool claims as many rows."""
 _MIN_HOLD_SECONDS = 0.05
 _MAX_HOLD_SECONDS = 1.0
 _SECONDS_BETWEEN_ADMISSIONS = 5.0

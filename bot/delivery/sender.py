@@ -56,7 +56,7 @@ from bot.texts.text import supported_language, translatable, translate, translat
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""The longest time that `deliver_lane` waits for the next row of a lane; it returns otherwise."""
+"""The longest time that `deliver_lane` waits for a lane's next row; for a later row, it returns."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _EXTRA_SEARCH_SECONDS = 5.0
@@ -133,7 +133,7 @@ class SentRows:
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Announce a row's message id to the other processes; None if it will never be sent."""
+    """Tell other processes a row's message id, or None if the row will never be sent."""
     signals.publish(SENT_ROWS, [f"{row_id}:{external_id or ''}"])
 
 

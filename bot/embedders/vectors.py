@@ -11,7 +11,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The maximum number of tokens per text: small models' limit, and half a second on one core."""
+"""The maximum tokens per text: small models accept no more, and need 0.5 s for it on one core."""
 
 _BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens

@@ -124,7 +124,7 @@ class _Token(NamedTuple):
 
     @property
     def field_names(self) -> Sequence[str]:
-        """The field names in `.Function.Name`, also after a variable or a parenthesis."""
+        """The names in a token such as `.Function.Name`, `$x.Name`, or `).Name`."""
         chained = self.kind in {"field", "variable", "closing"}
         return self.text.split(".")[1:] if chained else ()
 

@@ -37,7 +37,7 @@ class MemoryFile:
     """The contents of an imported file: memories, and possibly a chat or a character card."""
 
     memories: tuple[Memory, ...] = ()
-    """`said_by` and `place` are the importing person's; a character's key is its name."""
+    """The memories, as said by the importing person; a character's key is its name."""
     others: tuple[str, ...] = ()
     """The names of other people in the file; memories about them are not imported."""
     unreadable: int = 0
@@ -174,7 +174,7 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
 
 
 def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
-    """Return a memory; a name if it is about another person; None if it is unusable."""
+    """Return a memory, or the name of the other person it is about, or None if it is unusable."""
     text = " ".join(text.split())
     match fields.values.get("about"):
         case "me":

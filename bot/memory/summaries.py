@@ -271,7 +271,7 @@ class Summarizer:
         message: IncomingMessage,
         max_output_tokens: int | None = None,
     ) -> str:
-        """Return a text about a conversation, charged to the author of `message`.
+        """Let the model write about a conversation, at the expense of `message`'s author.
 
         `max_output_tokens` applies if no budget limits the prompt. Raises `BackendError` (also for
         an empty text), `BudgetUsedUp`, and `StoreError`.

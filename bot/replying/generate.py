@@ -322,7 +322,7 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether to stop: the text is too long, repetitive, refused, or another's lines."""
+        """Whether to stop: the text is too long, repetitive, refused, or spoken by others."""
         is_refused = self.check is not None and self.check.is_refused
         return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
 

@@ -31,7 +31,7 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Shows an answer while it grows in an `async with` block, which ends when no request runs."""
+    """Shows an answer as it grows in an `async with` block; its end waits for open requests."""
 
     surface: Surface
     address: Address
@@ -340,7 +340,7 @@ class StreamBuffer:
         self._not_before = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
-        """Restart the pause if the update took longer than it, as after a rate limit."""
+        """Restart the pause if the update took longer than the pause, as after a rate limit."""
         if now >= self._not_before:
             self.restart_pause(now)
 

@@ -161,7 +161,7 @@ async def open_service(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Service]:
-    """Open a service with given, configured or terminal platforms; raise as `open_resources`."""
+    """Open a service on given, configured or terminal platforms; raises like `open_resources`."""
     if not sys.stderr.isatty():  # a hang-up of the terminal must end the process
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
@@ -179,7 +179,7 @@ async def open_service(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open a replay of stored answers, even beside a service; raise as `open_resources`."""
+    """Open a replay of stored answers, even beside a service; raises like `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

@@ -224,7 +224,7 @@ async def open_database(
 
 
 async def upgrade_tables(url: str) -> None:
-    """Upgrade a database's tables, which needs no encryption keys; raises as `open_database`."""
+    """Upgrade a database's tables, which needs no encryption keys; raises like `open_database`."""
     async with _connect(url, PassThroughCodec(), Database.migrate):
         pass
 
@@ -242,12 +242,12 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
 
 
 def open_without_migrating(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
-    """Open a database without upgrading its tables; raises as `open_database`."""
+    """Open a database without upgrading its tables; raises like `open_database`."""
     return _connect(url, TextCodec(), lambda database: database.read(read_revisions))
 
 
 async def read_revision(url: str) -> str | None:
-    """Return the tables' revision, or None if there are no tables; raises as `open_database`."""
+    """Return the tables' revision, or None if there are no tables; raises like `open_database`."""
     if not database_exists(url):
         return None
     async with open_without_migrating(url) as database:

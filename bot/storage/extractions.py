@@ -2,7 +2,7 @@
 
 Turns have ascending ids. `memory_read_to` is the newest turn that was read; a change of an earlier
 turn lowers it (histories.py), so that the change is read. `memory_asked_to` was the newest turn
-when a model was last asked, even in vain; it limits how often models are asked.
+when a model was last asked, even without success; it limits how often models are asked.
 """
 
 import json

@@ -113,7 +113,7 @@ class KeyCipher:
         return key
 
     def rotate(self, provider: str, token: str) -> str:
-        """Re-encrypt an API key with the newest encryption key; raises as `decrypt` does."""
+        """Re-encrypt an API key with the newest encryption key; raises like `decrypt`."""
         return self.encrypt(provider, self.decrypt(provider, token))
 
 

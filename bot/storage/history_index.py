@@ -107,7 +107,7 @@ def _find_places_by_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether only answers to the event `answered` follow a turn, if anything."""
+    """Return whether nothing follows a turn except answers to the event `answered`."""
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

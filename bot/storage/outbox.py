@@ -231,7 +231,7 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due in some seconds by the clock of the leases; a sender's may be wrong."""
+        """Make a row due in some seconds by the leases' clock; a sender's clock may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         key, moment = yield from self._change_row("put_off_row", row, **due)

@@ -13,7 +13,7 @@ from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
-"""Longer than platforms redeliver a message, because its row is needed to detect that."""
+"""How long events are kept: longer than platforms redeliver them, to recognize repeated ones."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
 """How long usage is kept: a year and the current month."""
@@ -114,7 +114,7 @@ def _select_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
-    """Return the time from which messages are kept: 00:00 UTC `days` days ago; None: -inf."""
+    """Return the time from which messages are kept: 00:00 UTC `days` days ago, or -inf for None."""
     return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 

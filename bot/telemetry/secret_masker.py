@@ -80,7 +80,7 @@ _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
-_NEWER: set[str] = set()
+_ADDED_SECRETS: set[str] = set()
 """Secrets added after the settings were read, in all encodings in which they may appear."""
 
 
@@ -88,7 +88,7 @@ def register_secrets(secrets: Iterable[str]) -> None:
     """Mask these secrets from now on, too, such as the new content of a secret's file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
-            _NEWER.update(_list_encodings(one))
+            _ADDED_SECRETS.update(_list_encodings(one))
 
 
 def find_passwords(address: str) -> set[str]:
@@ -113,7 +113,7 @@ class SecretMasker:
 
     def mask(self, text: str) -> str:
         """Return a text with every secret in it masked."""
-        for secret in (*self._secrets, *sorted(_NEWER, key=len, reverse=True)):
+        for secret in (*self._secrets, *sorted(_ADDED_SECRETS, key=len, reverse=True)):
             text = text.replace(secret, _mask_secret(secret))
         text = _TOKEN_FORMATS.sub(lambda found: _mask_secret(found[0]), text)
         text = _NAMED_SECRET.sub(lambda found: found["name"] + _mask_secret(found["value"]), text)

@@ -19,7 +19,7 @@ from bot.templates.role_template import (
 
 
 class InternLMChat7B(RoleTemplate):
-    """InternLM as in LMDeploy's documentation, plus `eoa` (the end of an answer), missing there."""
+    """InternLM as in LMDeploy's documentation, which lacks `eoa` (the end of an answer)."""
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:

@@ -277,6 +277,6 @@ async def _record_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None
 
 
 async def _record_other_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None:
-    """Record another message's attempt, ignoring a lost claim, which its own task notices."""
+    """Record another message's attempt; ignore a lost claim, which that message's task notices."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, value)

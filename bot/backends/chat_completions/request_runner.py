@@ -108,7 +108,7 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
-        """Limit the wait in the block, which may start with a pause; raise `RequestFailed`."""
+        """Limit the wait in a `with` block after a pause; raise `RequestFailed` on timeout."""
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)

@@ -294,7 +294,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools (none above 1/3 of the context) and the results, cut to 1/6 of it."""
+    """Return the tools, or none if over 1/3 of the context, and the results, cut to 1/6 of it."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:

@@ -112,7 +112,7 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
 
 @lru_cache(256)
 def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
-    """Return a model's quirks; an unknown service gets the strictest message role order."""
+    """Return a model's quirks; for an unknown service, with the strictest order of roles."""
     service = find_known_service(provider, base_url)
     if service is None:
         return _UNKNOWN_QUIRKS

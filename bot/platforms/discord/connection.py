@@ -106,7 +106,7 @@ class ShardClient(DiscordClient):
 
     @override
     def handle_event(self, event: str, *args: Any) -> None:
-        """Handle an event, or hold it until its guild is loaded, since RESUME sends no guilds."""
+        """Handle an event, or hold it until its guild is loaded (RESUME does not load guilds)."""
         guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
             if event in _GUILD_EVENTS:
@@ -131,7 +131,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().handle_event)
 
     def drop_held_events(self) -> None:
-        """Drop the events held for unloaded guilds; Discord will repeat them, or histories will."""
+        """Drop the events held for unloaded guilds; Discord or the history will repeat them."""
         for task in self._loading:
             task.cancel()
         self._held.clear()

@@ -120,7 +120,7 @@ def _stories_for_persona(
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
-    """Build the preset's prompter, which puts the `system` text first; None if it has none."""
+    """Build the preset's prompter, if any, which puts the `system` text first."""
     choice = preset.prompter
     if choice is None:
         return None

@@ -283,7 +283,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return the number of elements of the longest alternative, the maximum length of a literal."""
+    """Return how many elements the longest alternative has; no literal in it can be longer."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

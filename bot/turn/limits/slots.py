@@ -59,7 +59,7 @@ class SlotRequest:
 
 
 class SlotQueue:
-    """Orders requests for slots by urgency, then fairly between chats; lets only the first try."""
+    """Orders requests by urgency, then fairly between chats; only the first may try for a slot."""
 
     def __init__(self) -> None:
         self._waiting: list[SlotRequest] = []
