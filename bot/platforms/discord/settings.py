@@ -9,8 +9,8 @@ from bot.platforms.tokens import BotTokenSettings
 from bot.texts.text import translatable
 
 BOT_REJECTED = translatable(
-    "Discord does not accept the bot token; copy a new one from the developer portal"
-    " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
+    "Discord does not accept the bot token (TROUPE_DISCORD__TOKEN); copy a new one from the"
+    " developer portal (Bot > Reset Token)"
 )
 
 

@@ -163,8 +163,8 @@ class BotApi:
         except TokenValidationError:
             raise errors.SettingsError(
                 translatable(
-                    "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
-                    " @BotFather"
+                    "The bot's token (TROUPE_TELEGRAM__TOKEN) is not of the form 123456:ABC...;"
+                    " copy it from @BotFather"
                 )
             ) from None
 
@@ -173,8 +173,8 @@ def token_rejected_error() -> errors.TokenRejected:
     """Return the error for a rejected token; Telegram answers "Not Found" for a malformed one."""
     return errors.TokenRejected(
         translatable(
-            "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the token"
-            " that @BotFather shows"
+            "Telegram does not accept the bot's token (TROUPE_TELEGRAM__TOKEN); copy it again"
+            " from @BotFather"
         )
     )
 
