@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dotenv import dotenv_values, set_key, unset_key
@@ -296,6 +296,10 @@ class SetupSteps:
         """The chosen bots, by platform."""
         self.model: ModelChoice | None = None
         """The chosen model, once it has answered."""
+        self.tried = ModelChoice("openai")
+        """The newest choice, whether it answered or not; it stays after `write`."""
+        self.written: list[str] = []
+        """The variables set in the file since the settings were read."""
         self._written_admins: list[str] = []
         """Admins written to the file since the settings were read."""
 
@@ -312,6 +316,13 @@ class SetupSteps:
             if settings.platform(spec) is not None
         ]
 
+    @property
+    def model_in_use(self) -> str:
+        """The model and the address of the running service's provider `local`, if it has any."""
+        local = self._settings.providers.get("local")
+        names = (getattr(local, "model", None), getattr(local, "base_url", None))
+        return ", ".join(str(one) for one in names if one)
+
     async def check_token(self, kind: str, token: str) -> BotStep:
         """Check a token, and add its bot to the choices; raise `PlatformError` if it is wrong."""
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
@@ -323,9 +334,15 @@ class SetupSteps:
         return self.bots[kind]
 
     async def check_model(self, choice: ModelChoice) -> str:
-        """Return a model's short answer, and store the choice; raise like `try_model`."""
+        """Return a model's short answer, and store the choice; raise like `try_model`.
+
+        Without a key, the one that was tried before with the same service and address is used.
+        """
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
+        if replace(self.tried, model=choice.model, api_key=None) == choice:
+            choice = replace(choice, api_key=self.tried.api_key)
+        self.tried = choice
         register_secrets([choice.api_key] if choice.api_key else [])
         answer = await try_model(choice)
         self.model = choice
@@ -370,15 +387,20 @@ class SetupSteps:
         model = self.model.variables if self.model is not None else {}
         return {**bot_variables(tokens, everybody, self._settings), **model}
 
+    def names_to_set(self) -> Sequence[str]:
+        """Return the variables that `write` will set, without those that it removes."""
+        return [name for name, value in self.variables().items() if value is not None]
+
     def _admins(self) -> list[str]:
         return [one.admin for one in self.bots.values() if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
         """Write the variables; return the names that the environment overrides."""
-        variables = self.variables()
+        variables, names = self.variables(), self.names_to_set()
         if not variables:
             raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
+        self.written += [name for name in names if name not in self.written]
         self._written_admins += self._admins()
         await self.close()
         self.model = None

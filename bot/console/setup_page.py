@@ -1,6 +1,6 @@
 """The setup page: from entering a bot's token to saving the file that the next start reads."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from aiohttp import web
@@ -9,7 +9,7 @@ from pydantic import Field
 from bot.chat.access import ApiScope
 from bot.console.routes import ConsoleRequest, NavigationItem, RouteGroup, Values, redirect, route
 from bot.errors import BackendError, PlatformError, RequestRefused, SettingsError
-from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps
+from bot.setup import SERVICE_TITLES, ModelChoice, SetupSteps, find_local_services
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
@@ -29,21 +29,20 @@ class SetupPage(RouteGroup):
 
     @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE)
     async def show(self) -> Values:
-        return await self._show_steps()
+        """Show the steps, and the models of servers on this machine."""
+        is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # asks every 2 s
+        return await self._show_steps(found={} if is_waiting else await find_local_services())
 
     async def _show_steps(self, **values: object) -> Values:
-        bots = self.steps.bots
         return {
             "choices": await self.steps.choices(),
-            "bots": bots,
-            "names": _names_to_set(self.steps.variables()),
+            "steps": self.steps,
             "services": SERVICE_TITLES,
-            "model": self.steps.model,
+            "found": {},
             "answer": "",
-            "is_waiting": any(one.is_waiting for one in bots.values()),
             "problem": "",
             "problem_of": "",
-            "written": None,
+            "overridden": (),
             **values,
         }
 
@@ -82,15 +81,10 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE)
     async def write(self, request: ConsoleRequest) -> Values:
-        names = _names_to_set(self.steps.variables())
+        names = self.steps.names_to_set()
         try:
             overridden = await self.steps.write()
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
         await self.audit.record(request.caller.name, "write .env", ", ".join(names))
-        return await self._show_steps(written=names, overridden=overridden)
-
-
-def _names_to_set(variables: Mapping[str, str | None]) -> Sequence[str]:
-    """Return the variables that will be set, without those that are removed."""
-    return [name for name, value in variables.items() if value is not None]
+        return await self._show_steps(overridden=overridden)

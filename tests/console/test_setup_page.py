@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from dotenv import dotenv_values
 
+from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
@@ -119,6 +120,7 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
     unchecked = await send(console, "telegram/admin")
 
     assert "does not accept the bot token" in refused
+    assert 'action="/setup/discord/token#discord"' in refused
     assert (nothing.status, unknown.status, unchecked.status) == (422, 422, 422)
     assert not (tmp_path / ".env").exists()
 
@@ -178,6 +180,51 @@ async def test_model_is_asked_before_it_is_written(
     assert written["TROUPE_PROVIDERS__LOCAL__MODEL"] == "m"
     assert written["TROUPE_PROVIDERS__LOCAL__API_KEY"] == "sk-of-the-model"
     assert steps.variables() == {}
+
+
+async def test_form_keeps_what_was_typed_but_no_key(
+    console: ConsoleUnderTest, steps: SetupSteps
+) -> None:
+    await console.log_in()
+    given = {"provider": "openai", "model": "tiny <m>", "address": "http://127.0.0.1:1/v1"}
+    refused = await shown(console, **given, key="sk-of-the-model")
+    assert 'value="tiny &lt;m&gt;"' in refused
+    assert 'value="http://127.0.0.1:1/v1"' in refused
+    assert "stored; empty: keep it" in refused
+    assert "sk-of-the-model" not in refused
+
+    await shown(console, **given)
+    assert steps.tried.api_key == "sk-of-the-model"
+    await shown(console, **{**given, "address": "http://127.0.0.1:2/v1"})
+    assert steps.tried.api_key is None, "a key is never sent to another address"
+
+    async with FakeOpenAI() as service:
+        await shown(console, provider="lmstudio", model="m", address=service.base_url)
+    await send(console, "write")
+    page = await console.page("/setup")
+    assert '<option value="lmstudio" selected>' in page
+    assert 'value="m"' in page
+    assert "It sets TROUPE_PROVIDERS__LOCAL__" in page
+    assert "systemctl restart troupe" in page
+
+
+async def test_models_in_use_and_on_this_machine_are_shown(
+    console: ConsoleUnderTest, steps: SetupSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await console.log_in()
+    assert "In use" not in await console.page("/setup")
+    for name in KEYLESS:
+        monkeypatch.setitem(WELL_KNOWN, name, "http://127.0.0.1:1/v1")
+    async with FakeOpenAI() as service:
+        local = {"base_url": service.base_url, "model": "tiny"}
+        used = SetupSteps(read_settings(providers={"local": local}), Path(".env"))
+        assert used.model_in_use == f"tiny, {service.base_url}"
+        monkeypatch.setitem(WELL_KNOWN, "ollama", service.base_url)
+        page = await console.page("/setup")
+        asked = await shown(console, provider="ollama", model="m")
+    assert "Ollama on this machine:" in page
+    assert '<button class="btn sm" name="model" value="m">m</button>' in page
+    assert "m of Ollama answers" in asked
 
 
 async def shown(console: ConsoleUnderTest, **fields: str) -> str:
