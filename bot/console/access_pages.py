@@ -47,7 +47,7 @@ def _local_path(given: str) -> str:
 @value_class
 class SessionPages(RouteGroup):
     logins: ConsoleLogins
-    cookie: str
+    session_cookie: Callable[[web.Request], str]
     is_https: bool
     home: str
 
@@ -76,19 +76,24 @@ class SessionPages(RouteGroup):
 
     @route("POST /login", None)
     async def log_in(
-        self, token: Annotated[str, Field(max_length=500)], back: _Path = ""
+        self,
+        request: ConsoleRequest,
+        token: Annotated[str, Field(max_length=500)],
+        back: _Path = "",
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_local_path(back) or self.home)
-        self._set_cookie(response, self.cookie, session, int(SESSION_SECONDS))
+        cookie = self.session_cookie(request.http)
+        self._set_cookie(response, cookie, session, int(SESSION_SECONDS))
         return response
 
     @route("POST /logout", ApiScope.READ)
     async def log_out(self, request: ConsoleRequest) -> web.Response:
-        await self.logins.log_out(request.http.cookies.get(self.cookie, ""))
+        cookie = self.session_cookie(request.http)
+        await self.logins.log_out(request.http.cookies.get(cookie, ""))
         response = redirect("/login")
-        self._set_cookie(response, self.cookie, "", 0)
+        self._set_cookie(response, cookie, "", 0)
         return response
 
     def _set_cookie(self, response: web.Response, name: str, value: str, max_age: int) -> None:

@@ -49,7 +49,12 @@ class RequestGate:
         if settings.url is not None:
             names.add(urlsplit(str(settings.url)).hostname or "")
         self._names = names
-        self.cookie = "__Host-troupe" if settings.is_https else "troupe_session"
+        self._is_https = settings.is_https
+
+    def session_cookie(self, http: web.Request) -> str:
+        """Return the cookie's name; it has the port, as browsers send cookies to all ports."""
+        _, port, *_ = http.get_extra_info("sockname", ("", 0))
+        return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
 
     async def admit(
         self, http: web.Request, route: Route
@@ -108,7 +113,7 @@ class RequestGate:
     async def _find_caller(self, http: web.Request) -> Caller | None:
         if "Authorization" in http.headers:
             return await self._logins.find_api_token(http.headers)
-        session = http.cookies.get(self.cookie)
+        session = http.cookies.get(self.session_cookie(http))
         return await self._logins.find_session(session) if session else None
 
 

@@ -262,7 +262,7 @@ def make_console(
     audit, events = AuditLog(database, clock), EventLog(database, clock)
     groups = [*pages, AccessPage(tokens, audit, events)]
     home = home or next(item.path for group in groups for item in group.navigation)
-    session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
+    session_pages = SessionPages(logins, gate.session_cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)
 
 
