@@ -209,7 +209,10 @@ async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playgr
     assert "You mend clocks for {{user}} of the harbour inn." in page
     assert "Nora:" in page
     assert 'class="total"' in page
-    assert "Hello! Who are you" in await read(console, "/presets/nora?view=preview&scene=first")
+    assert 'href="/presets/nora?tab=changes"' in page
+    page = await read(console, "/presets/nora?view=preview&scene=first")
+    assert "Hello! Who are you" in page
+    assert 'href="/presets/nora?tab=changes&amp;scene=first"' in page, "tabs keep the scene"
     status, _ = await console.send("/presets/nora/discard")
     assert status == 303
     assert "You are Nora." in await read(console, "/presets/nora?view=preview")
