@@ -39,6 +39,12 @@ class DroppedItem:
     """An estimate; None: not estimated."""
     score: float | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was wanted; false for lorebook entries that only did not apply."""
+        is_cut = self.tokens is not None or self.why.startswith("over the budget")
+        return self.section != "lore" or is_cut
+
 
 @value_class
 class Timings:
@@ -87,6 +93,11 @@ class Receipt:
     """Why the answer was withheld or could not be checked, in English; empty: no problem."""
     is_withheld: bool = False
     """Whether a check rejected the answer, so that a stock sentence replaces it."""
+
+    @property
+    def left_out(self) -> int:
+        """How many wanted items were left out of the prompt."""
+        return sum(one.count for one in self.dropped if one.is_lost)
 
 
 @value_class

@@ -144,7 +144,7 @@ class AnswerRow:
     reason: str | None
     """Why generation ended; null if it was interrupted."""
     left_out: int
-    """How many items were left out of the prompt."""
+    """How many wanted items were left out of the prompt, such as those that did not fit."""
     cost: float | None
     """The cost in US dollars; null if unknown."""
     question: str
@@ -173,7 +173,7 @@ def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow
         first_word_seconds=receipt.timings.first_word_seconds,
         seconds=receipt.timings.seconds,
         reason=receipt.reason,
-        left_out=sum(item.count for item in receipt.dropped),
+        left_out=receipt.left_out,
         cost=None if cost is None else cost / MICROS,
         question=mask(extract_question(receipt))[:_EXCERPT_CHARS],
         excerpt=mask(receipt.answer)[:_EXCERPT_CHARS],

@@ -165,7 +165,7 @@ def _select_matching(rows: Rows, asked: AnswerSearch, limit: int) -> list[Stored
 def _matches(one: Receipt, asked: AnswerSearch) -> bool:
     if asked.cut_off and one.reason is FinishReason.STOP:
         return False
-    if asked.left_out and not one.dropped:
+    if asked.left_out and not one.left_out:
         return False
     seconds = one.timings.queued_seconds + one.timings.seconds
     if asked.min_seconds is not None and seconds < asked.min_seconds:

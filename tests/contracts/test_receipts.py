@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from bot.chat.answers import AnswerSearch
 from bot.chat.prompt import FinishReason, TemplateChoice, TemplateNames, Usage
-from bot.chat.receipt import Timings
+from bot.chat.receipt import DroppedItem, Timings
 from bot.chat.session import HistoryChange, Turn, TurnResult
 from bot.chat.usage import AnswerCharge, BudgetCap, BudgetKind, Period, UsageTotal
 from bot.runtime.clock import SystemClock
@@ -56,8 +56,9 @@ async def found(log: AnswerLog, asked: AnswerSearch, limit: int = 10) -> list[in
 
 
 async def test_answers_are_found_by_each_filter(store: Store) -> None:
+    unmatched = DroppedItem("lore", "Lamp", "none of its keys was found")
     receipts = [
-        PLAIN,
+        replace(PLAIN, dropped=(unmatched,)),
         replace(PLAIN, preset="nils", reason=None, answer="Ich BIN Nils"),
         replace(PLAIN, dropped=RECEIPT.dropped, timings=Timings(4.0, 0.1, 5.0)),
         replace(PLAIN, charge=AnswerCharge("telegram:1", None, "gpt", 2_000)),
