@@ -174,12 +174,14 @@ class PlaygroundPages(RouteGroup):
         self,
         request: ConsoleRequest,
         conversation: Annotated[str, Field(min_length=1, max_length=300)],
+        title: LongName = "",
+        until: float | None = None,
     ) -> web.Response:
         """Copy a conversation, with its people and characters, to a new channel."""
         look = conversation.partition(":")[0].partition("@")[0]
         look = look if look in self.looks else ""
-        channel = self._make_channel(conversation, look, request)
-        turns = await self.copies.copy(conversation, channel.address.conversation)
+        channel = self._make_channel(title or conversation, look, request)
+        turns = await self.copies.copy(conversation, channel.address.conversation, until)
         if not turns:
             raise RequestRefused(404, translatable("There is nothing to copy."))
         people = {one.speaker.id: one.speaker for one in turns if one.speaker is not None}

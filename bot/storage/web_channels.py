@@ -178,10 +178,14 @@ class HistoryCopies(Store):
         """Return conversation keys, those with the most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
-    async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns of one conversation to an unused one, and return the copies."""
+    async def copy(self, source: str, target: str, until: float | None = None) -> Sequence[Turn]:
+        """Copy the newest turns of one conversation to an unused one, and return the copies.
+
+        Turns after `until`, in Unix seconds, are not copied.
+        """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
-        turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
+        kept = [one for one in session.turns if until is None or one.at.timestamp() <= until]
+        turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(kept)]
         return turns if await self._store(turns, target) else ()
 
     @transaction

@@ -1,6 +1,7 @@
 """The pages of the playground over HTTP, with the whole service behind them."""
 
 import asyncio
+import html
 import json
 import re
 from pathlib import Path
@@ -235,6 +236,27 @@ async def test_conversation_is_copied_with_its_people_and_characters(
     assert [one.text for one in turns.turns] == ["hello", "hello", "more?", "more?"]
     status, _ = await playground.send("/playground/copies", conversation="discord:0")
     assert status == 404
+
+
+async def test_copy_made_from_an_answer_ends_there_and_is_titled_after_the_channel(
+    playground: Playground,
+) -> None:
+    await open_with_alice(playground)
+    await playground.say("@troupe hello", KEY)
+    await playground.answered(2)
+    await playground.say("@troupe more?", "11111111")
+    await playground.answered(4)
+    page = await playground.open("/answers/1")
+    form = page.partition('action="/playground/copies"')[2].partition("</form>")[0]
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]+)"', form))
+
+    _, target = await playground.send("/playground/copies", **fields)
+
+    page = await playground.open(target)
+    assert page.count('class="msg') == 2
+    assert "more?" not in page
+    assert html.unescape(fields["title"]).startswith("Playground ›")
+    assert f'<h1 class="people"># {fields["title"]}</h1>' in page
 
 
 async def test_channels_are_opened_looked_at_and_deleted(playground: Playground) -> None:
