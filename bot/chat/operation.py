@@ -151,6 +151,7 @@ class DeliveredPart:
 class MessageTrace:
     """The database's record of processing one message."""
 
+    conversation: str
     received_at: float | None
     """In Unix seconds; None: the message was deleted in the meantime."""
     is_done: bool

@@ -212,7 +212,9 @@ def _received_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     if trace.received_at is None:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
-    details = {"deaths": str(trace.crashes)} if trace.crashes else {}
+    details = {"channel": trace.conversation}
+    if trace.crashes:
+        details["deaths"] = str(trace.crashes)
     if not trace.is_done:
         details["state"] = "unanswered"
     return [LoggedStep(at, "info", "received", details)]

@@ -185,7 +185,7 @@ SELECT :now - (SELECT min(ready_since) FROM conversation WHERE ready_since IS NO
     :now - (SELECT min(due_at) FROM lane WHERE due_at IS NOT NULL)
 
 -- name: traced_message
-SELECT received_at, state = 'done', crashes FROM inbox
+SELECT conversation, received_at, state = 'done', crashes FROM inbox
 WHERE platform = :platform AND bot_id = :bot_id AND external_key = :external_key
 
 -- name: traced_parts

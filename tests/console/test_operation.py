@@ -134,7 +134,7 @@ async def test_error_shows_the_steps_of_its_message(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming(key="5:1")], {})
-    parts.log("warning", "fallback_used", reason="503 <b>")
+    parts.log("warning", "fallback_used", preset="nora", reason="503 <b>")
     parts.log("info", "answer_continued", turn="telegram:5:2")
     parts.log("error", "turn_failed", exception="Traceback\n  File\nValueError: <script>")
     await console.log_in()
@@ -148,7 +148,9 @@ async def test_error_shows_the_steps_of_its_message(
     assert "ValueError: &lt;script&gt;" in listed
     assert short_error_id("telegram:5:2") not in listed
     assert [one["event"] for one in steps] == ["received", "fallback_used", "turn_failed"]
-    assert steps[0]["details"] == {"state": "unanswered"}
+    assert 'href="/channels/telegram%3A5"' in page
+    assert 'href="/presets/nora"' in page
+    assert steps[0]["details"] == {"channel": "telegram:5", "state": "unanswered"}
     assert "503 &lt;b&gt;" in page
     assert (await console.client.get("/operation/errors/nothing")).status == 404
 
