@@ -37,6 +37,7 @@ _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
 _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 _Path = Annotated[str, Field(max_length=2000)]
+_Token = Annotated[str, Field(max_length=500)]
 
 
 def _local_path(given: str) -> str:
@@ -76,16 +77,12 @@ class SessionPages(RouteGroup):
 
     @route("POST /login", None)
     async def log_in(
-        self,
-        request: ConsoleRequest,
-        token: Annotated[str, Field(max_length=500)],
-        back: _Path = "",
+        self, request: ConsoleRequest, token: _Token, back: _Path = ""
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_local_path(back) or self.home)
-        cookie = self.session_cookie(request.http)
-        self._set_cookie(response, cookie, session, int(SESSION_SECONDS))
+        self._set_cookie(response, self.session_cookie(request.http), session, int(SESSION_SECONDS))
         return response
 
     @route("POST /logout", ApiScope.READ)

@@ -16,7 +16,6 @@ from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
-from bot.chat.incoming import parse_address
 from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
@@ -190,8 +189,6 @@ class ListQuery(AnswerQuery):
 Replay: TypeAlias = Callable[
     [StoredAnswer, str, str, Mapping[str, object]], Awaitable[StoredAnswer]
 ]
-
-
 _Preset = Annotated[
     str, Field(max_length=500, description="The preset whose model and parameters are used.")
 ]
@@ -356,7 +353,6 @@ class AnswerPages(RouteGroup):
             "receipt": receipt,
             "question": extract_question(receipt),
             "feedback": await self.answers.find_feedback(number),
-            "address": parse_address(answer.conversation),
             "form": form,
             "segments": budget_segments(receipt),
             "steps": steps,

@@ -37,7 +37,7 @@ from bot.storage.operation import AuditLog
 from bot.storage.reports import AnswerLog, ServiceState
 from bot.storage.usage import Budgets
 from bot.storage.web_channels import SqlWebChannels
-from bot.texts.text import to_translatable, translatable
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _SAID_PER_MINUTE = 60
@@ -123,8 +123,7 @@ class ChannelPage(RouteGroup):
         shared_by = await self.history_scopes.setting(scopes)
         observing = await self.resolver.observing_setting(scopes)
         people = await self.state.people(channel, _MAX_PEOPLE)
-        names = self.resolver.character_names(active.names)
-        labels = label_speakers(people, names).people
+        labels = label_speakers(people, self.resolver.character_names(active.names)).people
         return ChannelDetail(
             channel=channel,
             active=[one.name for one in active.presets],
@@ -155,12 +154,11 @@ class ChannelPage(RouteGroup):
     @route(f"GET {_ONE}", ApiScope.READ, template="channel.html")
     async def show(self, channel: str) -> Values:
         found = await self.detail(channel)
-        history_scope = SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]
         return {
             "found": found,
             "base": f"/channels/{quote(found.channel, safe='')}",
             "presets": sorted(self.resolver.presets, key=str.casefold),
-            "history_scope": to_translatable(history_scope),
+            "history_scope": SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)],
         }
 
     @route(f"POST /api/v1{_ONE}/presets", ApiScope.OPERATE)

@@ -34,8 +34,6 @@ _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state
 _MAX_ERRORS = 10
 _TRIAL = "/operation/providers/{provider}/try"
-
-
 _Row = Mapping[str, object]
 
 
@@ -138,13 +136,8 @@ class OperationPage(RouteGroup):
             answer, works = str(error), False
         except UserError as error:
             answer, works = translate(error.text, request.language), False
-        return {
-            "provider": provider,
-            "model": preset.model,
-            "preset": preset.name,
-            "works": works,
-            "answer": self.mask(answer),
-        }
+        tried = {"provider": provider, "model": preset.model, "preset": preset.name}
+        return {**tried, "works": works, "answer": self.mask(answer)}
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()

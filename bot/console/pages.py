@@ -111,7 +111,6 @@ class PageRenderer:
             ),
             "localized": lambda text: translate(text, language),
             "stored": lambda text: translate(to_translatable(text), language),
-            "to_translatable": to_translatable,
             "request": request,
             "path": request.http.path,
             "back": request.http.path_qs,

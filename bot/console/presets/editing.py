@@ -96,9 +96,7 @@ class PresetEditing:
     prepare: Callable[[Preset], Preset]
     """Prepares the model of a preset, and returns the preset as this process uses it; raises
     `SettingsError` if its provider is not set up or refuses its parameters."""
-
     announce: Callable[[Sequence[str]], Awaitable[None]]
-
     _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def list_presets(self) -> Sequence[ListedPreset]:
