@@ -34,8 +34,8 @@ from bot.templates.renderer import Renderer
 from bot.texts.text import Text, error_text, translatable
 from bot.value_class import value_class
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
-_MODE = 0o600  # the file contains tokens and keys
+_UNQUOTED_VALUE = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
+_FILE_MODE = 0o600  # the file contains tokens and keys
 
 
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
@@ -56,7 +56,7 @@ def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
             else:
                 staged.touch()
             _replace_variable(staged, changes)
-            staged.chmod(_MODE)
+            staged.chmod(_FILE_MODE)
             staged.replace(target)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -70,7 +70,7 @@ def _replace_variable(file: Path, changes: Mapping[str, str | None]) -> None:
             unset_key(file, name)
     for name, value in changes.items():
         if value is not None:
-            set_key(file, name, value, "never" if _PLAIN.fullmatch(value) else "always")
+            set_key(file, name, value, "never" if _UNQUOTED_VALUE.fullmatch(value) else "always")
 
 
 def read_variable_names(file: Path) -> Collection[str]:
@@ -83,8 +83,8 @@ def read_variable_names(file: Path) -> Collection[str]:
 INCLUDED = "included"
 """Used in place of a provider's id to choose the model that comes with Troupe."""
 
-_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
-_QUESTION = "Say hello in one short sentence."
+_LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
+_TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _FIND_SECONDS = 2.0
 _TRY_SECONDS = 60.0
@@ -117,7 +117,7 @@ class ModelChoice:
             "MODEL": self.model,
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
         }
-        return {f"{_PREFIX}{part}": value for part, value in chosen.items()}
+        return {f"{_LOCAL_PROVIDER_PREFIX}{part}": value for part, value in chosen.items()}
 
 
 SUGGESTED: Sequence[tuple[str, float, str]] = (
@@ -162,7 +162,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
 async def try_model(choice: ModelChoice) -> str:
     """Return a model's answer to a short question; raise `SettingsError`, `BackendUnavailable`."""
     prompt = Prompt(
-        messages=(Message("user", _QUESTION),),
+        messages=(Message("user", _TRIAL_QUESTION),),
         model=choice.model or "default",
         conversation="init:check",
         max_output_tokens=_MAX_ANSWER_TOKENS,

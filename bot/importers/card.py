@@ -247,7 +247,7 @@ def card_fields(preset: Preset) -> Json:
     return fields
 
 
-_CARD_NAMES = {
+_CARD_KEY_NAMES = {
     "uid": "id",
     "key": "keys",
     "keysecondary": "secondary_keys",
@@ -255,21 +255,21 @@ _CARD_NAMES = {
     **{name: name for name in ("comment", "content", "constant", "selective")},
 }
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_UNCHANGED = frozenset({"selectiveLogic", "useProbability"})
+_UNCHANGED_KEYS = frozenset({"selectiveLogic", "useProbability"})
 
 
 def to_card_entry(row: object) -> object:
     """Convert a World Info entry to one of a card's `character_book`, as SillyTavern does."""
     if not isinstance(row, dict):
         return row
-    others = {*_CARD_NAMES, "disable", "extensions"}
+    others = {*_CARD_KEY_NAMES, "disable", "extensions"}
     further = {
-        name if name in _UNCHANGED else _WORD_BORDER.sub("_", name).lower(): value
+        name if name in _UNCHANGED_KEYS else _WORD_BORDER.sub("_", name).lower(): value
         for name, value in row.items()
         if name not in others
     }
     return {
-        **{_CARD_NAMES[name]: value for name, value in row.items() if name in _CARD_NAMES},
+        **{_CARD_KEY_NAMES[name]: value for name, value in row.items() if name in _CARD_KEY_NAMES},
         "enabled": not row.get("disable"),
         "position": "after_char" if row.get("position") else "before_char",
         "extensions": {**further, **JsonFields(row.get("extensions")).values},

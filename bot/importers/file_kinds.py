@@ -30,30 +30,30 @@ _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
 _IDENTIFYING_KEYS = tomllib.loads((Path(__file__).parent / "file_kinds.toml").read_text("utf-8"))
-_AS_PRESET = marked("import it as a preset with `troupe preset import {file}`")
-_UNUSABLE = marked("Troupe cannot use it")
-_AS_CHARACTER = marked("import it as a preset with `troupe character import {file}`")
+_PRESET_ADVICE = marked("import it as a preset with `troupe preset import {file}`")
+_UNUSABLE_ADVICE = marked("Troupe cannot use it")
+_CHARACTER_ADVICE = marked("import it as a preset with `troupe character import {file}`")
 
 
 class FileKind(Enum):
     """A kind of file, with what to do with it; `{file}` is the file's path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
-    INSTRUCT = (marked("a SillyTavern instruct template"), _AS_PRESET)
-    CONTEXT = (marked("a SillyTavern context template"), _AS_PRESET)
-    SYSTEM_PROMPT = (marked("a SillyTavern system prompt"), _AS_PRESET)
-    SAMPLER = (marked("a SillyTavern text completion (sampler) preset"), _AS_PRESET)
-    CHAT_COMPLETION = (marked("a SillyTavern chat completion preset"), _AS_PRESET)
-    MASTER_EXPORT = (marked("a SillyTavern master export"), _AS_PRESET)
+    INSTRUCT = (marked("a SillyTavern instruct template"), _PRESET_ADVICE)
+    CONTEXT = (marked("a SillyTavern context template"), _PRESET_ADVICE)
+    SYSTEM_PROMPT = (marked("a SillyTavern system prompt"), _PRESET_ADVICE)
+    SAMPLER = (marked("a SillyTavern text completion (sampler) preset"), _PRESET_ADVICE)
+    CHAT_COMPLETION = (marked("a SillyTavern chat completion preset"), _PRESET_ADVICE)
+    MASTER_EXPORT = (marked("a SillyTavern master export"), _PRESET_ADVICE)
     REASONING = (
         marked("a SillyTavern reasoning template"),
         marked("Troupe does not need it: it detects reasoning tags by itself"),
     )
-    KOBOLDCPP_ADAPTER = (marked("a koboldcpp chat adapter"), _AS_PRESET)
-    MODELFILE = (marked("a Modelfile"), _AS_PRESET)
-    CARD_PNG = (marked("a character card (PNG)"), _AS_CHARACTER)
-    CARD_JSON = (marked("a character card (JSON)"), _AS_CHARACTER)
-    CHARX = (marked("a character card (CHARX)"), _AS_CHARACTER)
+    KOBOLDCPP_ADAPTER = (marked("a koboldcpp chat adapter"), _PRESET_ADVICE)
+    MODELFILE = (marked("a Modelfile"), _PRESET_ADVICE)
+    CARD_PNG = (marked("a character card (PNG)"), _CHARACTER_ADVICE)
+    CARD_JSON = (marked("a character card (JSON)"), _CHARACTER_ADVICE)
+    CHARX = (marked("a character card (CHARX)"), _CHARACTER_ADVICE)
     HARUHI = (
         marked("a ChatHaruhi character"),
         marked('put it into the presets folder and refer to it in a preset: "character": "{name}"'),
@@ -91,16 +91,16 @@ class FileKind(Enum):
     )
     INTERFACE = (
         marked("a SillyTavern interface setting (a theme, a layout, quick replies, a list)"),
-        _UNUSABLE,
+        _UNUSABLE_ADVICE,
     )
-    REGEX_SCRIPTS = (marked("a SillyTavern regex script, or a list of them"), _UNUSABLE)
+    REGEX_SCRIPTS = (marked("a SillyTavern regex script, or a list of them"), _UNUSABLE_ADVICE)
     YAML_CARD = (
         marked("a YAML character of text-generation-webui"),
         marked("open it there, export it as a character card, and import that"),
     )
-    YAML = (marked("a YAML file"), _UNUSABLE)
+    YAML = (marked("a YAML file"), _UNUSABLE_ADVICE)
     JSON_LIST = (marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}"))
-    CHAT_LOG = (marked("a SillyTavern chat log"), _UNUSABLE)
+    CHAT_LOG = (marked("a SillyTavern chat log"), _UNUSABLE_ADVICE)
     ARCHIVE = (marked("a zip archive"), marked("unpack it and use one of the files in it"))
     UNKNOWN = (
         marked("an unknown kind of file"),
@@ -118,10 +118,10 @@ class FileKind(Enum):
         )
 
 
-CHARACTER_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _AS_CHARACTER)
+CHARACTER_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _CHARACTER_ADVICE)
 """The kinds that `troupe character import` accepts."""
 
-PRESET_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _AS_PRESET) | {
+PRESET_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _PRESET_ADVICE) | {
     FileKind.PRESET,
     FileKind.CHAT_TEMPLATE_JSON,
 }

@@ -16,8 +16,8 @@ from bot.errors import TemplateError
 from bot.texts.text import marked, translatable
 
 _SPACE = " \t\r\n"
-_OPEN = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
-_CLOSE = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
+_OPENING_BRACES = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
+_CLOSING_BRACES = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
 _COMMENT = re.compile(r"[ \t\r\n]?/\*.*?\*/", re.DOTALL)
 _TOKEN = re.compile(
     r"""
@@ -132,20 +132,20 @@ class _Token(NamedTuple):
 def _tokenize(source: str) -> Iterator[_Token]:
     """Yield a template's tokens except spaces, with text trimmed next to `{{-` and `-}}`."""
     at, trims = 0, False
-    while opening := _OPEN.search(source, at):
+    while opening := _OPENING_BRACES.search(source, at):
         text = source[at : opening.start()]
         text = text.lstrip(_SPACE) if trims else text
         yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line_number(source, at))
         at = _skip_comment(source, opening.end())
         if at == opening.end():
             yield _Token("{{", "{{", _line_number(source, at))
-            while not _CLOSE.match(source, at):
+            while not _CLOSING_BRACES.match(source, at):
                 token = _read_token(source, at)
                 at += len(token.text)
                 if token.kind != "space":
                     yield token
             yield _Token("}}", "}}", _line_number(source, at))
-        closing = _CLOSE.match(source, at)
+        closing = _CLOSING_BRACES.match(source, at)
         if closing is None:
             raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
         at, trims = closing.end(), closing["trim"] is not None

@@ -18,8 +18,8 @@ from bot.templates import JinjaTemplate, StringTemplate
 from bot.texts.text import EMPTY, translatable
 from bot.value_class import value_class
 
-_OMITTED = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
-_COMMANDS = _OMITTED | {"from", "template", "system", "parameter", "message"}
+_OMITTED_COMMANDS = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
+_COMMANDS = _OMITTED_COMMANDS | {"from", "template", "system", "parameter", "message"}
 _ROLES = ("system", "user", "assistant")
 _UNKNOWN_COMMAND_ERROR = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
@@ -175,7 +175,7 @@ _ENGINE_PARAMETERS = frozenset(
 )
 """Parameters that configure ollama's engine, and two that it now ignores."""
 
-_OTHER_COMMANDS = _OMITTED | {"model", "template", "system", "message", "stop"}
+_OTHER_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
 _DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
 _ANSWER_FRACTION = 4  # of the context, reserved for the answer if `num_predict` is missing
 
@@ -212,7 +212,7 @@ def preset_from_modelfile(
 def import_notes(modelfile: Modelfile) -> list[str]:
     """Return notes about what the preset lacks or expresses differently than the Modelfile."""
     names = {command.name for command in modelfile.commands}
-    omitted = [name.upper() for name in sorted(names & _OMITTED)]
+    omitted = [name.upper() for name in sorted(names & _OMITTED_COMMANDS)]
     omitted += [f"PARAMETER {name}" for name in sorted(names & _ENGINE_PARAMETERS)]
     notes = [f"{', '.join(omitted)} omitted: presets have no equivalent"] if omitted else []
     if "num_ctx" in names:

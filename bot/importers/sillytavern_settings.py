@@ -17,7 +17,7 @@ from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, translatable
 
 _SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("utf-8"))
-_ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
+_ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -43,7 +43,7 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         parameters["grammar"] = grammar
     unsupported = _SAMPLERS["unsupported"].items()
     omitted = [name for name, off in unsupported if data.get(name) not in (None, off)]
-    omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
+    omitted += [f"{name} (the engine's own is used)" for name in _ORDER_KEYS if data.get(name)]
     notes += [f"{', '.join(omitted)} omitted: no engine here supports them"] if omitted else []
     return {"parameters": parameters, **_read_limits(read)}, notes
 
@@ -89,7 +89,7 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"^```\w*\n?|\n?```$", re.MULTILINE)
-_LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
+_REGEX_LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
 _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
@@ -119,7 +119,7 @@ def _read_script(read: JsonFields, name: str) -> dict[str, object]:
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
     find, replace = read.text("findRegex"), read.text("replaceString")
-    pattern, flags = found.groups() if (found := _LITERAL.fullmatch(find)) else (find, "")
+    pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     is_filled = not set(unknown_macros([replace])) - {"match"}
     is_for_older = (read.integer("minDepth") or 0) > 0
@@ -137,7 +137,7 @@ def _without_html(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-_AT_DEPTH = 1  # the `injection_position` of prompts within the chat
+_POSITION_AT_DEPTH = 1  # the `injection_position` of prompts within the chat
 _ROLES = ("system", "user", "assistant")
 _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
 _DEFAULT_DEPTH = 4
@@ -202,7 +202,7 @@ def _convert_prompt(identifier: str, read: JsonFields, settings: JsonFields) -> 
         prompt["marker"] = identifier
         if identifier in _FORMATS:
             prompt["content"] = settings.text(_FORMATS[identifier])
-    if read.integer("injection_position") == _AT_DEPTH and identifier not in _PLACES:
+    if read.integer("injection_position") == _POSITION_AT_DEPTH and identifier not in _PLACES:
         depth, order = read.integer("injection_depth"), read.integer("injection_order")
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
         prompt["order"] = 100 if order is None else order

@@ -151,13 +151,13 @@ def _row_text(row: HaruhiRow) -> str:
 
 
 _HUB_DATASET = "silk-road/ChatHaruhi-RolePlaying"
-_ROLES = resources.files("bot.prompting") / "roles"
-_NAMES: Mapping[str, str] = json.loads((_ROLES / "names.json").read_text("utf-8"))
+_ROLES_FOLDER = resources.files("bot.prompting") / "roles"
+_ROLE_NAMES: Mapping[str, str] = json.loads((_ROLES_FOLDER / "names.json").read_text("utf-8"))
 
 _ROLE_FILES = {
-    **{file[0].upper() + file[1:]: file for file in _NAMES},
-    **{name: file for file, name in _NAMES.items()},
-    **{file: file for file in _NAMES},
+    **{file[0].upper() + file[1:]: file for file in _ROLE_NAMES},
+    **{name: file for file, name in _ROLE_NAMES.items()},
+    **{file: file for file in _ROLE_NAMES},
     "Professor McGonagall": "McGonagall",
     "Professor Dumbledore": "Dumbledore",
 }
@@ -165,7 +165,7 @@ _ROLE_FILES = {
 
 def builtin_role_name(word: str) -> str | None:
     """Return a built-in role's display name, such as 凉宫春日 for "haruhi", or None if unknown."""
-    return _NAMES[_ROLE_FILES[word]] if word in _ROLE_FILES else None
+    return _ROLE_NAMES[_ROLE_FILES[word]] if word in _ROLE_FILES else None
 
 
 def load_builtin_role(word: str) -> CharacterData:
@@ -177,7 +177,7 @@ def load_builtin_role(word: str) -> CharacterData:
             word=repr(word),
             near=repr(near),
         )
-    shipped = _ROLES / f"{file}.jsonl"
+    shipped = _ROLES_FOLDER / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")))
     return with_default_placeholder(load_hub_role(f"{_HUB_DATASET}/{file}"))

@@ -20,7 +20,7 @@ _EXPRESSION = re.compile(
 )
 _NUMBER = re.compile(r"\s*(?:[+-]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,2})?)?\s*")
 _MAX_NUMBER_CHARS = 200  # a variable may be a megabyte long and compared a thousand times
-_FALSE = frozenset({"", "0", "false", "off"})
+_FALSE_WORDS = frozenset({"", "0", "false", "off"})
 
 
 VariableExpression: TypeAlias = tuple[str, str, str]
@@ -65,7 +65,7 @@ class Variables:
         """Run an expression and return its value; expand the operand only if needed."""
         key, operator, operand = expression
         value = self._values.get(key, "")
-        is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE
+        is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE_WORDS
         match operator:
             case "":
                 return value
@@ -129,7 +129,7 @@ def _compare(left: str, operator: str, right: str) -> bool:
 _TABLES = tomllib.loads((Path(__file__).parent / "macros.toml").read_text("utf-8"))
 _MOMENT: Mapping[str, str] = _TABLES["moment"]
 _TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, reverse=True)))
-_STEPS: Final = (
+_DURATION_UNITS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
 """(minimum, length, name) of each unit; both numbers count the next smaller unit."""
@@ -165,7 +165,7 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
     """Describe a duration, as "5 minutes" or, if `relative`, "in 5 minutes" or "5 minutes ago"."""
     amount, words = abs(duration.total_seconds()), "a few seconds"
-    for limit, length, name in _STEPS:
+    for limit, length, name in _DURATION_UNITS:
         if round(amount) < limit:
             break
         amount /= length
@@ -189,8 +189,8 @@ _MAX_MACROS = 100_000  # expanding them takes seconds
 _CHARS_PER_MACRO = 20  # each level of nesting reads the arguments again
 _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
-_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
-_LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
+_DICE_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
+_LEGACY_MACRO = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
 _TRIM = "\x00trim\x00"  # texts contain no NUL, which is removed first
 _BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
 _CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
@@ -203,7 +203,7 @@ _VARIABLE_MACROS = frozenset(
     f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
     "has", "delete", "flush")
 ) | {"varexists", "globalvarexists"}  # fmt: skip
-_KNOWN = frozenset({"char", "user", *_TABLES["fields"], *_TABLES["functions"]}).union(
+_KNOWN_MACROS = frozenset({"char", "user", *_TABLES["fields"], *_TABLES["functions"]}).union(
     _CONSTANTS, _TIMES, _VARIABLE_MACROS
 )
 _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
@@ -286,7 +286,7 @@ class Macros:
             return text
         group = self.fields.get("group", self.char)
         names = {"user": self.user, "group": group, "charifnotgroup": group}
-        return _LEGACY.sub(lambda found: names.get(found[1].lower(), self.char), text)
+        return _LEGACY_MACRO.sub(lambda found: names.get(found[1].lower(), self.char), text)
 
     def _macro_value(
         self, document: "_Document", index: int, closing: int | None, depth: int
@@ -380,7 +380,7 @@ class Macros:
         # A value is never parsed as a macro, because a person may have written it.
         if parse_expression(condition) or _is_known(_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
-        return self._expand(condition, depth + 1).strip().lower() not in _FALSE
+        return self._expand(condition, depth + 1).strip().lower() not in _FALSE_WORDS
 
     def _choose_option(self, call: "_Call", depth: int) -> str:
         """Choose a random item of `a,b,c`, or of `a::b::c` if items contain commas."""
@@ -395,7 +395,7 @@ class Macros:
 
     def _roll_dice(self, argument: str) -> str:
         """Roll `20`, `d20`, or `3d6+2`, and return the sum; return "" for anything else."""
-        found = _ROLL.fullmatch(argument.strip().strip(":"))
+        found = _DICE_ROLL.fullmatch(argument.strip().strip(":"))
         if found is None:
             return ""
         count = int(found[1] or 1) if found[4] is None else 1
@@ -534,7 +534,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
 
 def _is_known(name: str) -> bool:
     """Return whether a macro is supported, including `instruct` macros, which are always empty."""
-    return name in _KNOWN or name.startswith("instruct")
+    return name in _KNOWN_MACROS or name.startswith("instruct")
 
 
 def _canonical_name(name: str) -> str:

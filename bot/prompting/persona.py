@@ -22,7 +22,7 @@ from bot.value_class import value_class
 _ONE_STORY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_STORY_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
 _SEVERAL_STORIES = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
-_LIMIT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
+_LIMIT_ARGUMENT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
 
 _ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
 _LOOKS_LIKE_PLACEHOLDER = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
@@ -192,7 +192,7 @@ def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | No
     limits: dict[str, int] = {}
     unknown = None
     for argument in arguments.split("|"):
-        match = _LIMIT.fullmatch(argument)
+        match = _LIMIT_ARGUMENT.fullmatch(argument)
         if match and match[1] not in limits:
             limits[match[1]] = int(match[2])
         else:

@@ -23,35 +23,35 @@ from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_fi
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.value_class import value_class
 
-_STOP = translatable("⏹ Stop")
-_RETRY = translatable("🔄 Retry")
-_CONTINUE = translatable("▶ Continue")
-_DELETE = translatable("🗑 Delete")
-_FORGET = translatable("Forget everything I said")
-_KEEP = translatable("Keep it")
-_ADULT = translatable("I am 18 or older")
+_STOP_LABEL = translatable("⏹ Stop")
+_RETRY_LABEL = translatable("🔄 Retry")
+_CONTINUE_LABEL = translatable("▶ Continue")
+_DELETE_LABEL = translatable("🗑 Delete")
+_FORGET_LABEL = translatable("Forget everything I said")
+_KEEP_LABEL = translatable("Keep it")
+_ADULT_LABEL = translatable("I am 18 or older")
 
 
 def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the stop button for an unfinished answer; `part` is the name of its first part."""
-    return (_button(_STOP, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
+    return (_button(_STOP_LABEL, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
 
 
 def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the retry button for a failed answer's notice."""
-    return (_button(_RETRY, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
+    return (_button(_RETRY_LABEL, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
 
 
 def age_button(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the button to confirm being an adult."""
-    return (_button(_ADULT, ButtonAction.ADULT, part, locale, ButtonStyle.PRIMARY),)
+    return (_button(_ADULT_LABEL, ButtonAction.ADULT, part, locale, ButtonStyle.PRIMARY),)
 
 
 def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the buttons to confirm or cancel forgetting a person."""
     return (
-        _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
-        _button(_KEEP, ButtonAction.KEEP, part, locale),
+        _button(_FORGET_LABEL, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
+        _button(_KEEP_LABEL, ButtonAction.KEEP, part, locale),
     )
 
 
@@ -60,9 +60,9 @@ def answer_buttons(
 ) -> tuple[Button, ...]:
     """Return a finished answer's buttons; the answer is version `number` (from 1) of `versions`."""
     return (
-        _button(_RETRY, ButtonAction.RETRY, part, locale),
-        _button(_CONTINUE, ButtonAction.CONTINUE, part, locale),
-        _button(_DELETE, ButtonAction.DELETE, part, locale, ButtonStyle.DANGER),
+        _button(_RETRY_LABEL, ButtonAction.RETRY, part, locale),
+        _button(_CONTINUE_LABEL, ButtonAction.CONTINUE, part, locale),
+        _button(_DELETE_LABEL, ButtonAction.DELETE, part, locale, ButtonStyle.DANGER),
         *(_version_buttons(part, number, versions) if versions > 1 else ()),
     )
 
@@ -207,7 +207,7 @@ def message_part_numbers(numbers: Iterable[int]) -> list[int]:
     return [number for number in numbers if number < FILE_PARTS]
 
 
-_NOUNS: Mapping[MediaKind, Text] = {
+_ATTACHMENT_NOUNS: Mapping[MediaKind, Text] = {
     MediaKind.IMAGE: translatable("look at pictures"),
     MediaKind.ANIMATION: translatable("look at animations"),
     MediaKind.VIDEO: translatable("watch videos"),
@@ -221,15 +221,15 @@ _NOUNS: Mapping[MediaKind, Text] = {
     MediaKind.OTHER: translatable("read messages of this kind"),
 }
 
-_OR = translatable(" or ")
+_OR_SEPARATOR = translatable(" or ")
 
 
 def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that says which attachments the bot cannot read and what to do instead."""
-    things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
+    things = dict.fromkeys(_ATTACHMENT_NOUNS[item.kind] for item in attachments)
     return translatable(
         "I cannot {things} here. Please tell me in words what it is about.",
-        things=join_texts(things, _OR),
+        things=join_texts(things, _OR_SEPARATOR),
     )
 
 

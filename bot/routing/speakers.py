@@ -124,9 +124,9 @@ MAX_ANSWERS_IN_A_ROW = 3
 """The most answers that characters give in a row before a person must write again."""
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
 _DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
-_AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
+_TOO_MANY_IN_A_ROW = StoredPattern(marked("at most {number} characters answer in a row"))
 
-_ADDRESSED = {
+_ADDRESSED_REASONS = {
     WakeReason.DM: marked("was addressed: this is a private chat"),
     WakeReason.MENTION: marked("was addressed by a mention"),
     WakeReason.REPLY: marked("was addressed by a reply"),
@@ -234,7 +234,7 @@ def _only_candidate(
 ) -> SpeakerCandidate:
     is_alone = marked("is the only character here")
     if incoming.wake is not None and is_addressed(incoming, preset):
-        reasons = (is_alone, _ADDRESSED[incoming.wake])
+        reasons = (is_alone, _ADDRESSED_REASONS[incoming.wake])
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
     candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
     if preset.wake.names and name_position(preset, incoming.own_text) is not None:
@@ -298,7 +298,7 @@ def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     for rank, one in enumerate(ranked):
         if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
-            too_many = _AT_MOST.with_values(number=MAX_ANSWERS_IN_A_ROW)
+            too_many = _TOO_MANY_IN_A_ROW.with_values(number=MAX_ANSWERS_IN_A_ROW)
             ranked[rank] = replace(_with_reason(one, too_many), chosen=False)
     return tuple(ranked)
 

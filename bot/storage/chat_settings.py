@@ -68,7 +68,7 @@ CHAT_SETTINGS = "chat_settings"
 _MAX_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
 _MAX_COMMIT_SECONDS = 60.0
 """How long a failed write may still be committed; statements end within 20 s."""
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
@@ -135,7 +135,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
         stored = await self._stored.get_scopes(scopes)
-        found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
+        found = {scope: stored.get(scope, _NO_SETTINGS) for scope in scopes}
         if changes == self._changes:  # otherwise the values may be outdated
             for scope, values in found.items():
                 self._cache_scope(scope, values, now)

@@ -37,7 +37,7 @@ from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
 FILE_NAME = "forgotten.jsonl"
-_OF_SERVER = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")
+_STATEMENTS = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,7 +153,7 @@ class PersonalData(RecordingStore):
         """Delete the characters of a server; return the scopes whose settings changed."""
 
         def unit() -> Unit[Sequence[str]]:
-            for name in _OF_SERVER:
+            for name in _STATEMENTS:
                 yield SQL[name].query(person=owner, until=math.inf)
             chosen = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
             for scope, key in chosen:

@@ -53,8 +53,8 @@ FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 
 
 _HOST = re.compile(r"(.*?)(?::(\d+))?")
-_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
-_ESCAPED = re.compile(r"\\(.)")
+_PASSWORD_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
+_ESCAPED_CHARACTER = re.compile(r"\\(.)")
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -226,11 +226,11 @@ def read_password(file: Path, url: URL) -> str:
     user = str(url.username or url.query.get("user") or getpass.getuser())
     wanted = (names, ports, {str(url.database or user)}, {user})
     try:
-        lines = map(_LINE.fullmatch, file.read_text("utf-8").splitlines())
+        lines = map(_PASSWORD_LINE.fullmatch, file.read_text("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the password file {file} cannot be read: {error}") from None
     for line in filter(None, lines):
-        *fields, password = [_ESCAPED.sub(r"\1", one) for one in line.groups()]
+        *fields, password = [_ESCAPED_CHARACTER.sub(r"\1", one) for one in line.groups()]
         if all(one in {"*", *known} for one, known in zip(fields, wanted, strict=True)):
             register_secrets([password])
             return password

@@ -13,7 +13,7 @@ from bot import __version__
 from bot.chat.prompt import Usage
 from bot.extras import import_extra
 
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
+_BUCKETS_IN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 MESSAGES_RECEIVED = Counter("troupe_heard_total", "Messages stored in the inbox", ["platform"])
 MESSAGES_FINISHED = Counter(
@@ -25,12 +25,12 @@ MESSAGES_FINISHED = Counter(
 SECONDS_TO_FINISH = Histogram(
     "troupe_seconds_to_finish",
     "Time from the platform's timestamp of a message to the end of its processing",
-    buckets=_SECONDS,
+    buckets=_BUCKETS_IN_SECONDS,
 )
 SECONDS_TO_FIRST_TOKEN = Histogram(
     "troupe_seconds_to_first_word",
     "Time from the request to a model to its first token",
-    buckets=_SECONDS,
+    buckets=_BUCKETS_IN_SECONDS,
 )
 _PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counted by providers")
 _CACHED_PROMPT_TOKENS = Counter(

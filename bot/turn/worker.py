@@ -86,7 +86,7 @@ _CRASHED_REPEATEDLY = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
 _FAILED_OUTCOMES = {"failed", "set_aside"}
-_BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
+_FAILURE = translatable("Something went wrong on my side. The error was logged; please try again.")
 
 
 class ConversationWorker:
@@ -199,7 +199,7 @@ class ConversationWorker:
             return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn_name, error_id=message.error_id)
-            return "failed", await finisher.finish_with_error(group, _BUG)
+            return "failed", await finisher.finish_with_error(group, _FAILURE)
 
     async def _handle_event(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher

@@ -223,7 +223,7 @@ def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
 
 
 @lru_cache(256)
-def _is_expected_back(name: str) -> bool:
+def _must_be_returned(name: str) -> bool:
     return _RETURNED.search(name) is not None
 
 
@@ -237,7 +237,7 @@ class ReturnedFields:
 
     def feed(self, delta: JsonObject) -> None:
         for name, value in delta.items():
-            if value is None or not _is_expected_back(name):
+            if value is None or not _must_be_returned(name):
                 continue
             if isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)

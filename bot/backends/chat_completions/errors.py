@@ -21,7 +21,7 @@ from bot.value_class import value_class
 _MIN_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
 _NUMBER = r"(\d[\d,_']*)"
-_IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
+_EQUALS_WORDS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _OVERLOADED = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
@@ -91,7 +91,7 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    written = (one.replace("NUMBER", _NUMBER).replace("IS", _IS) for one in patterns)
+    written = (one.replace("NUMBER", _NUMBER).replace("IS", _EQUALS_WORDS) for one in patterns)
     return [re.compile(one, re.IGNORECASE) for one in written]
 
 

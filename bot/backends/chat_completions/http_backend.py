@@ -26,7 +26,7 @@ from bot.prompting.text.tokens import EncodingCounter, counter_for_model, find_e
 
 _INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
 _MARGIN = 1.05
-_DECAY = 0.98  # per answer
+_RATIO_DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS = 100  # in shorter prompts, text that the service adds distorts the ratio
@@ -65,7 +65,7 @@ class PromptTokenEstimator:
             return
         ratio = tokens / counted
         is_known = find_encoding(model) is not None
-        after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
+        after = max(before, ratio) if is_known else max(before * _RATIO_DECAY, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_from_rejection(

@@ -73,7 +73,7 @@ RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and r
 _SPECS_DIVISOR: Final = 3
 _BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
 _MIN_RESULT_BYTES: Final = 120
-_CUT: Final = "\n[the rest is omitted]"
+_OMISSION_MARK: Final = "\n[the rest is omitted]"
 _log = structlog.get_logger(__name__)
 
 
@@ -314,4 +314,4 @@ def _cut_text(text: str, max_bytes: int) -> str:
     encoded = text.encode(errors="replace")
     if len(encoded) <= max_bytes:
         return text
-    return encoded[:max_bytes].decode(errors="ignore") + _CUT
+    return encoded[:max_bytes].decode(errors="ignore") + _OMISSION_MARK

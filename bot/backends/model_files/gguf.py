@@ -19,8 +19,8 @@ _NUMBER_FORMATS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?")
     11: "q",
     12: "d",
 }
-_TEXT: Final = 8
-_ARRAY: Final = 9
+_TEXT_TYPE: Final = 8
+_ARRAY_TYPE: Final = 9
 _POOLING_SUFFIX: Final = ".pooling_type"  # after the architecture's name
 _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long
 _END_KEYS: Final = ("eos", "eot", "eom")
@@ -122,9 +122,9 @@ class _GgufParser:
     def _read_value(self, kind: int, *, keep: bool) -> Any:
         if kind in _NUMBER_FORMATS:
             return self._read_number(_NUMBER_FORMATS[kind])
-        if kind == _TEXT:
+        if kind == _TEXT_TYPE:
             return self._read_text()
-        if kind == _ARRAY:
+        if kind == _ARRAY_TYPE:
             return self._read_array(keep=keep)
         raise ValueError(f"unknown value type {kind}")
 

@@ -13,9 +13,9 @@ import aiohttp
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
-_HUB = "https://huggingface.co"
-_PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
+_HUB_URL = "https://huggingface.co"
+_NAME = r"[A-Za-z0-9][\w.-]{0,95}"
+_SOURCE = re.compile(rf"(?P<repository>{_NAME}/{_NAME})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
 _MAX_TRIES = 5
 _CHUNK_BYTES = 1 << 20
@@ -56,7 +56,7 @@ async def pull_model(
 
 
 async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, str | None]:
-    hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # as the hub's tools do
+    hub = os.environ.get("HF_ENDPOINT", _HUB_URL).rstrip("/")  # noqa: TID251 # as the hub's tools do
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(

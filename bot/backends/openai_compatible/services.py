@@ -46,15 +46,15 @@ def read_azure_address(address: str, api_version: str | None) -> tuple[str, str 
 
 
 _SYSTEM_FIRST = replace(ALL_CAPABILITIES, accepts_late_system=False)
-_STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
+_STRICT_ORDER = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
 _ROLE_ORDERS = {
     "any": ALL_CAPABILITIES,
     "system-first": _SYSTEM_FIRST,
     "alternating": replace(ALL_CAPABILITIES, accepts_repeated_roles=False),
-    "strict": _STRICT,
+    "strict": _STRICT_ORDER,
 }
 _LIMITS = {"max_tokens", "max_completion_tokens"}
-_UNKNOWN_QUIRKS = Quirks(accepts=_STRICT)
+_UNKNOWN_QUIRKS = Quirks(accepts=_STRICT_ORDER)
 
 
 @value_class(kw_only=True)

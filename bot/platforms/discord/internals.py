@@ -45,7 +45,7 @@ PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 _ESSENTIAL = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
+_KEPT_FIELDS = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parse = Callable[[Payload], None]
@@ -210,6 +210,6 @@ def parse_readable_fields(parse: Parse, message: Payload) -> None:
     except PARSE_ERRORS as error:
         _log.warning("discord_message_parts_skipped", reason=type(error).__name__)
     try:
-        parse({key: value for key, value in message.items() if key in _KEPT})
+        parse({key: value for key, value in message.items() if key in _KEPT_FIELDS})
     except PARSE_ERRORS:
         parse({key: value for key, value in message.items() if key in _ESSENTIAL})

@@ -151,7 +151,7 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 # wait raises RateLimited.
 _MAX_WAIT_SECONDS = 6.0
 _MAX_TEXT_CHARS = 500
-_JSON = "application/json"
+_JSON_CONTENT_TYPE = "application/json"
 _log = structlog.get_logger(__name__)
 
 
@@ -267,7 +267,7 @@ class RestClient:
     async def bot_user(self) -> "BotUser":
         """Return the user account of the bot; raises `PlatformError`."""
         if self._user is None:
-            self._user = decode_response(await self.call(_ME), BotUser)
+            self._user = decode_response(await self.call(_GET_BOT_USER), BotUser)
         return self._user
 
     async def close(self) -> None:
@@ -363,7 +363,7 @@ class BotUser(msgspec.Struct):
         return f"{self.username}#{self.discriminator}" if has_number else self.username
 
 
-_ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
+_GET_BOT_USER = RestEndpoint("GET", "/users/@me", resource_ids=0)
 
 
 def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
@@ -413,10 +413,10 @@ def _encode(
     if file is not None:
         form = FormData(quote_fields=False)
         payload = msgspec.json.encode(body).decode()  # bytes would become a file
-        form.add_field("payload_json", payload, content_type=_JSON)
+        form.add_field("payload_json", payload, content_type=_JSON_CONTENT_TYPE)
         plain = "text/plain; charset=utf-8"
         form.add_field("files[0]", file.text, filename=file.name, content_type=plain)
         return None, form
     if body is None:
         return None, b"" if method == "POST" else None
-    return _JSON, msgspec.json.encode(body)
+    return _JSON_CONTENT_TYPE, msgspec.json.encode(body)
