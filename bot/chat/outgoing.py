@@ -139,7 +139,7 @@ class Button:
     label: str
     """In the reader's language."""
     data: str
-    """Returned as `Pressed.data` when the button is pressed; at most 64 bytes."""
+    """Returned as `ButtonPress.data` when the button is pressed; at most 64 bytes."""
     style: ButtonStyle = ButtonStyle.PLAIN
     row: int = 0
 
@@ -150,7 +150,7 @@ class MenuOption:
 
     label: str
     value: str
-    """Returned in `Pressed.values` when the option is chosen; at most 10 bytes."""
+    """Returned in `ButtonPress.values` when the option is chosen; at most 10 bytes."""
     description: str = ""
     is_chosen: bool = False
 
@@ -160,7 +160,7 @@ class Menu:
     """A list of choices under a message."""
 
     data: str
-    """Returned as `Pressed.data` when an option is chosen; at most 64 bytes with its value."""
+    """Returned as `ButtonPress.data` when an option is chosen; at most 64 bytes with its value."""
     title: str
     """The placeholder that says what to choose, in the reader's language."""
     options: tuple[MenuOption, ...]

@@ -17,7 +17,7 @@ class AnswerCharge:
 
     person: str | None = None
     server: str | None = None
-    """None: a private chat or a group that is not in a server."""
+    """The server or group; None: a private chat."""
     model: str = ""
     """The model's own name."""
     cost: int | None = None

@@ -70,7 +70,7 @@ def require_database(settings: Settings) -> None:
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
-            " TROUPE_DATA_DIR or TROUPE_DATABASE_URL as the service has it"
+            " TROUPE_DATA_DIR or TROUPE_DATABASE_URL to the value that the service uses"
         )
 
 

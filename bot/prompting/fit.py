@@ -58,8 +58,8 @@ async def fit_draft(
     if kept < 0:
         newest = sum(estimate_message_tokens([draft.newest], estimate))
         raise UserError.translatable(
-            "That message is too long for me: about {tokens} tokens, and with my instructions"
-            " at most {limit} fit. Please send it in smaller parts.",
+            "That message is too long for me: it has about {tokens} tokens, but with my"
+            " instructions only {limit} fit. Please send it in smaller parts.",
             tokens=newest,
             limit=limit,
         )

@@ -37,7 +37,7 @@ async def rewrite_texts(database: Database, report: Report) -> int:
 async def _rewrite_table(database: Database, table: Table) -> int:
     keys = [one.name for one in table.primary_key]
     columns = [one.name for one in encryptable_columns(table)]
-    # Columns called `stored_text` etc. are neither decoded nor encoded.
+    # Columns called `stored_NAME` are neither decoded nor encoded.
     names = [*keys, *(f"stored_{name}" for name in columns)]
     selected = ", ".join([*keys, *(f"{name} AS stored_{name}" for name in columns)])
     key, last = ", ".join(keys), ", ".join(f":{name}" for name in keys)

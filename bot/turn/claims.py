@@ -142,7 +142,7 @@ class IsolationGate:
         self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
         self._alone: _TrackedAttempt | None = None
-        """The attempt that is recorded as `Attempt.ALONE`, if any."""
+        """The attempt that is recorded as `AttemptState.ALONE`, if any."""
         self._recording = asyncio.Lock()
 
     @contextlib.asynccontextmanager

@@ -355,7 +355,7 @@ def _keys_at(path: tuple[str | int, ...]) -> list[str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel]:
-    """Return the model class in an annotation, such as `Wake` in `tuple[Wake, ...]`."""
+    """Return the model class in an annotation, such as `WakeRules` in `WakeRules | None`."""
     while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         annotation = typing.get_args(annotation)[0]
     return annotation
