@@ -179,7 +179,7 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process should receive; if the database fails, the last number."""
+        """Return how many shards this process should receive; on database failure, the last one."""
         try:
             await self.leases.take(member, _MEMBER_LEASE_SECONDS)
             members = await self.leases.held_roles(self._members)
