@@ -313,8 +313,8 @@ def _is_command(message: IncomingMessage) -> bool:
 class InboxIntake(Intake):
     """Stores received events, then wakes the workers of their conversations.
 
-    Words of people who opted out are removed first. `keep` returns the part of an event that may be
-    stored, or None to drop the event.
+    Words of people who opted out are removed first. `filter_event` returns the part of an event
+    that may be stored, or None to drop the event.
     """
 
     inbox: SqlInbox
@@ -323,7 +323,7 @@ class InboxIntake(Intake):
     """Announces the stored events before workers wake, so that urgent events overtake others."""
     router: HistoryRouter | None = None
     """Assigns histories; None if events already contain their history."""
-    keep: Callable[[Incoming], Incoming | None] = lambda message: message
+    filter_event: Callable[[Incoming], Incoming | None] = lambda message: message
     find_opted_out: Callable[[Sequence[Incoming]], Awaitable[Collection[str]]] | None = None
     """Returns the ids of people in these events who opted out; None if nobody can opt out."""
     settings: ChatSettings | None = None
@@ -334,7 +334,7 @@ class InboxIntake(Intake):
         began = time.time()
         opted_out = await self.find_opted_out(messages) if self.find_opted_out is not None else ()
         readable = [one for each in messages if (one := redact_event(each, opted_out)) is not None]
-        kept = [one for each in readable if (one := self.keep(each)) is not None]
+        kept = [one for each in readable if (one := self.filter_event(each)) is not None]
         storable = [to_storable_event(one) for one in kept]
         if self.router is None:
             await self.inbox.receive(storable, cursors)
