@@ -307,7 +307,7 @@ class _Drill:
                 for column, value in row.items():
                     yield f"{table.name}.{column}", self._decode_text(value)
         prefix = f"troupe:{await read_installation_id(self._database)}:"
-        async for key in self.redis.scan_iter(f"{prefix}*") if self.redis else _empty_iterator():
+        for key in await self._list_redis_keys(f"{prefix}*"):
             is_text = await self.redis.type(key) == b"string"
             values = [await self.redis.get(key)] if is_text else []
             if await self.redis.type(key) == b"zset":
@@ -339,13 +339,11 @@ class _Drill:
         """Delete all data that the drill stored."""
         await self._database.write(_delete_rows)
         await self._database.truncate_log()
-        async for key in self.redis.scan_iter(f"*{MARK}*") if self.redis else _empty_iterator():
+        for key in await self._list_redis_keys(f"*{MARK}*"):
             await self.redis.delete(key)
 
-
-async def _empty_iterator() -> AsyncIterator[bytes]:
-    for each in list[bytes]():
-        yield each
+    async def _list_redis_keys(self, pattern: str) -> list[bytes]:
+        return [one async for one in self.redis.scan_iter(pattern)] if self.redis else []
 
 
 def _delete_rows(connection: Connection) -> None:
