@@ -129,8 +129,8 @@ class CharacterHandlers:
         incoming, owner = request.incoming, character_owner(request.incoming)
         await self.admins.require(incoming, _USE)
         name = await self.find_full_name(request.argument, owner, "/character use")
-        preset, audited = await self._load_for_chat(request, name), request.is_audited
-        await self.resolver.set_active(request.scope, [preset], incoming.author.id, audited=audited)
+        preset = await self._load_for_chat(request, name)
+        await self.resolver.set_active(request.scope, [preset], **request.change_author)
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await begin_session(text, preset, request, self.dice, self.resolver)
 
@@ -181,8 +181,7 @@ class CharacterHandlers:
         await self._require_character_permission(request.incoming)
         owner = character_owner(request.incoming)
         name = await self.find_full_name(request.argument, owner, "/character remove")
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.resolver.characters.announce(name, "", "", by, audited=audited)
+        await self.resolver.characters.announce(name, "", "", **request.change_author)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=shown_name(name))
         return CommandResult(text, changes_channel=True)
@@ -334,8 +333,7 @@ class CharacterHandlers:
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
         about += f"\t{preset.avatar or ''}"
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.resolver.characters.announce(name, content, about, by, audited=audited)
+        await self.resolver.characters.announce(name, content, about, **request.change_author)
 
 
 def _ready_reply(preset: Preset) -> CommandResult:

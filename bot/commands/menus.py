@@ -307,8 +307,7 @@ class HistoryScopeHandlers:
             )
         await self.admins.require(request.incoming, _CHANGE_SCOPE)
         chosen = None if request.argument == INHERIT else HistoryScope(request.argument)
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.scopes.set(request.scope, chosen, by, audited=audited)
+        await self.scopes.set(request.scope, chosen, **request.change_author)
         holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
         described = to_translatable(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(

@@ -46,7 +46,7 @@ class PresetHandlers:
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "use")
-        await self._activate(request, [preset])
+        await self.resolver.set_active(request.scope, [preset], **request.change_author)
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await begin_session(text, preset, request, self.dice, self.resolver)
 
@@ -56,7 +56,7 @@ class PresetHandlers:
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "add")
         presets = request.active.with_added(preset)
-        await self._activate(request, presets)
+        await self.resolver.set_active(request.scope, presets, **request.change_author)
         text = translatable(
             "{name} was added. Active here: {names}.",
             name=preset.shown_name,
@@ -75,7 +75,7 @@ class PresetHandlers:
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "remove")
         presets = request.active.with_removed(preset)
-        await self._activate(request, presets)
+        await self.resolver.set_active(request.scope, presets, **request.change_author)
         text = translatable(
             "{name} was removed. Active here: {names}.",
             name=preset.shown_name,
@@ -90,8 +90,7 @@ class PresetHandlers:
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _CHANGE)
-        by = request.incoming.author.id
-        await self.resolver.reset(request.scope, by, audited=request.is_audited)
+        await self.resolver.reset(request.scope, **request.change_author)
         active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
@@ -99,10 +98,6 @@ class PresetHandlers:
             origin=_describe_preset_origin(active, request.incoming),
         )
         return await begin_session(text, active.preset, request, self.dice, self.resolver)
-
-    async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.resolver.set_active(request.scope, presets, by, audited=audited)
 
     @command(
         "preset show",

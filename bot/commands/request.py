@@ -57,14 +57,17 @@ class CommandRequest:
         return self.command.text
 
     async def store(self, settings: ChatSettings, scope: str, key: str, value: str | None) -> None:
-        """Store a setting in the author's name; see `is_audited`."""
-        audited = self.is_audited or scope == INSTALLATION
+        """Store a setting in the author's name."""
+        audited = not self.incoming.is_private or scope == INSTALLATION
         await settings.set(scope, key, value, self.incoming.author.id, audited=audited)
 
     @property
-    def is_audited(self) -> bool:
-        """Whether changes are recorded in the audit log, which excludes private chats."""
-        return not self.incoming.is_private
+    def change_author(self) -> dict[str, Any]:
+        """Who changes a setting, and whether the audit log, which excludes private chats, says so.
+
+        These are the arguments `by` and `audited` of functions that store settings.
+        """
+        return {"by": self.incoming.author.id, "audited": not self.incoming.is_private}
 
     @property
     def scope(self) -> str:
