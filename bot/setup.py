@@ -375,7 +375,7 @@ class SetupSteps:
             step.problem = error_text(error)
 
     async def forget(self, kind: str) -> None:
-        """Remove a bot from the choices."""
+        """Remove a bot from the set-up that is being entered."""
         step = self.bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])

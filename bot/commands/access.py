@@ -79,7 +79,7 @@ _REASONS: Mapping[str, Text] = {
     "block role": translatable("One of your roles is blocked there."),
     "block channel": translatable("That channel is blocked."),
     "dm closed": translatable("In private I answer only some people."),
-    "dm pairing": translatable("Too many people wait to be let in; please try again later."),
+    "dm pairing": translatable("Too many people are waiting for approval; please try again later."),
     "only": translatable("Only some people may use me there."),
 }
 

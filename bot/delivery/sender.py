@@ -175,7 +175,7 @@ class Sender:
         return self._waiting.seconds_until_admitted(source_in_key(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Claim the first due row of each chat whose bot runs in this process, by lane."""
+        """Claim and return, for each lane, the first due row of a chat whose bot runs here."""
         served = [key for key in keys if source_in_key(key) in self.surfaces]
         rows = await self.outbox.reserve_due(served) if served else ()
         return {row.address.lane: row for row in rows}

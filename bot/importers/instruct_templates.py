@@ -252,7 +252,7 @@ _DEFAULT_STARTS = {
 
 
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Convert a KoboldCpp adapter to preset keys and notes; missing texts are as in Alpaca."""
+    """Convert a KoboldCpp adapter to preset keys and notes; missing texts are those of Alpaca."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")

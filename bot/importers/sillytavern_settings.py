@@ -21,7 +21,7 @@ _ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for a sampler preset, and notes."""
+    """Convert a sampler preset to preset keys; also return notes about what was omitted."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
@@ -155,7 +155,7 @@ _FORMATS = {
 
 
 def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return preset keys for a chat completion preset, and notes."""
+    """Convert a chat completion preset to our keys; also return notes about what was omitted."""
     read = JsonFields(data)
     keys, notes = sampler_preset_keys(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))

@@ -233,7 +233,7 @@ def prompt_tokens(receipt: Receipt) -> int:
 
 
 def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
-    """Yield a prompt's spans, with the range of characters in their first message (None: all)."""
+    """Yield a prompt's spans, each with its text range in its first message (None: all of it)."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     for span in receipt.layout:
         begin = read.get(span.message, 0)

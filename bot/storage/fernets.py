@@ -101,8 +101,9 @@ class KeyCipher:
             stored = self._fernets.decrypt(token)
         except InvalidToken:
             raise SettingsError(
-                f"a stored key of provider {provider!r} was encrypted with a key that is not in"
-                " TROUPE_ENCRYPTION_KEYS; add it there, or remove the key with `troupe keys remove`"
+                f"the API key stored for {provider!r} was encrypted with a key that is not in"
+                " TROUPE_ENCRYPTION_KEYS; add that encryption key, or delete the API key with"
+                " `troupe keys remove`"
             ) from None
         owner, key = msgspec.json.decode(stored, type=tuple[str, str])
         if owner != provider:

@@ -146,7 +146,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
 
 
 def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
-    """Return outbox columns that identify the messages of parts, in the given order."""
+    """For each part, in order, return the outbox columns that identify its sent message."""
     known = yield from find_part_message_ids(names)
     targets: list[dict[str, object]] = []
     for name in names:

@@ -82,7 +82,7 @@ class Statement:
         return Query(self, values or named, ())
 
     def query_alone(self, values: Values | None = None, **named: object) -> "Query":
-        """Return a query that is the only one of its unit, so that it needs no transaction.
+        """Return a query that runs without a transaction, because its unit has no other query.
 
         In a read-only unit, further queries may follow, also without a transaction.
         """

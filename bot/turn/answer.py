@@ -196,7 +196,7 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Regenerate an answer stopped before its first word if a crashed process showed a part."""
+        """Regenerate an answer without text if a process showed a part of it and then crashed."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened = await self.sources.conversations.opened_parts(context.message)

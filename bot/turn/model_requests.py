@@ -47,7 +47,7 @@ _ONLY_REASONING = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
 _LIMIT_SPENT = translatable(
-    "The model used up the limit of its answer for thinking. The bot's operator can raise or remove"
+    "The model spent its whole output limit on thinking. The bot's operator can raise or remove"
     " max_output_tokens in the preset, give the model a larger context, or turn its thinking off."
 )
 _FILTERED = translatable(

@@ -257,7 +257,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
 
 
 def _own_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
-    """Return the id of the message that a thread of the bot started from (the thread's own id)."""
+    """Return the id of the message that the bot's thread began with, which is the thread's id."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None

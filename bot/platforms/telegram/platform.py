@@ -305,7 +305,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def private_chat(self, person: str) -> Address:
         number = person.removeprefix("telegram:")
         if not number.isdecimal():  # negative: the id of a chat as which someone writes
-            raise errors.Refused("the person who writes as a chat is unknown")
+            raise errors.Refused(
+                "this message was sent in the name of a group or channel, so its author is unknown"
+            )
         return Address("telegram", number, bot_id=self._context.bot_id)
 
     @override

@@ -25,7 +25,7 @@ KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
 _FAILED_PROBABILITY = StoredPattern(marked("it was not drawn, with its probability of {percent} %"))
-_GROUP_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
+_GROUP_TAKEN = StoredPattern(marked("another entry of its group {group} was chosen: {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
