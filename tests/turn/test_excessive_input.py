@@ -142,7 +142,7 @@ async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -
         said = make_incoming("again", key=f"5:{days + 5}")
         await setup.say(replace(said, at=(there + timedelta(days=days)).replace(tzinfo=UTC)))
     assert len(setup.backend.prompts) == 1
-    assert [text[:32] for text in setup.texts[1:]] == ["⚠ Your budget of $0.0041 is used"] * 3
+    assert [text[:32] for text in setup.texts[1:]] == ["⚠ Your budget of $0.0041 for tod"] * 3
 
 
 async def retry_button_is_limited(database: Database, given: Any) -> None:

@@ -196,7 +196,7 @@ def test_too_large_story_does_not_displace_others() -> None:
 
 
 def test_too_long_message_is_rejected_with_its_token_count() -> None:
-    with pytest.raises(UserError, match=r"about \d+ tokens, .* at most 100 fit"):
+    with pytest.raises(UserError, match=r"about \d+ tokens, .* only 100 fit"):
         fit_with(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 
 
