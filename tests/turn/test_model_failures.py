@@ -194,7 +194,7 @@ async def test_answer_without_words_says_what_to_change(database: Database) -> N
 
     async with setup_on(database, replies, {"max_output_tokens": 250}) as (setup, _):
         await setup.say("hello")
-    assert "for thinking" in setup.texts[0]
+    assert "on thinking" in setup.texts[0]
     assert "max_output_tokens" in setup.texts[0]
 
 
