@@ -23,7 +23,7 @@ from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import PlatformSpec
-from bot.runtime.operating_system import CAN_POLL_TERMINAL
+from bot.runtime.operating_system import IS_WINDOWS
 from bot.settings import Settings, find_environment_overrides, read_settings
 from bot.setup import (
     CODE_SECONDS,
@@ -439,7 +439,7 @@ async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
 
 
 def _can_skip() -> bool:
-    return CAN_POLL_TERMINAL and sys.stdin.isatty()
+    return not IS_WINDOWS and sys.stdin.isatty()  # its event loop cannot watch stdin
 
 
 def _print_qr_code(text: str) -> None:

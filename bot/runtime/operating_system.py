@@ -28,8 +28,6 @@ HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
 """Whether `limit_cpu` works; if not, the parent process limits each request's wall-clock time."""
 
 HAS_UNIX_SOCKETS: Final = not IS_WINDOWS
-CAN_POLL_TERMINAL: Final = not IS_WINDOWS
-"""Whether the event loop's `add_reader` supports stdin."""
 
 OWN_SESSION: Final[Mapping[str, Any]] = (
     {"creationflags": _NEW_PROCESS_GROUP} if IS_WINDOWS else {"start_new_session": True}

@@ -162,11 +162,8 @@ def _check_result(name: str, result: Any) -> Any:
 def wrap_for_plugin(value: object, **own: object) -> Any:
     """Wrap an object of the service, so that its coroutines run on the current event loop."""
     home = asyncio.get_running_loop()
-
-    def call(_name: str, start: Callable[[], Awaitable[Any]]) -> Any:
-        return _run_on(home, start())
-
-    return _wrap(value, type(value), call, lambda _name, use: use(value), **own)
+    call, read = lambda _, start: _run_on(home, start()), lambda _, use: use(value)
+    return _wrap(value, type(value), call, read, **own)
 
 
 def wrap(target: object, port: type, thread: PluginThread, **own: object) -> Any:
