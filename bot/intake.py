@@ -71,7 +71,7 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield each event once per history; store them in the block, before others are routed."""
+        """Yield each event once per history; the block must store them before others are routed."""
         if any(isinstance(event, ReactionChange) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
@@ -388,7 +388,7 @@ _COMMANDS_AFTER_OPT_OUT = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
-"""The commands about their own data that people can still use after they have opted out."""
+"""The commands with which people who opted out can still manage their own data."""
 
 
 def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:

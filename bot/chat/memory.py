@@ -135,7 +135,7 @@ class MemorySubject:
 
 @value_class
 class Memory:
-    """One memory."""
+    """A fact about a subject, with its source, witnesses and audience."""
 
     subject: MemorySubject
     text: str
@@ -157,7 +157,7 @@ class Memory:
     is_derived: bool = True
     """Whether it is derived from turns; if not, it was made by hand."""
     audience: Audience | None = None
-    """Who may recall it. None, in a new memory: as its author and subject consent."""
+    """Who may recall it. None in a new memory: its author's and subject's consents decide."""
     is_widened: bool = False
     """Whether its author chose the audience; if not, people's consents decide."""
     state: MemoryState = MemoryState.KEPT
@@ -210,7 +210,7 @@ class MemoryListener:
 
 @value_class
 class RecalledMemories:
-    """Memories that a character may use here, unranked; those from other private chats as ids."""
+    """Unranked memories that a character may use here, and ids of memories left out as private."""
 
     memories: tuple[Memory, ...] = ()
     private: tuple[int, ...] = ()

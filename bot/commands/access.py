@@ -118,7 +118,7 @@ class AccessHandlers:
         await self.admins.require(message, translatable("see who may use me"))
         levels = await self.rules.load(() if message.is_private else message.scopes)
         if message.author.id not in self.admins.admin_ids:
-            del levels[INSTALLATION]  # its rules name people of other chats
+            del levels[INSTALLATION]  # the installation's rules name people of other chats
         lines = [
             translatable("{where}: {rule}", where=_place_text(scope, message), rule=rule)
             for scope, rules in levels.items()
@@ -165,7 +165,7 @@ class AccessHandlers:
         words, where = _split_place(request.argument)
         gives = action in _PERMISSIONS
         target = self._read_rule(f"{action} {words}" if gives else words, message)
-        # A rule about a channel means nothing inside another one.
+        # A rule about a channel has no effect in another channel.
         default = "server" if target.startswith("channel") else "here"
         scope = await self._find_changeable_scope(request, where or default)
         value = _GIVEN if gives else None if action == "reset" else action
@@ -226,7 +226,7 @@ class AccessHandlers:
         is_private=True,
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
-        """Replace a scope's banned words; `none` bans none, `reset` inherits the wider scope's."""
+        """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
         message, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
         scope = await self._find_changeable_scope(request, where or "server")
@@ -325,7 +325,7 @@ class AccessHandlers:
 
 
 def read_target(words: str, message: IncomingMessage) -> str:
-    """Parse a target such as "role discord:9"; an empty text means the replied-to author."""
+    """Parse a target such as "role discord:9"; "" means the author of the replied-to message."""
     quote, platform = message.quote, message.address.platform
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
@@ -346,7 +346,7 @@ def _read_mention(words: str, mentions: Collection[str]) -> str:
         raise UserError(_WHO)
     platform, _, id_ = next(iter(mentions)).partition(":")
     kind = "role" if id_.startswith("&") else "person"
-    if not id_.lstrip("&").isdecimal():  # Telegram tells a user name, but not whose it is
+    if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
         raise UserError(
             translatable("I know people by their id only. Reply to a message of theirs instead.")
         )
@@ -381,7 +381,7 @@ def _create_start_message(
 
 
 def _split_place(argument: str) -> tuple[str, str]:
-    """Split "@bob server" into "@bob" and the place of the rule, which is "" if not named."""
+    """Split "@bob server" into the target "@bob" and the place "server", or "" without a place."""
     words, _, last = argument.rpartition(" ")
     return (words.strip(), last.lower()) if last.lower() in _PLACES else (argument, "")
 
@@ -428,7 +428,7 @@ class PairingCodes:
             value = f"{code} {until} {message.address.conversation}"
             await self._store_setting(f"{_CODE}{person}", value, person)
             waiting = await self._load_waiting_people()
-        # Others may have got a code at the same time: the first ones keep theirs.
+        # If others got codes at the same time, the earliest codes are kept.
         first = sorted(
             (one[1], who) for who, one in waiting.items() if source_in_key(one[2]) == source
         )
@@ -440,8 +440,8 @@ class PairingCodes:
     async def use_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
         """Use up a code, and return the id and the conversation of the person who got it.
 
-        Raises `UserError` if the code is wrong. The same message may use the code again, because it
-        may be handled again after a crash.
+        Raises `UserError` if the code is wrong. The same message may use the code again, because a
+        message may be handled again after a crash.
         """
         operator, used_by = message.author.id, message.external_key
         now, wrong = self.clock.now(), f"{_WRONG}{operator}"

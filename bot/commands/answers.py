@@ -44,7 +44,7 @@ class NewestExchange:
     question: Turn
     answers: tuple[Turn, ...]
     turns: TurnRange | None
-    """Their range in the history; None: the answer failed, so they are not in the history."""
+    """The range of both in the history; None: the answer failed, so neither is in the history."""
     earlier: tuple[Turn, ...] = ()
     """If the answer failed: the earlier messages that it would also have covered."""
     failed: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class NewestQuestionHandlers:
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
         is_own = exchange.question.is_said_by(message.author)
-        if not is_own or writes_as_the_group(message):  # which of the anonymous admins asked it?
+        if not is_own or writes_as_the_group(message):  # unknown which admin asked it
             audited_as = "undo question"
             await self.admins.require(message, RETRY_OTHERS, needs_name=True, audited_as=audited_as)
         quoted = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
@@ -91,8 +91,8 @@ class NewestQuestionHandlers:
 def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     """Return the newest question with its answers, or None if there is no question.
 
-    A question whose answer failed comes first, then a message of the command's author that has no
-    answer yet, then the question before the newest answers.
+    A question whose answer failed takes precedence; next, a message of the command's author that
+    has no answer yet; last, the question before the newest answers.
     """
     turns, by = request.recent, request.incoming.author.id
     failed = _find_failed_question(request.failed, turns)
@@ -115,9 +115,9 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
 def _find_failed_question(
     kept: Sequence[StoredTurn], recent: Sequence[Turn]
 ) -> NewestExchange | None:
-    known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
+    known = {one.message_id for one in recent if one.message_id}  # these have an answer
     kept_new = (one for one in kept if one.turn.message_id not in known)
-    # Not a command, whose reply may be a menu.
+    # Skip commands: their replies may be menus.
     newest = next((one for one in kept_new if parse_command(one.turn.text) is None), None)
     if newest is None:
         return None
@@ -143,7 +143,7 @@ def _require_newest_exchange(request: CommandRequest) -> NewestExchange:
 
 
 def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
-    """Return the characters of these answers that are still active, or else the first active."""
+    """Return the still active characters that gave the answers, or else the first active one."""
     names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
     return active.pick([name for name in names if name]) or (active.first,)
 
@@ -184,12 +184,12 @@ _AUDITED_AS = {
     ButtonAction.VERSION: "choose version",
     ButtonAction.DELETE: "delete answer",
 }
-"""Names in the audit log for presses of buttons under answers to somebody else."""
+"""Names in the audit log for presses of buttons under answers to other people."""
 
 
 @dataclass(eq=False)
 class AnswerButtons:
-    """Finds a button's answer, and checks that the asker or an admin presses the button."""
+    """Finds a button's answer, and checks that whoever presses it is the asker or an admin."""
 
     conversations: Conversations
     inbox: SqlInbox
@@ -201,7 +201,7 @@ class AnswerButtons:
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def find_refusal_reason(self, pressed: ButtonPress) -> str | None:
-        """Return why a press is refused, or None. This is checked before the press is stored."""
+        """Return why a press is refused, or None; called before the press is stored."""
         data = parse_button(pressed)
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
@@ -211,16 +211,16 @@ class AnswerButtons:
                 await self._check_stop(pressed, data)
             elif data is not None:
                 await self.find(pressed, data)
-                if data.action in FORM_ACTIONS and not pressed.values:  # there is no form
+                if data.action in FORM_ACTIONS and not pressed.values:  # the platform has no forms
                     return translate(HOW_TO_TYPE[data.action], supported_language(pressed.locale))
         except UserError as error:
             return translate(error.text, supported_language(pressed.locale))
-        except StoreError:  # it is checked again before anything is done
+        except StoreError:  # the press is checked again before it takes effect
             return None
         return None
 
     async def find(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
-        """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
+        """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
         is_checked = data.action not in _ALWAYS_ALLOWED
         if is_checked and await self.access.find_refusal(pressed) is not None:
             raise UserError(NO_ACCESS)
@@ -231,7 +231,7 @@ class AnswerButtons:
             raise UserError(BUTTON_GONE)
         author = exchange.question.turn.speaker
         if data.action in _FOR_AUTHOR_ALONE and author is not None:
-            # Whoever writes as the group itself presses under their own name.
+            # People who write as the group itself press buttons under their own names.
             is_anonymous = is_the_group(author, pressed.address) and not pressed.is_private
             if is_anonymous and data.action in MENU_ACTIONS:
                 await self._check_author(pressed, ())
@@ -247,7 +247,7 @@ class AnswerButtons:
         return exchange
 
     async def find_to_change(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
-        """Return a button's exchange; an admin's change to another person's answer is audited."""
+        """Return a button's exchange; audit an admin who changes an answer to somebody else."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
@@ -257,7 +257,7 @@ class AnswerButtons:
     async def find_quoted(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
         """Return the quoted turn with its question and answers; raises `UserError` if unknown."""
         conversation, exchange = message.address.conversation, None
-        reader = Claim(conversation, 0, "")  # nothing is written for it
+        reader = Claim(conversation, 0, "")  # this claim can only read
         message_id = (message.quote.message_id if message.quote is not None else None) or ""
         conversations, most = self.conversations, _MAX_TURNS_BEFORE
         turns = await conversations.find_turns(reader, [message_id])
@@ -295,12 +295,12 @@ class AnswerButtons:
         is_own = exchange.question.turn.is_said_by(message.author)
         if is_own and not (is_said and writes_as_the_group(message)):
             return
-        if is_said:  # by which of the admins who write anonymously is not known
+        if is_said:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
         await self.admins.require(message, _CHANGE_OTHERS, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
-        """Return whether a command replies to the answer to a question by the command's author."""
+        """Return whether the command's author asked the question that the quoted answer is for."""
         try:
             found, exchange = await self.find_quoted(message)
         except UserError:
@@ -313,7 +313,7 @@ class AnswerButtons:
             await self.admins.require(message, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
-        """Raise `UserError` if the history is another person's alone and the author is no admin."""
+        """Raise `UserError` for another person's personal history if the author is no admin."""
         is_own = exchange.question.turn.is_said_by(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS, audited_as="read context")

@@ -39,7 +39,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Checks if an author is an admin; except for commands, results are reused for 30 seconds."""
+    """Checks if an author is an admin; reuses results for 30 s, but "yes" never for commands."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
@@ -50,8 +50,8 @@ class AdminCheck:
     shows_prompts_in_private: bool = True
     """Whether everybody sees prompts in a private chat."""
     shows_prompts_in_groups: bool = True
-    """Whether the admins of a server or group see them there; anybody can add the bot to their own
-    group and be its admin."""
+    """Whether the admins of a server or group see prompts there. Anybody can add the bot to their
+    own group and be its admin."""
     press_seconds: float = _PRESS_SECONDS
     """How long the platform may take to say whether somebody who pressed a button is an admin."""
     audit: AuditLog | None = None
@@ -59,7 +59,7 @@ class AdminCheck:
 
     def __post_init__(self) -> None:
         self._known = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
-        """Until when a platform's answer is valid; a refusal also applies to commands."""
+        """By author and chat: when the platform's answer expires, and whether it was "yes"."""
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin. False if the platform did not answer."""
@@ -73,7 +73,7 @@ class AdminCheck:
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
-        # Who pressed a button waits, and so does what was received together with the press.
+        # The person who pressed waits for this, and so do events received with the press.
         seconds = self.press_seconds if isinstance(incoming, ButtonPress) else None
         try:
             async with asyncio.timeout(seconds):
@@ -89,7 +89,7 @@ class AdminCheck:
         if writes_as_the_group(incoming):
             is_one = await self.is_platform_admin(incoming)
             return is_one and await self._accepts_anonymous_admins(incoming.scopes)
-        if incoming.author_is_admin is not None:  # the message itself tells
+        if incoming.author_is_admin is not None:  # the event itself says so
             return await self.is_platform_admin(incoming)
         key, now = _admin_cache_key(incoming), self.clock.monotonic()
         until, is_one = self._known.get(key, (now, True))
@@ -142,7 +142,7 @@ class AdminCheck:
     async def record_admin_action(self, incoming: Request, audited_as: str) -> None:
         """Record an admin's action in the audit log, without any message text."""
         if self.audit is not None and not incoming.is_private:
-            # Where each person has a conversation, its key names that person; a channel's does not.
+            # Not the conversation: the key of a personal history contains the person's id.
             where, by = incoming.address.channel, incoming.author.id
             await self.audit.record(by, audited_as, where)
 

@@ -1,4 +1,4 @@
-"""Characters of people and servers, made in the chat: the /character actions."""
+"""The /character actions, with which people make characters for themselves or a server."""
 
 import asyncio
 import base64
@@ -73,7 +73,7 @@ Download = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 
 @dataclass(eq=False)
 class CharacterHandlers:
-    """Makes characters from cards and forms; they answer with the chat's active model."""
+    """Makes characters from cards and forms; the characters use the chat's active model."""
 
     resolver: PresetResolver
     versions: PresetVersions
@@ -109,13 +109,13 @@ class CharacterHandlers:
         fields = _form_fields(request.argument)
         card = await self.download_attached_file(incoming)
         if card is None:
-            if len(fields) < 2:  # a name and a persona
+            if len(fields) < 2:  # name and persona are required
                 raise UserError(_HOW_TO_ADD)
             data = dict(zip(_CARD_KEYS, fields, strict=False))
             card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
             fields = []
         preset = await self._convert_card(card, incoming)
-        if fields:  # it is called as its author says
+        if fields:  # the typed name replaces the card's
             preset = with_changed_texts(preset, {"name": fields[0]})
         return _ready_reply(await self._store_as_new(request, preset))
 
@@ -273,13 +273,13 @@ class CharacterHandlers:
             return preset
         try:
             avatar = await self.host_picture(message.address, base64.b64decode(found["picture"]))
-        except PlatformError as error:  # it speaks without one
+        except PlatformError as error:  # the character works without a picture
             _log.warning("picture_not_kept", reason=str(error))
             avatar = None
         return preset.model_copy(update={"avatar": avatar})
 
     async def keep_card(self, request: CommandRequest, card: bytes) -> Preset:
-        """Store the character of a card; return its preset for this chat. Raises `UserError`."""
+        """Store a card's character; return its preset for this chat. Raises `UserError`."""
         message = request.incoming
         await self._require_character_permission(message)
         preset = await self._convert_card(card, message)
@@ -296,7 +296,7 @@ class CharacterHandlers:
         return found[0]
 
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
-        """Store a new character under an unused name, only once even if repeated after a crash."""
+        """Store a new character under an unused name; a retry after a crash adds no second."""
         owner = character_owner(request.incoming)
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server

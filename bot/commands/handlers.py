@@ -97,7 +97,7 @@ class CommandHandlers:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
         command, message = _check_choice(command), request.incoming
-        if await self.access.may_run_admin_command(message, command.name):  # as an admin may
+        if await self.access.may_run_admin_command(message, command.name):  # as if by an admin
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
 
@@ -253,7 +253,7 @@ class CommandHandlers:
         await self.admins.record_admin_action(incoming, "read prompt")
         return CommandResult(text, file=file)
 
-    @command("start")  # sent by a button of Telegram
+    @command("start")  # sent by Telegram's Start button
     async def _start(self, request: CommandRequest) -> CommandResult:
         """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
@@ -305,7 +305,7 @@ def is_private(command: Command) -> bool:
 
 
 def _check_choice(command: Command) -> Command:
-    """Return a command with its choice in lower case; raises `UserError` if it has no such choice.
+    """Return a command with its choice in lower case; raises `UserError` for other words.
 
     Commands without choices, or with several options, are returned unchanged.
     """

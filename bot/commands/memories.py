@@ -92,7 +92,7 @@ _AUDIENCES = {
     Reach.SERVER: (translatable("this server"), translatable("another server")),
     Reach.EVERYWHERE: (translatable("everywhere"), translatable("everywhere")),
 }
-"""How lists name audiences: those of the place where they are shown, and others."""
+"""How lists name each reach: the first name is for the list's own place, the second for others."""
 _COMMA = translatable(", ")
 _OF_SERVER = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
@@ -100,7 +100,7 @@ _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE
 
 @dataclass(eq=False)
 class MemoryHandlers:
-    """Handles the /memory actions; only the asker sees the replies, even in groups."""
+    """Handles the /memory actions; only the asker (the command's author) sees the replies."""
 
     recaller: MemoryRecaller
     conversations: Conversations
@@ -109,7 +109,7 @@ class MemoryHandlers:
     def __post_init__(self) -> None:
         self.memories, self._embed = self.recaller.memories, self.recaller.embed
 
-    # see
+    # show
 
     @_action(
         "memory list",
@@ -241,7 +241,7 @@ class MemoryHandlers:
         ),
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
-        """Choose where a memory may be recalled, which only the person who said it may do."""
+        """Choose where a memory may be recalled; only the person who said it may do this."""
         old, message = await self._find_by_number(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
@@ -284,7 +284,7 @@ class MemoryHandlers:
         waits = translatable("New memories of this place wait until an admin approves them.")
         return CommandResult(waits if value else translatable("New memories need no approval."))
 
-    # take along
+    # export and import
 
     @_action(
         "memory export",
@@ -322,7 +322,7 @@ class MemoryHandlers:
         message, resolver = request.incoming, self.characters.resolver
         preset = await resolver.find_in_channel(request.argument, message, request.active)
         is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
-        if not is_own:  # the file has its instructions
+        if not is_own:  # the file has the character's instructions
             what = translatable("export this character, because the file has its instructions")
             await self.characters.admins.require_prompt_access(message, what)
         here = [one for one in found if _may_be_known_at(_place_of_message(message), one)]
@@ -340,7 +340,7 @@ class MemoryHandlers:
         message = request.incoming
         if not message.is_private:
             raise UserError(_ONLY_PRIVATE)
-        reader = Claim(message.address.conversation, 0, "")  # nothing is written for it
+        reader = Claim(message.address.conversation, 0, "")  # this claim can only read
         session = await self.conversations.load_session(reader, MAX_CHAT_LINES)
         turns = [one for one in session.turns if one.text.strip()]
         names = self.characters.resolver.character_names({one.preset or "" for one in turns})
@@ -362,7 +362,7 @@ class MemoryHandlers:
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
     )
     async def import_file(self, request: CommandRequest) -> CommandResult:
-        """Import a file with memories, a character, or a chat. A chat then continues here."""
+        """Import a file with memories, a character, or a chat. An imported chat continues here."""
         message = request.incoming
         if (data := await self.characters.download_attached_file(message)) is None:
             raise UserError(_NO_FILE)
@@ -390,7 +390,7 @@ class MemoryHandlers:
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
-        """Store the memories in a file, and return lines on how many were stored or left out."""
+        """Store a file's memories, and return lines that say how many were stored or left out."""
         stored, others, problem = 0, dict.fromkeys(file.others), ""
         presets = await self._usable_presets(request)
         for one in file.memories:
@@ -422,10 +422,10 @@ class MemoryHandlers:
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
-        """Return a chat's messages as turns, with the command's author as the person."""
+        """Return a chat's messages as turns; the command's author takes the person's part."""
         presets, author = await self._usable_presets(request), request.incoming.author
         names = {preset_id(one.name) for one in chat.lines if not one.is_person}
-        if len(names) == 1 and not request.active.is_group:  # who answers here plays that part
+        if len(names) == 1 and not request.active.is_group:  # the active preset takes the part
             presets = dict.fromkeys(names, request.active.first.preset.name) | presets
         first = request.now - timedelta(milliseconds=len(chat.lines))
         turns = []
@@ -439,7 +439,7 @@ class MemoryHandlers:
         return tuple(turns)
 
     async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
-        """Return the names of presets usable here, by the ids of preset and character names."""
+        """Map ids, made from the names of presets and characters, to presets usable here."""
         found = await self.characters.resolver.list_descriptions(request.incoming)
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
@@ -508,7 +508,7 @@ class MemoryHandlers:
         return _empty_memory(message, message.author).subject, text
 
     async def _create_quotation(self, by: Request, turn: Turn) -> Memory:
-        """Return a memory that quotes a turn; raises `UserError` if its speaker disallows it."""
+        """Return a memory that quotes a turn; raises `UserError` if the speaker did not consent."""
         text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
         new = replace(_empty_memory(by, speaker or by.author), text=text)
         if speaker is None:
@@ -554,7 +554,7 @@ class MemoryHandlers:
     async def _show_detail(
         self, request: CommandRequest, one: Memory | None, heading: Text | None = None
     ) -> CommandResult:
-        """Return a memory's details; raise `UserError` if the person may not change it."""
+        """Return a memory's details; raise `UserError` for None (may not be changed)."""
         if one is None:
             raise UserError(_NOT_YOURS)
         message = request.incoming
@@ -612,7 +612,7 @@ class MemoryHandlers:
 def command_of_choice(values: Sequence[str], asked: str) -> str:
     """Return the command to run for what was chosen in a menu.
 
-    `asked` is the command whose reply has the menu. If nothing was chosen, its list is shown again.
+    `asked` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
     found = _VALUE.fullmatch("".join(values))
     shown = _WHICH.sub("", asked if _LIST.fullmatch(asked) else "/memory list")
@@ -657,7 +657,7 @@ def _reader_of_message(message: Request) -> MemoryReader:
 
 
 def _empty_memory(message: Request, person: Person) -> Memory:
-    """Return a memory about a person whose text is still empty, added by hand in this chat."""
+    """Return a memory with an empty text about a person, as added by hand in this chat."""
     return Memory(
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
@@ -697,13 +697,13 @@ def _cut(text: str) -> str:
 
 
 def _format_memory_line(message: Request, one: Memory) -> Text:
-    number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would begin a list
+    number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would start a Markdown list
     labels, text = join_texts(_labels(message, one), _COMMA), _cut(one.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
 def _labels(message: Request, one: Memory) -> list[str]:
-    """Return what a memory is about, who may know it, and whether it is in use, as short texts."""
+    """Return short texts that say what a memory is about, who may know it, and if it is in use."""
     place, subject, about = _place_of_message(message), one.subject, one.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")

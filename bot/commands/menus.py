@@ -43,7 +43,7 @@ FORM_TEXTS = {
 
 @dataclass(eq=False)
 class SettingMenus:
-    """Builds a channel's menus; each shows the current settings and the scopes they come from."""
+    """Builds a channel's menus; each shows current settings and the scopes that these come from."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes
@@ -218,7 +218,7 @@ def page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> tupl
 
 
 def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:
-    """Say where a setting found in `scope` comes from; `scopes` go from narrowest to widest."""
+    """Say from which scope a setting comes; `scopes` are the channel's, narrowest first."""
     if scope is None:
         return translatable("the default")
     if scope == scopes[0]:
@@ -236,7 +236,7 @@ def _setting_menu(
     found: Sequence[ChatSetting | None],
     values: Sequence[str],
 ) -> tuple[list[Text], Menu]:
-    """Return lines that show a setting and its inherited value, and a menu to change it.
+    """Return lines that show a setting and its inherited value, and a menu for the setting.
 
     Both `found` (stored settings) and `values` (values in effect) have two items: the one for the
     channel, and the one that the channel would inherit.

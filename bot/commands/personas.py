@@ -23,7 +23,7 @@ _NOBODY_ALONE = translatable(
 
 @dataclass(eq=False)
 class UserPersonas:
-    """Stores people's self-descriptions, and finds those of the narrowest scope in a channel."""
+    """Stores people's self-descriptions, and finds those that apply in a channel."""
 
     chat_settings: ChatSettings
 
@@ -44,7 +44,7 @@ class UserPersonas:
         return personas
 
     async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
-        """Return a person's description and its scope; a scope of None means all channels."""
+        """Return a person's description, and the scope that has it; None means all channels."""
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
         values = await self.chat_settings.get_all(list(keys), _KEY)
@@ -63,7 +63,7 @@ class UserPersonas:
         return await self.resolve(newest, incoming.scopes)
 
     async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
-        """Delete a person's settings; `settings` lists the scope and key of each."""
+        """Delete settings of a person, each given by its scope and key."""
         for scope, key in settings:
             await self.chat_settings.set(scope, key, None, user_id)
 

@@ -67,7 +67,7 @@ async def export_messages(
 _log = structlog.get_logger(__name__)
 _TOPIC = "forgotten"
 _LOOK_SECONDS = 30.0
-_OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions take time
+_OVERLAP_SECONDS = 600.0  # how far each look reaches back: clocks differ, commits are late
 
 
 @value_class
@@ -82,7 +82,7 @@ class DeletionRequests:
     memories: SqlMemories
 
     async def request_person_deletion(self, asked: Request) -> bool:
-        """Queue the deletion of a person's data except an opt-out; return if they opted out."""
+        """Queue the deletion of a person's data except an opt-out; return whether there is one."""
         person = asked.author.id
         await self._queue_deletions(await self.data.list_conversations(person), asked, person)
         await self.data.forget_outside_histories(person)
@@ -94,7 +94,7 @@ class DeletionRequests:
         return False
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
-        """Queue the deletion of the channel's other histories; return how many turns they have."""
+        """Queue the deletion of the channel's other histories; return their number of turns."""
         others = dict(await self.index.turn_counts(message.address))
         others.pop(message.address.conversation, None)
         await self._queue_deletions(others, message, None)
@@ -108,7 +108,7 @@ class DeletionRequests:
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
-        """Queue the deletion of the copies that a message has in other histories."""
+        """Queue the deletion of a message's copies in the channel's other histories."""
         if message.address.history:
             deleted = MessageDeletion(
                 address=message.address,
@@ -122,10 +122,10 @@ class DeletionRequests:
 
 @dataclass(eq=False)
 class ForgetBroadcast(ConversationMemory):
-    """Makes every process drop deleted conversations, by a signal or, if lost, a database row."""
+    """Makes all processes drop deleted conversations, by signals or, if lost, by database rows."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
-    """Returns this process's in-memory states; publishing a preset may add a model's."""
+    """Returns all parts of this process that hold conversations in memory, such as local models."""
     signals: Signals
     data: PersonalData
     clock: Clock
@@ -240,7 +240,7 @@ MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
 _SENTENCE_KEY = "privacy"
 _NOTICE_KEY = "join_notice"
-_NOTICE_SECONDS = 86_400.0  # between two notices of a server that the bot left and joined again
+_NOTICE_SECONDS = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
 _COMMA = translatable(", ")
 _CHANGE_NOTICE = translatable("change what /privacy says")
@@ -308,11 +308,11 @@ class PrivacyNotice:
         return join_texts(lines)
 
     async def notice_on_joining(self, arrival: ChatJoin) -> Text | None:
-        """Return the notice for a server that the bot joins; None if shown within a day."""
+        """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)
         at, _, key = found.get(server, "0 ").partition(" ")
-        is_repeated = key == arrival.external_key  # after a crash
+        is_repeated = key == arrival.external_key  # the same event after a crash
         if not is_repeated and arrival.at.timestamp() - float(at) < _NOTICE_SECONDS:
             return None
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
@@ -331,7 +331,7 @@ class PrivacyNotice:
 
 @dataclass(eq=False)
 class PrivacyHandlers:
-    """The /forget, export and privacy commands, which anybody may use for their own messages."""
+    """Handles /forget, /export and /privacy, which anybody may use for their own messages."""
 
     forgetting: DeletionRequests
     admins: AdminCheck
@@ -376,7 +376,7 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the quoted message; others' messages and answers to others need an admin."""
+        """Delete the quoted message; if it is not by or for the author, only admins may do that."""
         quote, author = request.incoming.quote, request.incoming.author
         is_own = quote is not None and quote.author is not None and quote.author.id == author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
@@ -389,7 +389,7 @@ class PrivacyHandlers:
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
         is_own = exchange.question.is_said_by(request.incoming.author)
-        if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
+        if not is_own or writes_as_the_group(request.incoming):  # unknown which admin asked it
             await self._require_deletion(request)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 

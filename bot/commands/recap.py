@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class Recaps:
-    """Summarizes what a person missed in the conversation in which they ask."""
+    """Summarizes what a person missed in the conversation where they ask for it."""
 
     summarizer: Summarizer
     access: AccessRules
@@ -92,7 +92,7 @@ class Recaps:
     async def _find_new_turns(
         self, message: IncomingMessage, request: CommandRequest
     ) -> tuple[datetime, Sequence[StoredTurn]]:
-        """Return a start time and the turns since then, without people who opted out."""
+        """Return a start time and the turns since then, without turns by people who opted out."""
         asked = _parse_start_time(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = message.address.conversation, message.author.id
@@ -100,7 +100,7 @@ class Recaps:
         if since is None:
             asked = request.now - _NEVER_SPOKE
             since, found = await load(conversation, person, asked.timestamp())
-        if asked:  # answers to questions from before that time
+        if asked:  # drop answers to questions before `since`
             found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in found])}
         new = [one for one in found if id(one.turn) in read]
@@ -112,7 +112,7 @@ class Recaps:
     def _make_linker(self, message: IncomingMessage) -> Callable[[Turn], str]:
         """Return a function that returns the link to a turn's message, or "" if it has none."""
         pattern = self.limits(message.address).message_link
-        chat = message.address.chat.removeprefix("-100")  # as Telegram writes it in links
+        chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
         place = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
 
         def link(turn: Turn) -> str:

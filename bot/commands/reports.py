@@ -27,7 +27,7 @@ from bot.texts.text import (
 )
 
 _BAR_CELLS = 12
-_MAX_LISTED = 8  # stories, lorebook entries, dropped items
+_MAX_LISTED = 8  # of each: stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
@@ -37,7 +37,7 @@ WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 
 @dataclass(eq=False)
 class ContextView:
-    """Shows the receipts of answers: what the model was sent, and what was left out."""
+    """Shows the receipts of answers: what was sent to the model, and what was left out."""
 
     receipts: Receipts
     write_prompt: WritePrompt
@@ -48,7 +48,7 @@ class ContextView:
     async def show(
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
-        """Return the receipts of an answer (None: the latest) in a few lines."""
+        """Describe the receipts of the answer at `answered_at`, or the latest, in a few lines."""
         found = await self.find_receipts(conversation, answered_at)
         shown = [describe_receipt(*one) for one in found]
         if for_admin:
@@ -74,7 +74,7 @@ class ContextView:
     async def find_receipts(
         self, conversation: str, answered_at: datetime | None = None
     ) -> Sequence[tuple[int, Receipt]]:
-        """Return the receipts of an answer (None: the latest); raises `UserError`."""
+        """Return the receipts of the answer at `answered_at` or the latest; raises `UserError`."""
         if answered_at is not None:
             problem = translatable("The prompt of that answer is no longer stored.")
             found = await self.receipts.find_for_answer(conversation, answered_at.timestamp())
@@ -242,7 +242,7 @@ _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This 
 
 @dataclass(eq=False)
 class UsageView:
-    """Shows people what their answers have cost today and this month, in UTC."""
+    """Shows people what their answers have cost today and this month (in the time zone UTC)."""
 
     totals: UsageTotals
     budgets: Budgets

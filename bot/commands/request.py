@@ -63,7 +63,7 @@ class CommandRequest:
 
     @property
     def change_author(self) -> dict[str, Any]:
-        """Who changes a setting, and whether the audit log, which excludes private chats, says so.
+        """The author of a change, and whether the audit log records it (not for private chats).
 
         These are the arguments `by` and `audited` of functions that store settings.
         """

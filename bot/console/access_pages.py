@@ -114,7 +114,7 @@ class SessionPages(RouteGroup):
 
 
 _PAGE_ENTRIES = 200
-# Begins the names of callers with an API token, and ends the names of actions on tokens.
+# Starts `Caller.name` of an API token, and ends audit actions on tokens: "revoke token".
 _KIND = "token"
 
 
@@ -144,7 +144,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /access", ApiScope.READ, template="access.html")
     async def show(self, request: ConsoleRequest) -> Values:
-        """Show the audit log and, if the caller may list them, the API tokens."""
+        """Show the audit log, and the API tokens if the caller may list tokens."""
         may_list = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._newest_entries(request.caller, _PAGE_ENTRIES)

@@ -96,7 +96,7 @@ class AnswerQuery(BaseModel):
     @field_validator("channel", "preset", "person", "model", "text")
     @classmethod
     def _remove_nul(cls, given: str) -> str:
-        return given.replace("\0", "").strip()  # PostgreSQL has none
+        return given.replace("\0", "").strip()  # PostgreSQL cannot store NUL
 
     def to_search(self) -> AnswerSearch:
         return AnswerSearch(
@@ -263,7 +263,7 @@ class AnswerPages(RouteGroup):
         }
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Return counts of the last month's answers by filter and value, up to 30 seconds old."""
+        """Count the last month's answers by filter and value; counts are reused for 30 seconds."""
         made_at, counts = self._counted
         if self.clock.monotonic() - made_at > _COUNTS_SECONDS:
             since = self.clock.now() - _COUNTED_SECONDS
@@ -273,7 +273,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /answers.jsonl", ApiScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
-        """Download the matching answers with their prompts, one JSON object in each line."""
+        """Download the matching answers with their prompts, one JSON object per line."""
         found = await self.answers.search(query.to_search(), _MAX_EXPORTED)
         lines = [self._export_line(one) for one in found.answers]
         return as_download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
@@ -367,7 +367,7 @@ class AnswerPages(RouteGroup):
         }
 
     async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
-        """Return how many seconds after the message the answer was delivered; None if unknown."""
+        """Return the seconds from a message's arrival to its answer's delivery; None if unknown."""
         received = answer.receipt.timings.received_at
         sent = None if received is None else await self.answers.find_sent_time(answer)
         return None if sent is None or received is None else max(0.0, sent - received)
@@ -411,7 +411,7 @@ class AnswerPages(RouteGroup):
         draft: _Draft = "",
         parameters: _Parameters = {},  # noqa: B006 # pydantic copies it
     ) -> Mapping[str, object]:
-        """Send a stored prompt to a model again; empty values keep the original ones.
+        """Send a stored prompt to a model again; empty fields keep the original values.
 
         The new answer is stored under its own number, but not added to any history.
         """
@@ -468,7 +468,7 @@ class WaterfallStep:
     """In seconds after the message's arrival."""
     seconds: float
     marks: Sequence[float] = ()
-    """When single events happened, in seconds too: the message's receipt, and each edit."""
+    """The times of single events (arrival, each edit), in seconds after the message's arrival."""
 
     @property
     def end(self) -> float:
@@ -476,7 +476,7 @@ class WaterfallStep:
 
 
 def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
-    """Return chart steps from a message's arrival to `delivered`, in seconds after arrival."""
+    """Return the steps of a timing chart; `delivered` is in seconds after the message's arrival."""
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
     lengths = {
@@ -499,7 +499,7 @@ def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequenc
 
 
 def axis_marks(seconds: float) -> Sequence[float]:
-    """Return up to six marks for a time axis of this length, in seconds."""
+    """Return the positions of up to six marks on a time axis; `seconds` is the axis's length."""
     if not seconds:
         return []
     power = 10.0 ** math.floor(math.log10(seconds))
@@ -510,7 +510,7 @@ def axis_marks(seconds: float) -> Sequence[float]:
 def costs_with_other_models(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
-    """Return the cost of an answer with each other priced model, cheapest first."""
+    """Return what an answer would have cost with each other priced model, cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     costs = {
         (provider, (settings.model or model) if model == _ANY_MODEL else model): price.cost(usage)
@@ -526,7 +526,7 @@ def costs_with_other_models(
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
-    """Return name, value, and origin of a prompt's parameters (no origin without a `version`)."""
+    """Return each prompt parameter's name, value, and origin; without `version`, origin is None."""
     content = json.loads(version.content) if version and version.content else {}
 
     def describe_origin(value: object, given: object) -> Text | None:

@@ -52,7 +52,7 @@ class RequestGate:
         self._is_https = settings.is_https
 
     def session_cookie(self, http: web.Request) -> str:
-        """Return the cookie's name; it has the port, as browsers send cookies to all ports."""
+        """Return the session cookie's name, with the port: browsers send cookies to all ports."""
         _, port, *_ = http.get_extra_info("sockname", ("", 0))
         return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
 
@@ -125,7 +125,7 @@ def _host_name(host: str) -> str:
 
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
-    """Return a form's fields with plain line breaks; uploaded files stay in the request."""
+    """Return a form's fields with LF line breaks; uploaded files stay in the request."""
     if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
         return {}
     try:
@@ -168,7 +168,7 @@ _TITLES = {403: translatable("Not allowed"), 404: translatable("Not found")}
 
 
 class Console:
-    """Serves the routes of all route groups; `add_routes` adds them to an application."""
+    """Serves all route groups; `add_routes` adds their routes to an aiohttp application."""
 
     def __init__(
         self, gate: RequestGate, groups: Sequence[RouteGroup], names: DisplayNames | None = None
@@ -225,7 +225,7 @@ class Console:
             error = RequestRefused(503, _DATABASE_FAILED)
         status = error.status if isinstance(error, RequestRefused) else 422
         text = error.text
-        if route.is_api:  # the scripts of pages show it as it is
+        if route.is_api:  # scripts of pages show this text unchanged
             told = translate(text, reader.language)
             return add_security_headers(web.json_response({"error": told}, status=status))
         page = Page("login.html", {"problem": text}, status)

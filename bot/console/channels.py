@@ -105,7 +105,7 @@ class ChannelPage(RouteGroup):
     history_scopes: HistoryScopes
     budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
-    """Returns the budgets that apply in a channel, given by its scopes, to everybody."""
+    """Takes a channel's scopes and a preset; returns the budgets that apply to everybody there."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     sources: Mapping[str, str]
@@ -201,7 +201,7 @@ class ChannelPage(RouteGroup):
         action: Literal["allow", "block", "reset"],
         rule: Annotated[str, Field(max_length=100, pattern=_RULE)] = "off",
     ) -> ChannelDetail:
-        """Allow or block a person, role or channel, as /access does; "off" turns the bot off."""
+        """Allow or block a person, role or channel, as /access does; rule "off" stops the bot."""
         if scope not in await self._scopes(channel):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         switches_on = (rule, action) == ("off", "allow")
@@ -213,7 +213,7 @@ class ChannelPage(RouteGroup):
     @route(f"DELETE /api/v1{_ONE}", ApiScope.OPERATE)
     @route(f"POST {_ONE}/forget", ApiScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
-        """Ask the channel's worker to delete all of its messages."""
+        """Ask the channel's worker to delete all messages of the channel."""
         scopes, address = await self._scopes(channel), parse_address(channel)
         external_key = f"console:{secrets.token_hex(8)}"
         event = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
@@ -294,7 +294,7 @@ class ChannelPage(RouteGroup):
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
-        """Return whether a channel has answers (even without text) or belongs to the playground."""
+        """Return whether a channel has answers (even deleted ones) or belongs to the playground."""
         address = parse_address(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True
@@ -322,7 +322,7 @@ def _scope_row(at: int, scopes: Sequence[str], chosen: StoredChatSetting | None)
     return {
         "scope": scopes[at],
         "kind": kind,
-        # A line names a preset; for a chat's own character, also the preset it behaves like.
+        # A line is a preset's name; for a chat's own character, a tab and a behavior preset follow.
         "presets": [one.partition("\t")[0] for one in chosen.value.splitlines()] if chosen else [],
         "by": chosen.by if chosen else "",
         "at": chosen.at if chosen else None,

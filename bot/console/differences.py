@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from bot.value_class import value_class
 
-_MAX_PAIRS = 2_000_000  # of differing words or lines; a second for the worst texts
+_MAX_PAIRS = 2_000_000  # of differing words or lines; the worst texts take a second
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
 _MAX_LINES = 2000
@@ -48,7 +48,7 @@ class DifferingPiece:
 
 
 def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
-    """Return two texts in reading order, as shared and differing pieces (words or lines)."""
+    """Merge two texts into one sequence of shared, removed and added pieces (words or lines)."""
     old, new = _WORD.findall(before), _WORD.findall(after)
     if (codes := _opcodes_if_similar(old, new)) is None:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)

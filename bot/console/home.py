@@ -66,7 +66,7 @@ class Activity:
     """The start of the period, in Unix seconds."""
     step_seconds: float
     sums: Sequence[UsageSum]
-    """The totals of each group, most expensive first, then most tokens."""
+    """The totals of each group, sorted by cost, then by tokens, highest first."""
     answers: Sequence[Sequence[int]]
     """Counts per step: a list for each of the first six groups, then one for all other groups."""
     tokens: Sequence[Sequence[int]]
@@ -186,7 +186,7 @@ def _start_of_day(day: date) -> datetime:
 
 
 def usage_sums(rows: _Rows) -> list[UsageSum]:
-    """Return the totals of each group's rows, most expensive groups first, then most tokens."""
+    """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
     ordered = sorted(rows, key=lambda row: row[1])
     sums = []
     for name, of in groupby(ordered, key=lambda row: row[1]):

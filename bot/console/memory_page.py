@@ -31,9 +31,9 @@ class MemoryPage(RouteGroup):
     async def find(
         self, text: _Text = "", state: _State = "", preset: _Text = ""
     ) -> Mapping[str, Sequence[_Row] | int]:
-        """List the newest memories that contain a text, or are about or by somebody.
+        """List the newest memories; `text` searches their texts, subjects and authors.
 
-        With a preset, only those about its character, or made while it was present.
+        With `preset`, lists only memories about that character, or made in its presence.
         """
         words = text.casefold()
         found = await self.memories.newest(state)

@@ -34,7 +34,7 @@ _LABELS: Mapping[str, Text] = {
     ButtonAction.DELETE: translatable("Delete"),
 }
 """Button labels in the reader's language; messages have them in the asker's language."""
-_BOT_NAME = "Troupe"  # speaks where no character does
+_BOT_NAME = "Troupe"  # the speaker of messages without a character
 
 
 @value_class
@@ -99,7 +99,7 @@ def is_finished(message: WebMessage) -> bool:
 
 
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
-    """Return the answer whose text a message has; if several match, the nearest in time."""
+    """Return the stored answer with a message's text; of several, the nearest in time."""
 
     def seconds_apart(one: StoredAnswer) -> float:
         return abs(one.at - one.receipt.timings.seconds - message.at.timestamp())
@@ -110,7 +110,7 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
 
 
 def color_of(name: str, names: Sequence[str] = ()) -> int:
-    """Return a color number for a name, which differs from those of other `names` if possible."""
+    """Return a color number for a name; if possible, no other name in `names` has that number."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
 
 

@@ -140,7 +140,7 @@ def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
             "description": "The request succeeded.",
             "content": {"application/json": {"schema": answer}},
         },
-        "400": {  # by the server itself, before any handler
+        "400": {  # sent by the server itself, before any handler runs
             "description": "The request is malformed, or its line or a header is too long.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },

@@ -31,7 +31,7 @@ from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
-_FRESH_SECONDS = 1.0  # all who look within this time get the same state
+_FRESH_SECONDS = 1.0  # for this time, all readers get the same state
 _MAX_ERRORS = 10
 _TRIAL = "/operation/providers/{provider}/try"
 _Row = Mapping[str, object]

@@ -24,8 +24,8 @@ from bot.turn.limits.spending import Spending, list_usages
 from bot.value_class import value_class
 
 OPERATOR = Person("web:console", "console")
-"""The person whose budget is charged, besides those of the channel, server and preset, and who
-chooses presets; only the audit log names the actual caller."""
+"""The person to whom costs and choices of presets in the console are attributed, whoever is logged
+in; only the audit log names the actual caller."""
 
 
 @value_class
@@ -111,7 +111,7 @@ _MAX_SECONDS = 60.0
 
 
 def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
-    """Return the preset with which a provider is tried, its first."""
+    """Return the preset to test a provider with: the first one of that provider."""
     preset = next((one for one in presets.values() if one.provider == provider), None)
     if preset is None:
         raise UserError(translatable("No preset uses this provider."))
@@ -119,7 +119,7 @@ def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
 
 
 async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
-    """Send one short request with a preset's model; return the answer."""
+    """Send one short request to a preset's model; return the answer."""
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
         model=bare_prompt(preset).model,
@@ -161,8 +161,8 @@ class PromptReplay:
     ) -> StoredAnswer:
         """Send the prompt of a stored answer again, and return the new answer.
 
-        With `draft`, the prompt is composed anew from the draft of that preset. With `model_of`,
-        the model and parameters of that preset are used. `parameters` replaces single parameters.
+        `draft` or `model_of` may name a preset: `draft` composes the prompt anew from its draft,
+        `model_of` uses its model and parameters. `parameters` replaces single parameters.
         """
         receipt = answer.receipt
         if draft:

@@ -71,16 +71,16 @@ class DisplayNames:
         }
 
     def _drop_names(self) -> None:
-        """Drop all names, so that `/forget` reaches them even if nobody opens a page."""
+        """Drop all names, so that forgotten names are gone even if nobody opens a page."""
         self.people, self._channels, self._titles, self._is_read = {}, {}, {}, False
 
     def channel_title(self, language: str, key: str) -> str:
-        """Return a channel's title: the platform, and the channel's title or its people's names."""
+        """Return the platform's name, followed by the channel's own title or its people's names."""
         address = parse_address(key)
         own = translate(translatable("Playground"), language)
         platform = own if address.platform == WEB_PLATFORM else address.platform.title()
         title, people = self._titles.get(address.channel), self._channels.get(key)
-        if title and address.history:  # of several in the channel
+        if title and address.history:  # one of several histories in the channel
             return f"{platform} › {title} › {people or address.history}"
         return f"{platform} › {title or people or address.chat}"
 
@@ -101,7 +101,7 @@ class PageRenderer:
         self.names = names
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
-        """Return a page's HTML; `nonce` lets browsers accept the style sheets its scripts add."""
+        """Return a page's HTML; `nonce` lets browsers accept style sheets added by its scripts."""
         language, faces = request.language, self.names.faces if self.names else {}
 
         frame = {
@@ -126,7 +126,7 @@ class PageRenderer:
 
     @cached_property
     def _environment(self) -> Environment:
-        """The Jinja environment, created for the first page, as most processes never show one."""
+        """The Jinja environment, created when needed, because most processes never show a page."""
         environment = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,

@@ -66,10 +66,10 @@ _NEWEST = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_COPIES = 50
 _MAX_CHANGES = 50
-_POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
-_WRITE_SECONDS = 20.0  # then a reader is gone
-_STREAM_SECONDS = 300.0  # then the page connects again
-_CHECK_SECONDS = 5.0  # between checks of the session
+_POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
+_WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
+_STREAM_SECONDS = 300.0  # after this time, the page must reconnect
+_CHECK_SECONDS = 5.0  # between checks that the session is valid
 _DRAFT = "draft"
 _PLAIN = ("", marked("Plain"))
 
@@ -116,7 +116,7 @@ class PlaygroundPages(RouteGroup):
         author: str = "",
         before: Annotated[int, Field(ge=1, lt=2**62)] | None = None,
     ) -> Values:
-        """Show a channel's newest messages, or those before a position, with its composer."""
+        """Show a channel's composer, and its newest messages or those before a position."""
         found = await self._find(channel)
         newest = () if before is None else (before,)
         messages = await self.channels.newest(found.id, _MAX_SHOWN, *newest)
@@ -362,7 +362,7 @@ def _copy_to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessag
 
 
 def _add_if_possible(person: Person, channel: WebChannel) -> WebChannel:
-    """Return a channel with a person, unless they are there already or it is full."""
+    """Return a channel with a person added, unless already there or the channel is full."""
     is_known = any(one.id == person.id for one in channel.people)
     if is_known or len(channel.people) >= _MAX_PEOPLE:
         return channel
@@ -375,7 +375,7 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
 
 
 def _list_full_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
-    """Yield commands by full name; those without actions come first, as the most used."""
+    """Yield (full name, command); commands without actions come first: they are used most."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:
@@ -425,8 +425,8 @@ async def channel_events(
 ) -> AsyncGenerator[str, None]:
     """Yield a channel's changes since a revision.
 
-    An event's id is the channel's revision: a page that reconnects gets each message changed since
-    then once, in its current form. So a slow page skips intermediate versions.
+    An event's id is the channel's revision. A page that reconnects with an id gets each
+    message changed since that revision once, in its current form, without earlier versions.
     """
     is_changed = asyncio.Event()
 

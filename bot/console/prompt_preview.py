@@ -34,7 +34,7 @@ _BEGINS_BRANCH = translatable(
     "A reply to an earlier message starts a separate history; its prompt is known once it is sent."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
-_NO_EPOCH = 0  # lower than any claim: it only reads
+_NO_EPOCH = 0  # lower than any claim's epoch, because the preview only reads
 
 
 @value_class
@@ -45,12 +45,12 @@ class PromptPreview:
     spending: Spending
     clock: Clock
     find_history: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
-    """Returns a message with its history; None if it would start one that does not exist yet."""
+    """Returns a message addressed to its history; None if the message would start a new history."""
     dice: Dice | None = None
     """The random source; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, message: IncomingMessage) -> NextAnswer:
-        """Return the characters that would answer a message, and the first one's prompt."""
+        """Return the characters that would answer a message, and the prompt of the first."""
         placed = await self.find_history(to_storable_message(message))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
@@ -112,7 +112,7 @@ _MAX_TURNS = 400
 
 @value_class
 class DraftComposer:
-    """Composes prompts and counts tokens like for an answer, without calling a model."""
+    """Composes prompts and counts tokens as for an answer, without calling a model."""
 
     sources: PromptSources
     resolver: PresetResolver
@@ -123,8 +123,8 @@ class DraftComposer:
     ) -> Receipt:
         """Compose the prompt for a scene, and return it as the receipt of an answer without text.
 
-        The preset replaces the active character with its name or, if there is none, the one that
-        answered. Unless `may_spend` is set, stories that need an embedding service are left out.
+        The preset replaces the active character of the same name or, if there is none, the one
+        that answered. Without `may_spend`, stories that need an embedding service are left out.
         Raises `UserError` if the token budget is too small, and `BackendError` if the tokens
         cannot be counted.
         """

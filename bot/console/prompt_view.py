@@ -52,14 +52,14 @@ class PromptSection:
     score: float | None
     tokens: int
     cached: int
-    """How many of these tokens were cached, so that the model did not read them again."""
+    """How many of `tokens` were cached, so that the model did not read them again."""
     messages: Sequence[tuple[str, Sequence[Piece]]]
-    """The role and text of each message in the section, or of the part of it that is inside."""
+    """The role and text of each message, or part of a message, in the section."""
 
 
 def prompt_sections(receipt: Receipt) -> list[PromptSection]:
-    """Return the sections of a prompt in order, with the tokens of each."""
-    sections, left = [], receipt.usage.cached_tokens  # what is cached is the prompt's begin
+    """Return a prompt's sections in order, each with its number of tokens."""
+    sections, left = [], receipt.usage.cached_tokens  # the prompt's first tokens
     for (span, tokens), each in zip(tokens_by_span(receipt), _span_pieces(receipt), strict=True):
         messages = [(role, items) for _, role, items in each]
         cached = min(tokens, left)
@@ -70,7 +70,7 @@ def prompt_sections(receipt: Receipt) -> list[PromptSection]:
 
 
 def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
-    """Return each section's messages as index, role, and pieces; shared messages are divided."""
+    """Return each section's messages (index, role, pieces); sections may share a message."""
     marker = LookAlikeFinder(receipt.prompt)
     messages = receipt.prompt.messages
     return [list(_span_messages(messages, *located, marker)) for located in locate_spans(receipt)]
@@ -92,7 +92,7 @@ def _span_messages(
 
 
 def extract_question(receipt: Receipt) -> str:
-    """Return the answered text, without anything that the prompt added to its message."""
+    """Return the question's own text, without what the prompt added to that message."""
     found = ""
     for span, begin, end in locate_spans(receipt):
         if span.section == "newest":
@@ -116,7 +116,7 @@ class LookAlikeFinder:
             rf"^((?:{_QUOTED})*)((?:{'|'.join([*names, _ROLES])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
         )
-        # Otherwise the template writes the names, and those in messages were typed.
+        # Otherwise the template writes speaker names, so any name in a message was typed.
         self._adds_speakers = prompt.template.names is None
 
     def split_message(
@@ -141,7 +141,7 @@ def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
     at = 0
     for (begin, end), kind in marks:
         if begin < at:
-            continue  # inside the mark before
+            continue  # inside the previous mark
         if begin > at:
             yield Piece(text[at:begin])
         yield Piece(text[begin:end], kind)
@@ -173,8 +173,8 @@ def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
     """Split the exact text that was sent to a model into pieces.
 
-    Control tokens of the template are marked as such, and those typed in a message as look-alikes.
-    In a JSON request instead of a rendered prompt, all of them count as look-alikes.
+    The template's control tokens get the kind CONTROL, and those typed in messages LOOK_ALIKE. If
+    the model got a JSON request instead of a rendered prompt, all control tokens are look-alikes.
     """
     marks = _find_marks(description.text, receipt, is_rendered=description.is_rendered)
     return list(cut_at_marks(description.text, marks))
@@ -229,7 +229,7 @@ class BudgetSegment:
     share: float
     """The section's share of the prompt, from 0 to 1; 0 for the free part."""
     begin: int
-    """How many tokens stand before it."""
+    """How many tokens of the prompt precede the section."""
 
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:

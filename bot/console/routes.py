@@ -35,7 +35,7 @@ class Caller:
     csrf_token: str = ""
     """The CSRF token that a change from a page must carry; empty for an API token."""
     channels: tuple[str, ...] = ()
-    """The channels that its scope `say` is limited to; empty: all."""
+    """The channels in which the scope `say` is valid; empty: all."""
 
     @property
     def may_spend(self) -> bool:
@@ -136,8 +136,8 @@ class Route:
     """The scope that a token needs; None if the route is public."""
     handler: Callable[..., Awaitable[object]]
     parameters: Mapping[str, Any]
-    """What the handler takes, by name: the `ConsoleRequest`, parts of the path, a pydantic model
-    of the whole body or query, or its fields one by one."""
+    """The types of the handler's parameters, by name: the `ConsoleRequest`, parts of the path, and
+    either a pydantic model of the whole body or query, or single fields of the body or query."""
     model: type[BaseModel] | None
     """The model that validates the body or, for methods without a body, the query."""
     answer: Any
@@ -145,8 +145,8 @@ class Route:
     then: str = ""
     """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
     template: str = ""
-    """The template of the page that shows the handler's answer: its values, or `found` if it is
-    an object."""
+    """The template of the page that shows the handler's answer. The template's values are those of
+    the answer, if that is a mapping; any other answer is the value `found`."""
     also: ApiScope | None = None
     """Another scope that grants access."""
 
@@ -181,7 +181,7 @@ class Route:
     def _argument(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
         if name not in http.match_info:
             return given if is_pydantic_model(kind) else getattr(given, name)
-        part = http.match_info[name].replace("\0", "")  # PostgreSQL has none
+        part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
         return parse_number(part) if is_integer_type(kind) else part
 
     def _redirect_target(self, http: web.Request, answer: object) -> str:
@@ -233,7 +233,7 @@ def route(
 def _make_arguments_model(
     name: str, path: str, taken: Sequence[inspect.Parameter]
 ) -> type[BaseModel] | None:
-    """Return a pydantic model of a handler's arguments, leaving out the request and the path's."""
+    """Return a pydantic model of a handler's arguments, without the request and path parts."""
     values = [one for one in taken if one.annotation is not ConsoleRequest]
     given = [one for one in values if f"{{{one.name}}}" not in path]
     if not given or is_pydantic_model(given[0].annotation):

@@ -51,9 +51,9 @@ async def serve_http(
 ) -> AsyncIterator[str]:
     """Serve HTTP during the block, and yield the server's address.
 
-    If the port is in use, the next free one is used, but only if no port is set or `any_port` is
-    true. Otherwise raises `SettingsError`, as for an unreadable certificate. Clients must send the
-    head of their first request within `head_seconds`.
+    If the port is in use, the next free port is used, provided that no port is set or `any_port`
+    is true. Raises `SettingsError` if the port cannot be used, or the certificate is unreadable.
+    Clients must send the head of their first request within `head_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
@@ -80,7 +80,7 @@ async def serve_http(
 
 def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
     """Return the TLS context for HTTPS, or None if the server uses plain HTTP."""
-    if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
+    if console.tls_certificate is None or console.tls_key is None:  # settings: both or neither
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
@@ -131,7 +131,7 @@ def publish_address(data_dir: Path, address: str) -> Iterator[None]:
 
 
 def find_address(data_dir: Path) -> str | None:
-    """Return the address of this data directory's console; None if none runs."""
+    """Return the address of this data directory's console; None if no console runs."""
     try:
         return (data_dir / _FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -139,7 +139,7 @@ def find_address(data_dir: Path) -> str | None:
 
 
 Notices = Callable[[], Sequence[str]]
-"""Returns notes that an operator should know about a service that works."""
+"""Returns what operators should know even though the service works."""
 Probe = Callable[[], Awaitable[str | None]]
 """Returns None if a part of the service works, or else the reason in a few words."""
 
@@ -180,7 +180,7 @@ async def _run_probe(probe: Probe, seconds: float) -> str:
     except TimeoutError:
         return f"no answer within {seconds:g} s"
     except TroupeError as error:
-        return type(error).__name__  # its text may contain an address
+        return type(error).__name__  # the error's text may contain an address
 
 
 async def _metrics_page(_: web.Request) -> web.Response:
@@ -192,7 +192,7 @@ _MAX_CALL_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
 _STORE_SECONDS = 10.0
 """The time limit for storing a webhook's call; Telegram itself waits much longer."""
-# A body not encoded as its headers say, or an unreadable head of a part.
+# The body is not encoded as its headers say, or the head of a multipart part is unreadable.
 UNREADABLE_BODY = (web.RequestPayloadError, HttpProcessingError)
 
 
@@ -203,7 +203,7 @@ def webhook_routes(
     body_seconds: float = 10.0,
     store_seconds: float = _STORE_SECONDS,
 ) -> AddRoutes:
-    """Return webhook routes, which respond with 200 once a call is stored, and else with 503."""
+    """Return webhook routes, which respond with 200 once a call is stored, or else with 503."""
 
     def add_routes(app: web.Application) -> None:
         for receiver in receivers:
@@ -265,6 +265,6 @@ def _postponed_response(reason: str) -> web.Response:
 
 
 def _drop_repeated_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Remove headers that occur repeatedly, because a proxy may have checked another value."""
+    """Remove headers that occur more than once: a proxy may have checked another of the values."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)

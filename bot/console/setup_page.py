@@ -29,8 +29,8 @@ class SetupPage(RouteGroup):
 
     @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE)
     async def show(self) -> Values:
-        """Show the steps, and the models of servers on this machine."""
-        is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # asks every 2 s
+        """Show the setup steps, and the models of model servers on this machine."""
+        is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # refreshed every 2 s
         return await self._show_steps(found={} if is_waiting else await find_local_services())
 
     async def _show_steps(self, **values: object) -> Values:

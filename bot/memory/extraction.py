@@ -1,8 +1,8 @@
 """Read the facts that a model notes about a conversation, and check each against its quote.
 
 The model reads what people and characters said, as one numbered line per turn. Each note names a
-turn and quotes it verbatim. It is dropped if the quote is not in that turn, or if somebody else
-said it. Nothing here calls a model or a database.
+turn and its speaker, and quotes it verbatim. A note is dropped if that turn has another speaker
+or does not contain the quote. Nothing here calls a model or a database.
 """
 
 import json
@@ -89,7 +89,7 @@ class Transcript:
         return self.labels.characters.get(one.turn.preset or "", "you")
 
     def find_speaker(self, name: str) -> MemorySubject | None:
-        """Return the speaker with a label, or else the only speaker with that name, or None."""
+        """Return the speaker with this label or, if there is none, the only one with this name."""
         named = [
             (confusable_skeleton(label), MemorySubject(kind, key, label))
             for kind, labels in (
@@ -201,7 +201,7 @@ def _non_speaker_subject(
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
 
-    It is the channel; if the speaker named somebody else, it is the speaker; otherwise None.
+    The channel, if the note is about that; the speaker, if the turn names `about`; else None.
     """
     if about.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)

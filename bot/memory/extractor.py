@@ -122,7 +122,7 @@ class MemoryExtractor:
         watched = self._watched.get(conversation)
         if watched is None:
             return
-        watched.exchanges = 0  # those recorded meanwhile count twice, which costs another read
+        watched.exchanges = 0  # exchanges during the read count twice, which costs another read
         unread = await self.progress.load(conversation)
         exchanges = unread.exchanges
         is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
@@ -166,7 +166,7 @@ class MemoryExtractor:
         await self.progress.finish(conversation, unread, read_to, complete)
 
     async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
-        """Drop turns of people who opted out, and observed turns of people without consent."""
+        """Drop turns of people who opted out, and observed ones of people who consent to `HERE`."""
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
         consents = {one: await self.consent_of(one) for one in observed}
@@ -181,7 +181,7 @@ class MemoryExtractor:
         ]
 
     async def _complete_note(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
-        """Add vectors, witnesses and state to a note, and make the notice to its person due."""
+        """Add vectors, witnesses and state to a note; mark its person's first notice as due."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         ends = await self.recaller.embed(note.ends) if note.ends else None
         memory = replace(note.memory, present=present, model=model, vector=vector)

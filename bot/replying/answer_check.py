@@ -1,4 +1,4 @@
-"""Check an answer before it is shown: banned words, moderation by a provider, plug-ins."""
+"""Check an answer before it is shown, by banned words, a moderating provider, and plug-ins."""
 
 import asyncio
 import re
@@ -38,20 +38,20 @@ _LETTER = rf"(?![{_FIRST_UNSPACED_LETTER}-\U0010ffff])[^\W_]"
 
 @value_class
 class BannedWords:
-    """A pattern that matches banned words, and the length of the longest banned word."""
+    """A pattern that matches banned words, and the length of its longest possible match."""
 
     pattern: re.Pattern[str]
     longest: int
 
     def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text contains a banned word, not counting the end of a partial text."""
+        """Return whether a text contains a banned word; one that ends a partial text is ignored."""
         found = self.pattern.finditer(text, start)
         return any(is_whole or one.end() < len(text) for one in found)
 
 
 @lru_cache(maxsize=256)
 def parse_banned_words(words: str) -> BannedWords | None:
-    """Parse banned phrases, one per line (None: no phrase); a final "*" stands for any ending."""
+    """Parse one phrase per line, where a final "*" matches any ending; None without phrases."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
@@ -130,7 +130,7 @@ class AnswerCheck:
         return "; ".join([*self._failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
-        """Pass a complete text through the plug-ins and return it; skip plug-ins that fail."""
+        """Return a complete text as changed by the plug-ins; plug-ins that fail are skipped."""
         for name, hook in HOOKS["check_answer"].items():
             if self.is_refused or not text:
                 break

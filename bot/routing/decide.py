@@ -128,9 +128,9 @@ def _parse_addressed_command(
 
 
 REFUSAL_TOLD_KEY = "persona told"
-"""The key of the last refusal that a person was told about; deleted with their persona."""
+"""The setting with the last refusal that a person was told about; deleted with their persona."""
 PAIRING_RULE_PREFIX = "dm pairing "
-"""The prefix of a rule that refuses a person and gives them this pairing code."""
+"""The prefix of a rule that refuses a person; the pairing code for that person follows."""
 _ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
 _FOR_ADMINS = ("access", "settings why")
 
@@ -141,18 +141,18 @@ class Access:
 
     is_allowed: bool = True
     rule: str = ""
-    """The rule: "block role discord:9", "off", or "only" (only others are allowed); "": none."""
+    """The rule: "block role discord:9", "off", "only" (only others are allowed), "" (no rule)."""
     scope: str = ""
     """The scope that contains the rule."""
 
 
 def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, str]]) -> Access:
-    """Decide access by the narrowest scope with a rule for one of these targets.
+    """Decide access by the narrowest scope that names one of these targets or allows only others.
 
     Args:
         targets: The author, roles and channels of a message, in the form "person telegram:77".
-        levels: For each scope, narrowest first, "allow" or "block" by target. Blocks take
-            precedence. A scope that allows some targets blocks all others.
+        levels: For each scope, narrowest first, "allow" or "block" by target. Within a scope,
+            blocks take precedence; if it allows any target, all others are blocked.
     """
     for scope, rules in levels.items():
         if not rules:
@@ -205,7 +205,7 @@ class AccessRules:
         return _find_off_scope(await self.load(scopes)) is not None
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
-        """Return whether the author of an event, even an admin, may use the bot in its chat."""
+        """Return whether an event's author may use the bot in that chat; admins are not exempt."""
         if event.address.platform in self.local_platforms:
             return Access()
         # Everybody is an admin of their private chat, so private chats have no rules.
@@ -261,7 +261,7 @@ class AccessRules:
     async def _author_roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles or None if unknown; ask the platform only if rules need it."""
+        """Return the author's roles, or None if unknown; asks for them only if rules name roles."""
         roles = event.author_roles
         if roles is None:
             is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
@@ -381,7 +381,7 @@ class DecisionLog:
             await self._store()
 
     def record(self, message: IncomingMessage, decision: Decision) -> None:
-        """Log the decision on a message, unless it is a command."""
+        """Log the decision on a message, unless the message is a command."""
         logged = _logged_decision(message, decision)
         if logged is not None:
             self._add(message.address.channel, logged, message.author.id)
@@ -415,7 +415,7 @@ class DecisionLog:
         return tuple(lines)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
-        """Delete decisions on a channel's messages, or only one person's; raises `StoreError`."""
+        """Delete a channel's decisions, or only those about a person; raises `StoreError`."""
         key = _log_key(channel)
         self._pending = [
             one for one in self._pending if one.key != key or person_id not in {None, one.person}

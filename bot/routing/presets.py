@@ -1,4 +1,4 @@
-"""Find the active presets of a channel, people's characters, consents and history scopes."""
+"""Find a channel's active presets and history scope, and people's characters and consents."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
 MAX_CHARACTERS = 8
-"""The most active characters in a channel, because every prompt names all of them."""
+"""The maximum number of active characters in a channel; every prompt names all of them."""
 
 
 @value_class
@@ -127,12 +127,12 @@ class ActiveCharacters:
 
 _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
-"""The setting with the active presets: a name per line and, after a tab, a behavior preset."""
+"""The setting with the active presets: one name per line; after a tab, its behavior preset."""
 OBSERVE_KEY = "observe"
 ADULTS_KEY = "access adult"
 """The setting with which admins declare a group to be for adults."""
 AGE_KEY = "persona_adult"
-"""The setting of a person who confirmed to be an adult; deleted with their persona."""
+"""The setting of a person who confirmed being an adult; deleted with their persona."""
 _CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
 _FOR_AGE_RESTRICTED = marked(
     "{name} is for adults only: it answers only in age-restricted channels, and this channel is not"
@@ -183,7 +183,7 @@ class Characters:
     async def announce(
         self, name: str, content: str, description: str, by: str, *, audited: bool
     ) -> None:
-        """Update the owner's setting after a character was saved, or deleted (empty `content`).
+        """Update the owner's setting after a character was saved or (empty `content`) deleted.
 
         The description may be followed by a tab and the URL of a picture.
         """
@@ -195,7 +195,7 @@ class Characters:
         await self._chat_settings.set(owner, key, value, by, audited=audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
-        """Return a character with a preset's behavior, and its version, or None if deleted."""
+        """Return a character with `behavior`, and the character's version; None if deleted."""
         owner, _, shown = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
         if setting is None:
@@ -219,7 +219,7 @@ class Characters:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
         loaded = self._loaded[name] = _LoadedCharacter(preset, stored.version, revision)
-        # The timer gets no name, because it outlasts a /forget.
+        # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
         asyncio.get_running_loop().call_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
         return loaded
 
@@ -259,14 +259,14 @@ async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> 
 
 
 def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns except those by people in `off` and except the answers to them."""
+    """Return the turns without those by people in `off` and without answers to these people."""
     if not off:
         return tuple(turns)
     kept, is_answer_to_them, is_answered = [], False, True
     for one in turns:
         if one.role == "user":
             is_theirs = one.speaker is not None and one.speaker.id in off
-            if not one.observed:  # questions in a row were answered together
+            if not one.observed:  # an answer is for all questions before it
                 is_answer_to_them = is_theirs or (is_answer_to_them and not is_answered)
                 is_answered = False
         else:
@@ -277,7 +277,7 @@ def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, .
 
 
 class PresetResolver:
-    """Finds a channel's active presets: its thread's, its own, its guild's, or else the default."""
+    """Finds active presets: those of the thread, channel or server, or else the default preset."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class PresetResolver:
     async def resolve_for_message(
         self, message: IncomingMessage
     ) -> tuple[ActiveCharacters, frozenset[str]]:
-        """Return a message's active presets, and the people in it who opted out.
+        """Return the presets active for a message, and the people in the message who opted out.
 
         Other settings needed for the message are loaded into the cache with the same query.
         """
@@ -391,11 +391,11 @@ class PresetResolver:
         await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove a scope's own choice of presets; the scope then inherits its presets."""
+        """Remove a scope's own choice of presets; the scope then inherits a wider scope's."""
         await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
 
     async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoin) -> None:
-        """Raise `UserError` (in DMs `AgeUnconfirmed`) if an adults-only preset must not answer."""
+        """Raise `UserError` (in DMs: `AgeUnconfirmed`) if an adults-only preset may not answer."""
         if not preset.adults_only or where.is_age_restricted:
             return
         name = preset.character_name
@@ -426,7 +426,7 @@ class PresetResolver:
         return speakers, active
 
     async def confirm_age(self, person: str) -> None:
-        """Store that a person confirmed to be an adult."""
+        """Store that a person confirmed being an adult."""
         await self._chat_settings.set(person, AGE_KEY, "confirmed", person)
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:
@@ -441,14 +441,14 @@ class PresetResolver:
     async def find_consent(self, person: str) -> Consent | None:
         """Return the consent that a person chose, or None, which counts as `Consent.HERE`."""
         value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
-        return Consent(value) if value in list(Consent) else None  # a newer version may have others
+        return Consent(value) if value in list(Consent) else None  # newer versions may store others
 
     async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
         """Return the ids of those people who opted out."""
         return await find_opted_out(self._chat_settings, people)
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return the turns without those by people who opted out and the answers to them."""
+        """Return the turns without those by people who opted out, and without answers to them."""
         off = await self.opted_out(one.speaker.id for one in turns if one.speaker)
         return remove_turns_by(off, turns)
 
@@ -462,7 +462,7 @@ class PresetResolver:
     async def find_in_channel(
         self, word: str, message: Request, active: ActiveCharacters
     ) -> Preset:
-        """Return the named preset or chat owner's character; raises `UserError` like `find`."""
+        """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
         owned = await self.characters.descriptions(character_owner(message))
         wanted = preset_id(word.strip())
         is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
@@ -537,7 +537,7 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return the history scope, or None if all messages share one; preloads other settings."""
+        """Return the history scope, or None if all messages share one; caches other settings."""
         own = person_scopes(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
@@ -549,11 +549,11 @@ class HistoryScopes:
         return _SCOPES[active.first.preset.scope]
 
     async def set_consent(self, person: str, consent: Consent | None) -> None:
-        """Store a person's consent for all chats, or delete it (None)."""
+        """Store a person's consent, which is for all chats; None deletes a stored consent."""
         await self.chat_settings.set(person, CONSENT_KEY, consent, person)
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
-        """Return the people in these events who opted out; preload their other settings."""
+        """Return which people in these events opted out; also caches their other settings."""
         people = {one: event.scopes for event in events for one in person_ids_in(event)}
         read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         read += [INSTALLATION, *(one for event in events for one in event.scopes)]
@@ -567,5 +567,5 @@ class HistoryScopes:
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set or remove (None) a channel's history scope; stored messages keep their history."""
+        """Set a channel's history scope; None removes it. Stored messages keep their history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

@@ -121,7 +121,7 @@ def _normalize(text: str) -> str:
 
 
 MAX_ANSWERS_IN_A_ROW = 3
-"""The most answers that characters give in a row before a person must write again."""
+"""The maximum number of answers in a row by characters, until a person writes again."""
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
 _DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
 _TOO_MANY_IN_A_ROW = StoredPattern(marked("at most {number} characters answer in a row"))
@@ -134,10 +134,10 @@ _ADDRESSED_REASONS = {
 }
 
 _SCORE_REPLIED_TO = 200.0
-_SCORE_CALLED = 100.0  # minus up to 1, so that an earlier name goes first
+_SCORE_CALLED = 100.0  # minus up to 1, so that the character named first comes first
 _SCORE_SPOKE_LAST = 10.0
-_SCORE_DECAY = 0.5  # for each character that has spoken since then
-_REACTION_SHARE = 0.5  # the chance of reacting to a character, not a person
+_SCORE_DECAY = 0.5  # factor per answer since the character's last one
+_REACTION_SHARE = 0.5  # the chance to react to a character, relative to a person
 
 
 @value_class
@@ -152,7 +152,7 @@ class SpeakerCandidate:
 
 @value_class
 class _ChanceInputs:
-    """The inputs, other than talkativeness, to choosing at random whether a character answers."""
+    """What decides, besides talkativeness, whether a character answers by chance."""
 
     recent: Sequence[Turn]
     now: datetime

@@ -77,7 +77,7 @@ _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words
 _REFUSED = f"{_WORDS} that the platform refuses"
 _NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
 _PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
-_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # messages there stay unanswered
+_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
 _SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
 _OPTIONS = RunOptions(has_port=False, answers_messages=False)
 _PRESETS = (
@@ -248,7 +248,7 @@ class _Drill:
             ("/settings overhear on", WakeReason.COMMAND),
         ):
             await self._receive(self._create_message(line, _GROUP, wake))
-        # This stores those that are pending.
+        # Describing decisions stores the pending ones first.
         await self.container.decisions.describe_recent(_GROUP.channel)
 
         key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)

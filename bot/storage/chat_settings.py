@@ -28,9 +28,9 @@ class SqlChatSettings(ClockStore, ChatSettings):
         if audited:
             rows = yield SQL["locked_choice"].query(of)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
-            if before != after:  # a repeated command changes nothing
+            if before != after:  # a repeated command is not logged
                 action = f"{'reset' if value is None else 'set'} {key}"
-                if key.startswith(CHARACTER_KEY):  # omit the description
+                if key.startswith(CHARACTER_KEY):  # log only the revision
                     before, after = (one.partition(" ")[0] for one in (before, after))
                 yield SQL["record_change"].query(
                     asdict(AuditEntry(at, by, action, scope, before, after))

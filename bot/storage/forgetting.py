@@ -1,8 +1,8 @@
 """Find and delete the stored data of a person or a channel.
 
 Deletions are also recorded in a file next to the database, so that they can be repeated after a
-backup is restored. Each line is a JSON object with ids and a time, without any texts. It is written
-before the transaction that deletes.
+backup is restored. Each line is a JSON object with ids and a time, without any texts. A line is
+written before the transaction that deletes.
 """
 
 import json
@@ -220,7 +220,7 @@ class PersonalData(RecordingStore):
 
 
 def _scopes_of(person_id: str) -> Mapping[str, str]:
-    """Return the bounds of the scopes with a person's settings for single places."""
+    """Return the bounds of all scopes `PERSON@PLACE`, which hold a person's settings for places."""
     return {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
 
 
@@ -232,7 +232,7 @@ def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person wrote an event; in an unreadable event, search for their id."""
+    """Return whether a person wrote an event or, if it is unreadable, whether it has their id."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:

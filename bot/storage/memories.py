@@ -51,7 +51,7 @@ class SqlMemories(RecordingStore):
     """Stores memories; readers get and change only those that they are allowed to.
 
     Methods that change a memory return None if it does not exist or the reader may not change it.
-    Its author, its subject, and admins of its place who can see it may change it.
+    A memory may be changed by its author, its subject, and admins of its place who can see it.
     """
 
     @transaction
@@ -308,7 +308,7 @@ def _merge_memories(old: Memory, new: Memory) -> Memory:
     return replace(
         new,
         id=old.id,
-        # When turns are read again, fewer witnesses are known than when they were new.
+        # When turns are read again, fewer witnesses are known than when the turns were new.
         present=old.present if new.turns and new.turns == old.turns else new.present,
         audience=old.audience if old.is_widened else new.audience,
         is_widened=old.is_widened or new.is_widened,

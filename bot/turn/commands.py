@@ -113,7 +113,7 @@ class CommandRunner:
         return "command", await self.finish(group, request, result)
 
     async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
-        """Run /recap until done or stopped by its author; raises `UserError` if paused."""
+        """Run /recap until done or stopped by its author; raises `UserError` while paused."""
         message, stages = request.incoming, self.stages
         if stages.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED)
@@ -199,7 +199,7 @@ class CommandRunner:
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete a person's messages (None: everybody's) and all data derived from them."""
+        """Delete the messages of a person, or of everybody if None, and data derived from them."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.stages.resolver.characters.drop(scope)
             for memory in self.stages.memories:
@@ -216,7 +216,7 @@ class CommandRunner:
     async def _question_to_retry(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
-        """Return the question to answer again, and the turns to replace or None."""
+        """Return the question to answer again, and the turns to replace, if any."""
         message, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(message)
         await buttons.check_asker(message, exchange)

@@ -208,7 +208,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting a person's (None: everybody's) turns, copies and routing decisions."""
+        """Finish by deleting turns, copies and decisions of a person, or of everybody if None."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:

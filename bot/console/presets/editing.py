@@ -38,7 +38,7 @@ MAX_CONTENT_CHARS = 4_000_000
 """The maximum length of a draft in characters, including any lorebook in it."""
 
 _MAX_AUDIT_CHARS = 4000
-_MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
+_MAX_CHARS_CHECKED_AT_ONCE = 20_000  # takes about 10 ms
 
 
 @value_class
@@ -150,7 +150,7 @@ class PresetEditing:
         return found.content
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Save a draft, even if invalid; raises `RequestRefused` if it changed since `revision`."""
+        """Save a draft, even an invalid one; raises `RequestRefused` if `revision` is outdated."""
         _check_length(content)
         edited = await self.open_preset(name)
         if revision != edited.revision:
@@ -167,7 +167,7 @@ class PresetEditing:
     async def save_fields(
         self, name: str, fields: Mapping[str, str], revision: int
     ) -> EditedPreset:
-        """Save a form in the draft; raises `RequestRefused` if that changed since `revision`."""
+        """Save a form's values in the draft; raises `RequestRefused` if `revision` is outdated."""
         edited = await self.open_preset(name)
         value = await self.parse_json(edited)
         if any(name.startswith(PREFIX) for name in fields):
@@ -222,7 +222,7 @@ class PresetEditing:
         await self.log_change(who, action, name, "", content)
 
     async def check(self, content: str) -> CheckedPreset:
-        """Check a preset's text, and that its provider supports its parameters."""
+        """Check a preset's text, and whether the preset's providers support its parameters."""
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
             return self._check(content)
         async with self._long_checks:
@@ -252,7 +252,7 @@ class PresetEditing:
         return merge_character_file(loaded, folder)[0]
 
     def check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if the name leads to the same file as the name of another preset."""
+        """Raise `UserError` if the name's file would be the file of a preset named in `others`."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _name_taken_error(found)

@@ -18,7 +18,7 @@ LONG_TEXTS = frozenset({
 
 NOT_IN_FORM = frozenset({
     "name", "version",  # what the preset is, not how it answers
-    "parameters.n", "parameters.best_of",  # one answer is asked for
+    "parameters.n", "parameters.best_of",  # Troupe asks for one answer
 })  # fmt: skip
 
 FieldKind: TypeAlias = Literal[

@@ -158,7 +158,7 @@ def _is_card(book: object) -> bool:
 
 
 def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the keys to an entry's field, or to the copy in effect if a card stores it twice."""
+    """Return the path of an entry's field; if a card has two copies, of the one in effect."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
@@ -192,7 +192,7 @@ def _set_value(book: object, entry: dict[str, Any], name: str, new: object) -> N
     elif name == "enabled" and not _is_card(book):
         path, value = ("disable",), None if new is None else not new
     elif name == "secondary_keys" and new is not None:
-        entry["selective"] = True  # else they are ignored
+        entry["selective"] = True  # otherwise secondary keys are ignored
     elif name == "probability" and value_at(entry, (*path[:-1], "useProbability")) is False:
         set_value_at(entry, (*path[:-1], "useProbability"), True)
     set_value_at(entry, path, value)

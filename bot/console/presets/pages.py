@@ -74,7 +74,7 @@ from bot.value_class import value_class
 _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
 _LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
-_MAX_VERSIONS = 200  # the newest ones are listed
+_MAX_VERSIONS = 200  # only the newest versions are listed
 _MAX_NUMBER = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
@@ -148,7 +148,7 @@ class PresetDetail:
 
 @value_class
 class TrialAnswer:
-    """An answer by the draft, or by a published version, to try it out."""
+    """A test answer by the draft or by a published version."""
 
     version: int | None
     """The published version that answered; absent if the draft answered."""
@@ -382,7 +382,7 @@ class PresetPages(RouteGroup):
         return checked.preset
 
     def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
-        """Write the files of a preset, and return it with the files it refers to loaded."""
+        """Write a preset's files; return the preset with all files that it refers to loaded."""
         folder = self.editing.open_folder()
         live = load_preset_lorebook(preset, find_preset_file(folder, preset))
         if draft.source is not None:
@@ -515,8 +515,8 @@ class PresetPages(RouteGroup):
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
         """Compose the draft's prompts for recorded conversations; no model is called.
 
-        Compared with the published version, each outcome is "same", "differs", or "over" if
-        something no longer fits. Only callers who may spend use services that cost money.
+        Each outcome is "same" or "differs", compared with the published version, or "over" if
+        something no longer fits. Paid services are used only for callers who may spend money.
         """
         edited = await self.editing.open_preset(name)
         before, draft = await self._published_and_draft(edited)

@@ -56,7 +56,7 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
 
 
 _MAX_RECORDED = 24
-_PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has none
+_PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
 _RECORDED = "recorded "
@@ -108,7 +108,7 @@ class DraftPreviews:
             preset = await self.prepare(checked.preset)
             counts = await self.composer.count_tokens(preset, list(texts.values()))
         except (UserError, BackendError, SettingsError):
-            return {}  # the preview tells why
+            return {}  # the preview shows the reason
         return dict(zip(texts, counts, strict=True))
 
     async def _entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
@@ -132,7 +132,7 @@ class DraftPreviews:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> tuple[Receipt | None, str]:
-        """Compose the prompt for a scene; return it in a receipt, or the reason why it fails."""
+        """Compose the prompt for a scene; return its receipt, or the reason why that fails."""
         try:
             ready = await self.prepare(preset)
             return await self.composer.compose(ready, version, scene, may_spend=may_spend), ""
