@@ -270,9 +270,9 @@ def _to_thread_title(channel: object, bot: Snowflake | None) -> ThreadTitle | No
 
 
 def _channel_title(channel: object, guild: discord.Guild | None) -> str:
-    """Return the names of a server, its channel, and the thread; those that are known."""
-    name = getattr(channel, "name", "")  # missing if the channel is not in the cache
-    if guild is None or not name:
+    """Return the names of a server, its channel, and the thread; "" if the cache lacks them."""
+    name = getattr(channel, "name", "")
+    if guild is None or not guild.name or not name:
         return ""
     if not isinstance(channel, discord.Thread):
         names = [guild.name, f"#{name}"]

@@ -214,7 +214,7 @@ def test_title_of_a_thread_has_its_channel_and_server_also_in_commands(cache: Ca
         assert command.channel_title == title
     place = {"id": "78", "type": 0, "name": "far", "position": 0}
     called = cache.command(guild_id="77", channel=place, permissions="0")
-    assert command_to_incoming(called, PlatformContext(), deferred=True).channel_title == "#far"
+    assert command_to_incoming(called, PlatformContext(), deferred=True).channel_title == ""
 
 
 async def test_thread_title_is_included_unless_the_bot_opened_the_thread(

@@ -99,10 +99,12 @@ async def test_session_is_stored_within_seconds(
         await wait_until(lambda: f'"sequence":{session.seq}' in str(intake.stored))
 
 
-def _without_roles(intake: FakeIntake) -> list[str]:
-    """Return commands and presses; after RESUME, roles are unknown until the guild is loaded."""
+def _without_what_guilds_add(intake: FakeIntake) -> list[str]:
+    """Return commands and presses; after RESUME, their guild is unknown until it is loaded."""
     asked = [one for one in intake.events if isinstance(one, IncomingMessage | ButtonPress)]
-    return sorted(repr(replace(one, author_roles=None)) for one in asked)
+    asked = [replace(one, author_roles=None) for one in asked]
+    commands = [replace(one, channel_title="") for one in asked if isinstance(one, IncomingMessage)]
+    return sorted(map(repr, [*commands, *(one for one in asked if isinstance(one, ButtonPress))]))
 
 
 async def test_replay_is_answered_once(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
@@ -123,7 +125,9 @@ async def test_replay_is_answered_once(wire: SimWire, guilds: Guilds, intake: Fa
     at_once = FakeIntake(stored=dict(before))
     async with running(platform_for(wire), at_once):
         await wait_until(lambda: len(at_once.events) == 2)
-    assert _without_roles(at_once) == _without_roles(intake)
+    titles = [one.channel_title for one in at_once.events if isinstance(one, IncomingMessage)]
+    assert not titles[0].startswith("#")  # it would replace a stored title that names the server
+    assert _without_what_guilds_add(at_once) == _without_what_guilds_add(intake)
     accepted = [one for one in callbacks(wire) if one["status"] in (200, 204)]
     assert len(accepted) == 2
 
