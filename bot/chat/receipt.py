@@ -38,12 +38,8 @@ class DroppedItem:
     tokens: int | None = None
     """An estimate; None: not estimated."""
     score: float | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it was wanted; false for lorebook entries that only did not apply."""
-        is_cut = self.tokens is not None or self.why.startswith("over the budget")
-        return self.section != "lore" or is_cut
+    was_wanted: bool = True
+    """False for lorebook entries whose conditions were not met."""
 
 
 @value_class
@@ -97,7 +93,7 @@ class Receipt:
     @property
     def left_out(self) -> int:
         """How many wanted items were left out of the prompt."""
-        return sum(one.count for one in self.dropped if one.is_lost)
+        return sum(one.count for one in self.dropped if one.was_wanted)
 
 
 @value_class

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from bot.chat.prompt import Usage
-from bot.chat.receipt import DroppedItem, Timings
+from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
 from bot.console.answer_pages import waterfall_steps
 from bot.console.message_view import view_message
@@ -47,22 +47,6 @@ def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
     last = waterfall_steps(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
     assert (last.step, last.seconds) == ("delivered", 0.5)
-
-
-@pytest.mark.parametrize(
-    ("item", "left_out"),
-    [
-        (DroppedItem("history", "", "the budget was used up", 12), 12),
-        (DroppedItem("lore", "Lamp", "larger than the remaining budget", tokens=90), 1),
-        (DroppedItem("lore", "Lamp", "over the budget of 100 tokens"), 1),
-        (DroppedItem("lore", "Lamp, Pier", "none of their keys was found", 2), 0),
-        (DroppedItem("lore", "Lamp", "another entry of its group budget was chosen: Pier"), 0),
-    ],
-)
-def test_lore_that_did_not_apply_does_not_count_as_left_out(
-    item: DroppedItem, left_out: int
-) -> None:
-    assert replace(RECEIPT, dropped=(item,)).left_out == left_out
 
 
 _REST = 'rel="noreferrer noopener" target="_blank"'

@@ -149,7 +149,10 @@ def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     """Return a receipt item per inactive entry; all entries with unmatched keys share one."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
-    items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]
+    items = [
+        DroppedItem("lore", one.entry.label, one.reason, was_wanted=one.is_over_budget)
+        for one in others
+    ]
     if len(others) < len(inactive):
         labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND]
         items.append(_unmatched_item(labels))
@@ -161,7 +164,7 @@ def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
     if len(labels) > _MAX_REPORTED_LABELS:
         named += ", …"
     reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys was found")
-    return DroppedItem("lore", named, reason, len(labels))
+    return DroppedItem("lore", named, reason, len(labels), was_wanted=False)
 
 
 def _is_at_newest(entry: LoreEntry) -> bool:

@@ -133,6 +133,7 @@ class EntryDecision:
     entry: LoreEntry
     activated: bool
     reason: str
+    is_over_budget: bool = False
 
 
 @value_class

@@ -75,6 +75,7 @@ class LorebookSearch:
         self._activated: dict[str, LoreEntry] = {}
         self._reasons: dict[str, str] = {}
         self._rejected: set[str] = set()
+        self._over_budget: set[str] = set()
         self._recursion_texts: list[str] = []
         self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
         self._budget_exceeded = False
@@ -87,7 +88,12 @@ class LorebookSearch:
                 break
         inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
         decisions = tuple(
-            EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
+            EntryDecision(
+                entry,
+                entry.uid in self._activated,
+                self._reasons[entry.uid],
+                is_over_budget=entry.uid in self._over_budget,
+            )
             for entry in self._book.entries
         )
         return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
@@ -216,7 +222,10 @@ class LorebookSearch:
         if entry.ignores_budget:
             return None
         self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
-        return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
+        if not self._budget_exceeded:
+            return None
+        self._over_budget.add(entry.uid)
+        return _OVER_BUDGET.with_values(tokens=self._budget)
 
     def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
         """Return whether to search again: in new entries' texts, or at the next recursion level."""

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
+from bot.prompting.compose.lore import inactive_entries
 from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry, LoreResult
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
 from tests.prompting.samples import words
+from tests.support.store import RECEIPT
 
 RULES = json.loads((Path(__file__).parent / "rules.json").read_text("utf-8"))
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
@@ -76,6 +79,24 @@ def test_reason_quotes_the_newest_line_around_the_key() -> None:
     assert reason.startswith("key 'dragon' in “… ")
     assert "to the dragon and" in reason
     assert len(reason) < 100
+
+
+def test_only_entries_over_the_budget_count_as_left_out() -> None:
+    found = lore(
+        entry("kept", constant=True, order=2),
+        entry("cut", constant=True, order=1),
+        entry("off", constant=True, enabled=False),
+        entry("unlucky", constant=True, probability=1),
+        entry("unmatched", "unicorn"),
+        entry("other unmatched", "griffin"),
+        budget=2,
+    )
+
+    dropped = inactive_entries(found)
+
+    assert [one.name for one in dropped if one.was_wanted] == ["cut"]
+    assert sum(one.count for one in dropped) == 5
+    assert replace(RECEIPT, dropped=tuple(dropped)).left_out == 1
 
 
 def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
