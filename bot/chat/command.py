@@ -36,9 +36,9 @@ class CommandSpec:
     is_private: bool = False
     """Whether only the author sees replies and errors, even in groups."""
     changes_channel: bool = False
-    """Whether it changes something in the whole channel, so that everybody sees the reply."""
+    """Whether the command affects the whole channel; everybody there then sees the reply."""
     needs_admin: bool = False
-    """Whether only admins may run it; only the author sees a refusal."""
+    """Whether only admins may run the command; only the author sees a refusal."""
     default_action: str = ""
     """The subcommand that runs if none is given; only for a group."""
 

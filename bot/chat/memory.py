@@ -155,11 +155,11 @@ class Memory:
     turns: tuple[int, ...] = ()
     """The ids of the turns that it is derived from; it is deleted with any of them."""
     is_derived: bool = True
-    """Whether it is derived from turns; if not, it was made by hand."""
+    """Whether this memory was extracted from turns; if not, a person made it."""
     audience: Audience | None = None
-    """Who may recall it. None in a new memory: its author's and subject's consents decide."""
+    """Where this memory may be recalled; None: as author and subject consent."""
     is_widened: bool = False
-    """Whether its author chose the audience; if not, people's consents decide."""
+    """Whether the author chose the audience; if not, it follows people's consents."""
     state: MemoryState = MemoryState.KEPT
     is_pinned: bool = False
     since: float = 0.0

@@ -289,7 +289,7 @@ class OutgoingPart:
     reader: str = ""
     """The id of the only reader; empty: the author of the message it replies to."""
     is_quiet: bool = False
-    """Whether to omit the hint in the group if that person cannot be reached privately."""
+    """Whether to post no hint in the group if the reader cannot be reached privately."""
 
 
 FILE_PARTS = 5_000

@@ -181,7 +181,7 @@ class HistoryCopies(Store):
     async def copy(self, source: str, target: str, until: float | None = None) -> Sequence[Turn]:
         """Copy the newest turns of one conversation to an unused one, and return the copies.
 
-        Turns after `until`, in Unix seconds, are not copied.
+        At most 400 turns of the current session are copied, none after `until` (Unix seconds).
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         kept = [one for one in session.turns if until is None or one.at.timestamp() <= until]

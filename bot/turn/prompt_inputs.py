@@ -155,7 +155,7 @@ class TurnContext:
     in_place_of: tuple[str, ...] = ()
     """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
-    """Whether the question was answered before, so that the new answer should differ."""
+    """Whether the question was answered before; the new answer should then differ."""
     opened: list[int] = field(default_factory=list)
     """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)

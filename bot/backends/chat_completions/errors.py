@@ -139,7 +139,7 @@ class RequestFailed(TroupeError):
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
     is_down: bool = False
-    """Whether the service is down, so that the circuit breaker opens sooner."""
+    """Whether the service is down; the circuit breaker then opens sooner."""
     is_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""

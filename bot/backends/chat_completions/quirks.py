@@ -21,7 +21,7 @@ class Quirks:
     """Extra fields of the last message and of the request that make a model continue that message.
     None: its models cannot continue an answer."""
     marks_prefix: bool = False
-    """Whether the service caches a prompt only up to a mark that the request sets."""
+    """Whether requests must mark the end of the part of the prompt that the service caches."""
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         renamed = {self.renamed.get(name, name): value for name, value in body.items()}

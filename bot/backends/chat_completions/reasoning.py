@@ -189,7 +189,7 @@ class SeparatedText(NamedTuple):
     answer: str
     reasoning: str
     retracts: bool = False
-    """Whether all text that was returned as answer before is reasoning."""
+    """Whether all earlier text was reasoning, although it was returned as part of the answer."""
 
 
 class ReasoningParser:

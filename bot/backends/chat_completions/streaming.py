@@ -96,7 +96,7 @@ class ParsedChunk:
     text: str
     reasoning: str = ""
     progress: bool = False
-    """Whether it contains model output; comments and empty deltas do not count."""
+    """Whether this chunk contains model output, not only a comment or an empty delta."""
     error: RequestFailed | None = None
     retracts: bool = False
 
