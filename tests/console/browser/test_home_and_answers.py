@@ -27,6 +27,12 @@ async def drag(tab: Tab, begin: dict[str, float], by: float) -> None:
     await tab.mouse("mouseReleased", end)
 
 
+_NOTICE_COPYING = """
+new MutationObserver(([{target}]) => { window.wasCopied ||= target.matches(".done"); })
+    .observe(document.querySelector("[data-copy='#answer']"), {attributes: true})
+"""
+
+
 async def test_click_and_drag_in_a_chart_open_its_answers(browser: Browser, tab: Tab) -> None:
     await browser.open("/home?by=preset")
     await tab.wait_for(f"document.querySelector({_CHART!r}) !== null")
@@ -101,8 +107,9 @@ async def test_prompt_is_searched_folded_copied_and_replayed(browser: Browser, t
     await tab.wait_for("document.querySelector('.section').open")
     assert await tab.run(text("#find span")) == "1/1"
     assert await tab.run("CSS.highlights.get('found').size") == 1
+    await tab.run(_NOTICE_COPYING)  # the button shows it for 1.5 s only
     await tab.click("[data-copy='#answer']")
-    await tab.wait_for("document.querySelector('[data-copy].done') !== null")
+    await tab.wait_for("window.wasCopied")
 
     await tab.run("document.querySelector('#replay [name=use]').value = 'model:marlowe'")
     await tab.click("#replay .btn.go")
