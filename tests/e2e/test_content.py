@@ -138,6 +138,7 @@ async def test_reported_answer_reaches_the_operator_once(
 @at("channel")
 async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: Service) -> None:
     await where.shows(where.ask())
+    await wait_until(running.queues_are_empty)  # the answer is stored
     platforms = where.platforms
     await running.run_with(TESTER, TROUPE_ADMINS=f"discord:{platforms.admin.id}")
     shown = ResponseMessage(platforms.discord.env, where.bot_messages()[-1])
