@@ -71,7 +71,7 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield each event once per history; the block must store them before others are routed."""
+        """Yield each event once per history; store them in the block, before others are routed."""
         if any(isinstance(event, ReactionChange) for event in events):
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
@@ -229,7 +229,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: MessageEdit, message: IncomingMessage, scope: HistoryScope
     ) -> Sequence[MessageEdit]:
-        """Return an edit once per history; all but the first are `is_late` and cause no answer."""
+        """Return an edit once per history; all but the first are late, so they cause no answer."""
         histories: Sequence[str] = ()
         if message.message_id is not None:
             places = await self._index.find_places(message.address, [message.message_id])

@@ -237,7 +237,7 @@ class Backend(Protocol):
         """Return a fast token estimator for this prompt's texts; raises `BackendUnavailable`."""
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Return the context length minus the answer's budget, in tokens, or None if unknown."""
+        """Return the context length minus the tokens for the answer, or None if unknown."""
         return None
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
@@ -380,7 +380,7 @@ class Delivery(Protocol):
     """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Start to send an outbox row, or all due rows of a lane (bot's chat) if `row` is None."""
+        """Start sending an outbox row or, if `row` is None, all due rows of the lane (chat)."""
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until an outbox row is sent; return the message's id, or raise `Refused`."""
@@ -441,11 +441,11 @@ class Signals(Protocol):
         """Call `handler` with the keys of each signal on a topic.
 
         Return a function that ends the subscription. Handlers must not block or raise. If
-        `elsewhere` is given, it handles the signals of other processes in place of `handler`.
+        `elsewhere` is given, it handles the signals from other processes instead of `handler`.
         """
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        """Notify subscribers, in this process at once, in others soon; never waits or raises."""
+        """Notify subscribers: at once in this process, soon in others; never waits or raises."""
 
     @property
     def is_cross_process(self) -> bool:
@@ -472,8 +472,8 @@ class RateLimits(Protocol):
         """Take one of `limit` slots until `release_slot` is called or the lease ends.
 
         Return the number of slots in use by all processes, including this one, or 0 if none was
-        free. A `waiter` takes turns with other recent waiters; without a `waiter`, the call takes
-        any free slot.
+        free. A `waiter` takes turns with other recent waiters; without one, the call takes any
+        free slot.
         """
 
     async def release_slot(self, key: str, holder: str) -> None:

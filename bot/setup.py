@@ -334,9 +334,9 @@ class SetupSteps:
         return self.bots[kind]
 
     async def check_model(self, choice: ModelChoice) -> str:
-        """Return a model's short answer, and store the choice; raise like `try_model`.
+        """Return a model's short answer, and store the choice; raises like `try_model`.
 
-        Without a key, the one that was tried before with the same service and address is used.
+        Without a key, reuse the key that was tried before with the same service and address.
         """
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
@@ -375,7 +375,7 @@ class SetupSteps:
             step.problem = error_text(error)
 
     async def forget(self, kind: str) -> None:
-        """Remove a bot from the set-up that is being entered."""
+        """Remove a bot from the choices so far."""
         step = self.bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])

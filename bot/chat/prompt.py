@@ -95,7 +95,7 @@ def lowest_output_limit(
 
 @value_class
 class Image:
-    """An image's address; the image itself is never fetched here."""
+    """The address of an image, which is not downloaded here."""
 
     url: str
     """A URL or a `data:` URI."""

@@ -74,7 +74,7 @@ class WebMessage:
 
 
 def web_person(name: str) -> Person:
-    """Return the person with this name; case does not distinguish people."""
+    """Return the person with this name, ignoring case."""
     return Person(f"{WEB_PLATFORM}:{name.casefold()}", name)
 
 

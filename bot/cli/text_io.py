@@ -22,7 +22,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_exactly(text: str, *, end: str = "") -> None:
-    """Write a text to stdout unchanged; on a terminal, escape control characters."""
+    """Write text to stdout unchanged, but escape control characters on a terminal."""
     shown = escape_control_characters(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + end)
 

@@ -438,7 +438,7 @@ class PairingCodes:
         return ""
 
     async def use_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
-        """Use up a code, and return the id and the conversation of the person who got it.
+        """Use up a code; return the id and conversation of the person it was given to.
 
         Raises `UserError` if the code is wrong. The same message may use the code again, because a
         message may be handled again after a crash.

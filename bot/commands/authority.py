@@ -39,7 +39,7 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Checks if an author is an admin; reuses results for 30 s, but "yes" never for commands."""
+    """Checks if an author is an admin; caches results for 30 s, except "yes" for commands."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]

@@ -288,7 +288,7 @@ class CharacterHandlers:
         return await self._load_for_chat(request, name)
 
     async def _load_for_chat(self, request: CommandRequest, name: str) -> Preset:
-        """Return the preset of a character, by its full name, as it answers in this chat."""
+        """Return a character's preset, adapted to this chat; `name` is its full name."""
         behavior = self.resolver.find_behavior_preset(request.active)
         found = await self.resolver.characters.find(name, behavior)
         if found is None:
@@ -296,7 +296,7 @@ class CharacterHandlers:
         return found[0]
 
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
-        """Store a new character under an unused name; a retry after a crash adds no second."""
+        """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner = character_owner(request.incoming)
         own = await self.resolver.characters.descriptions(owner)
         most = self.per_person if request.incoming.is_private else self.per_server

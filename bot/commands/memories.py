@@ -422,7 +422,7 @@ class MemoryHandlers:
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
-        """Return a chat's messages as turns; the command's author takes the person's part."""
+        """Return a chat's messages as turns; the command's author takes the user's role."""
         presets, author = await self._usable_presets(request), request.incoming.author
         names = {preset_id(one.name) for one in chat.lines if not one.is_person}
         if len(names) == 1 and not request.active.is_group:  # the active preset takes the part
@@ -439,7 +439,7 @@ class MemoryHandlers:
         return tuple(turns)
 
     async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
-        """Map ids, made from the names of presets and characters, to presets usable here."""
+        """Map ids, derived from preset and character names, to the presets usable here."""
         found = await self.characters.resolver.list_descriptions(request.incoming)
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
@@ -554,7 +554,7 @@ class MemoryHandlers:
     async def _show_detail(
         self, request: CommandRequest, one: Memory | None, heading: Text | None = None
     ) -> CommandResult:
-        """Return a memory's details; raise `UserError` for None (may not be changed)."""
+        """Return a memory's details; raise `UserError` if it is None (may not be changed)."""
         if one is None:
             raise UserError(_NOT_YOURS)
         message = request.incoming
@@ -657,7 +657,7 @@ def _reader_of_message(message: Request) -> MemoryReader:
 
 
 def _empty_memory(message: Request, person: Person) -> Memory:
-    """Return a memory with an empty text about a person, as added by hand in this chat."""
+    """Return an empty memory about a person, as if added by hand in this chat."""
     return Memory(
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
@@ -703,7 +703,7 @@ def _format_memory_line(message: Request, one: Memory) -> Text:
 
 
 def _labels(message: Request, one: Memory) -> list[str]:
-    """Return short texts that say what a memory is about, who may know it, and if it is in use."""
+    """Return labels that say what a memory is about, who may know it, and if it is in use."""
     place, subject, about = _place_of_message(message), one.subject, one.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")

@@ -43,7 +43,7 @@ FORM_TEXTS = {
 
 @dataclass(eq=False)
 class SettingMenus:
-    """Builds a channel's menus; each shows current settings and the scopes that these come from."""
+    """Builds a channel's menus, which show its settings and the scopes they come from."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes

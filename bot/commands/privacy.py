@@ -82,7 +82,7 @@ class DeletionRequests:
     memories: SqlMemories
 
     async def request_person_deletion(self, asked: Request) -> bool:
-        """Queue the deletion of a person's data except an opt-out; return whether there is one."""
+        """Queue the deletion of a person's data but an opt-out; return whether they opted out."""
         person = asked.author.id
         await self._queue_deletions(await self.data.list_conversations(person), asked, person)
         await self.data.forget_outside_histories(person)

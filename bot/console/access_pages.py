@@ -41,7 +41,7 @@ _Token = Annotated[str, Field(max_length=500)]
 
 
 def _local_path(given: str) -> str:
-    """Return a path on this site unchanged; anything else becomes an empty string."""
+    """Return the path if it is on this site, or else an empty string."""
     return given if _IS_LOCAL_PATH.fullmatch(given) else ""
 
 

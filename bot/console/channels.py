@@ -173,7 +173,7 @@ class ChannelPage(RouteGroup):
             str, Field(max_length=500, description="A preset's name; not needed for reset.")
         ] = "",
     ) -> ChannelDetail:
-        """Change which presets answer in a channel or a wider scope, as /preset does."""
+        """Change which presets answer in a channel or a wider scope, like /preset."""
         scopes = await self._scopes(channel)
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
@@ -201,7 +201,7 @@ class ChannelPage(RouteGroup):
         action: Literal["allow", "block", "reset"],
         rule: Annotated[str, Field(max_length=100, pattern=_RULE)] = "off",
     ) -> ChannelDetail:
-        """Allow or block a person, role or channel, as /access does; rule "off" stops the bot."""
+        """Allow or block a person, role or channel, like /access; the rule "off" stops the bot."""
         if scope not in await self._scopes(channel):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         switches_on = (rule, action) == ("off", "allow")

@@ -17,7 +17,7 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 
 
 def edit_opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
-    """Return the edits between two sequences; a single edit if they differ too much."""
+    """Return the edits between two sequences, or a single edit if they differ too much."""
     codes = _opcodes_if_similar(before, after)
     return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
 

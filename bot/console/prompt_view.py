@@ -107,7 +107,7 @@ def joined_messages(prompt: Prompt) -> str:
 
 
 class LookAlikeFinder:
-    """Finds speaker names and control tokens in messages, and tells real ones from typed ones."""
+    """Finds speaker names and control tokens in messages, and tells genuine from typed ones."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}

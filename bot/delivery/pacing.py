@@ -118,7 +118,7 @@ class WaitingCalls:
         self._blocked_until[source] = self._clock.monotonic() + seconds
 
     def seconds_until_admitted(self, source: str, lane: str) -> float:
-        """Return how long the sender must wait before it takes a row for a chat, or 0."""
+        """Return how many seconds the sender must wait before it claims a row for a chat."""
         now = self._clock.monotonic()
         ends_at = self._blocked_until.get(source, now)
         is_limited = self.has_waiting_calls(source) or ends_at > now
@@ -142,7 +142,7 @@ class WaitingCalls:
         return self._queue[lane][0] if lane in self._queue else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
-        """Return when a chat started to wait; add it to the queue if it is missing."""
+        """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
         since, asked_at = self._queue.get(lane, (now, now))
         if asked_at < now - _MAX_IDLE_SECONDS:
@@ -244,7 +244,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Send a response, which no limit counts; raise `RateLimited` if bot or chat is blocked."""
+        """Send a response, which no limit counts; raise `RateLimited` if the chat is blocked."""
         route = f"{address.lane} respond"
         scopes = [RateLimitScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:

@@ -171,11 +171,11 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def seconds_on_hold(self, lane: str) -> float:
-        """Return how long the bot's rate limit delays the delivery to a chat, or 0."""
+        """Return how many seconds the bot's rate limit delays the delivery to a chat."""
         return self._waiting.seconds_until_admitted(source_in_key(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Claim and return, for each lane, the first due row of a chat whose bot runs here."""
+        """For each lane whose bot runs here, claim and return its first due row."""
         served = [key for key in keys if source_in_key(key) in self.surfaces]
         rows = await self.outbox.reserve_due(served) if served else ()
         return {row.address.lane: row for row in rows}
@@ -488,7 +488,7 @@ class Sender:
 
 
 def derive_nonce(turn: str, part: int) -> str:
-    """Return the nonce of a message, which is the same in every process for a turn and part."""
+    """Derive a message's nonce from its turn and part; all processes derive the same one."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 

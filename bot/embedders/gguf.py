@@ -1,4 +1,4 @@
-"""Embed texts with a GGUF model, which llama.cpp runs in a child process from the first text on."""
+"""Embed texts with a GGUF model; llama.cpp runs it in a child process started at the first text."""
 
 import asyncio
 import os

@@ -112,7 +112,7 @@ def _is_for_adults(card: Card) -> bool:
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:
-    """Return the card's lorebook, or None; a depth prompt becomes an always active entry."""
+    """Return the card's lorebook, or None; a depth prompt becomes a permanently active entry."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")
     if isinstance(given := card.fields.values.get("character_book"), list):

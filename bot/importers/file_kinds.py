@@ -1,6 +1,6 @@
-"""Detect the kind of a file, and which command accepts it.
+"""Detect a file's kind and the command that accepts it.
 
-Only the file's structure is checked; the importers report errors in it.
+Only the file's structure is checked; importers report errors in its contents.
 """
 
 import io

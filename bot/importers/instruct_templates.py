@@ -174,7 +174,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_texts(text: str, where: str) -> str:
-    """Replace macros for texts but not for names; raises `PresetError` for any other macro."""
+    """Expand macros except those for names; raises `PresetError` for unknown macros."""
 
     def expand(macro: re.Match[str]) -> str:
         name = macro[1].lower()
@@ -252,7 +252,7 @@ _DEFAULT_STARTS = {
 
 
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Convert a KoboldCpp adapter to preset keys and notes; missing texts are those of Alpaca."""
+    """Convert a KoboldCpp adapter to preset keys and notes; missing ones default to Alpaca's."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")

@@ -145,7 +145,7 @@ def _read_card(
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
-    """Return each entry's text and stored fields; an entry without these is about the channel."""
+    """Return each entry's text and stored fields; an entry without fields is about the channel."""
     entries, others = map(JsonFields, rows), {"about": _PLACE}
     return [(one.text("content"), _find_troupe_fields(one.values) or others) for one in entries]
 

@@ -151,7 +151,7 @@ class _ModelfileParser:
 
 
 def _is_printable(character: str) -> bool:
-    """Return whether a character is printable in Go; assume so if Python does not know it."""
+    """Return whether Go considers a character printable; True if Python does not know it."""
     return character.isprintable() or unicodedata.category(character) == "Cn"
 
 

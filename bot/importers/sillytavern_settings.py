@@ -58,7 +58,7 @@ def _read_texts(value: object) -> Sequence[str]:
 
 
 def _read_limits(read: JsonFields) -> dict[str, object]:
-    """Return the token limits; `max_length` is the context if `genamt` is set, else the answer."""
+    """Return token limits; `max_length` limits the context if `genamt` is set, else the answer."""
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
@@ -173,7 +173,7 @@ def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str
 
 
 def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
-    """Yield the enabled prompts, in the order for all characters or else in the last order."""
+    """Yield the enabled prompts in the order for all characters or, without it, the last order."""
     prompts = settings.list_of_objects("prompts")
     known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")

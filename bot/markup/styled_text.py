@@ -72,7 +72,7 @@ class StyledText:
 
 @text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Convert Markdown to styled text; without `has_links`, URLs follow the texts of links."""
+    """Convert Markdown to styled text; without `has_links`, URLs are written after link texts."""
     if _MARKUP.search(source) is None:
         return StyledText(source)
     writer = _TextWriter(source.split("\n"), has_links=has_links)

@@ -201,7 +201,8 @@ def _non_speaker_subject(
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
 
-    The channel, if the note is about that; the speaker, if the turn names `about`; else None.
+    It is the channel if the note is about that, the speaker if the turn names `about`, or else
+    None.
     """
     if about.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)

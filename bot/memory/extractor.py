@@ -166,7 +166,7 @@ class MemoryExtractor:
         await self.progress.finish(conversation, unread, read_to, complete)
 
     async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
-        """Drop turns of people who opted out, and observed ones of people who consent to `HERE`."""
+        """Drop turns of people who opted out, and observed turns of those who consent to `HERE`."""
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
         consents = {one: await self.consent_of(one) for one in observed}
@@ -181,7 +181,7 @@ class MemoryExtractor:
         ]
 
     async def _complete_note(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
-        """Add vectors, witnesses and state to a note; mark its person's first notice as due."""
+        """Add vectors, witnesses and state to a note; schedule the first notice to its person."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         ends = await self.recaller.embed(note.ends) if note.ends else None
         memory = replace(note.memory, present=present, model=model, vector=vector)
@@ -198,7 +198,7 @@ class MemoryExtractor:
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
-        """Return whether to tell a person now that memories of them exist; mark that as done."""
+        """Return whether to tell a person that memories of them exist; mark them as told."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
         if found.get(person) != _DUE:
             return False

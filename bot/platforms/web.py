@@ -52,7 +52,7 @@ def to_incoming(
 ) -> Incoming | None:
     """Convert a new or changed message to an event; return None if it needs no event.
 
-    The message is new if it was added after `known_revision`; else it was edited or deleted.
+    The message is new if it was added after `known_revision`; otherwise it was edited or deleted.
     """
     author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:

@@ -124,7 +124,7 @@ class Draft:
         return spans
 
     def _history_runs(self) -> Iterator[tuple[str, int]]:
-        """Yield (name, 1) for each inserted message, and ("", length) for each run of others."""
+        """Yield (name, 1) per inserted message, and ("", length) per run of other messages."""
         for unit in self.history:
             if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)

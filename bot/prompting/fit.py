@@ -183,7 +183,7 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
 async def _count_fitting_items(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return (number of items that fit, prompt tokens), or (-1, 0) if not even no item fits."""
+    """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
     fits, tokens_of_fit, exceeds = -1, 0, content.item_count + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.item_count + 2):
@@ -233,7 +233,7 @@ def prompt_tokens(receipt: Receipt) -> int:
 
 
 def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
-    """Yield a prompt's spans, each with its text range in its first message (None: all of it)."""
+    """Yield a prompt's spans, each with its start and end in its first message (None: no end)."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     for span in receipt.layout:
         begin = read.get(span.message, 0)

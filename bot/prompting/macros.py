@@ -214,7 +214,7 @@ _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """The work that a prompt's macros may still do; macros beyond it are not expanded."""
+    """Limits the work of a prompt's macros; once it is used up, macros are not expanded."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS

@@ -173,7 +173,7 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, and its possible cuts; text added later moves none."""
+    """The text that fits into one message, and its possible cuts, which later text never moves."""
 
     text: str
     offsets: Sequence[int]
@@ -282,7 +282,7 @@ class CutWindow:
             self._fences.append((unquoted.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether an unfinished line may still become one that opens or closes a block."""
+        """Return whether a line may, once finished, open or close a code block."""
         if fence is not None:
             return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:

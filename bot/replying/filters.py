@@ -1,4 +1,4 @@
-"""Filters of streamed text: unwanted texts, repeated beginnings, endless repetition."""
+"""Filter streamed text: remove unwanted strings, repeated beginnings, and endless repetition."""
 
 import re
 from collections import Counter

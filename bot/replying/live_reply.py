@@ -31,7 +31,7 @@ _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 @dataclass(eq=False)
 class LiveReply:
-    """Shows an answer as it grows in an `async with` block; its end waits for open requests."""
+    """Shows an answer as it grows; the end of the `async with` block waits for open requests."""
 
     surface: Surface
     address: Address
@@ -414,7 +414,7 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Start sending a channel's queue; `row` is its first row, if this process reserved it."""
+        """Start sending a channel's queue; `row` is its first row, if reserved by this process."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 

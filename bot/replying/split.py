@@ -29,7 +29,7 @@ _VISIBLE_GROUPS = ("code", "label", "inner")
 
 
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of Markdown marks that rendering hides, but not of marks inside others."""
+    """Yield the spans of Markdown marks that rendering hides, except marks within other marks."""
     for found in _HIDDEN_MARKS.finditer(text):
         start, end = found.span()
         shown = next((name for name in _VISIBLE_GROUPS if found[name] is not None), None)

@@ -312,7 +312,7 @@ def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
 
 
 def _permission_holders(rules: Mapping[str, str], what: str) -> set[str]:
-    """Return the people and roles that a scope's rules give a permission to."""
+    """Return the people and roles to which a scope's rules grant a permission."""
     return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
 
 
@@ -395,7 +395,7 @@ class DecisionLog:
     def log_substitute_models(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
-        """Log which answers came from another model than the preset's own."""
+        """Log which answers came from a model other than the preset's own."""
         own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
             expected = own.get(receipt.preset)

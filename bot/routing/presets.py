@@ -195,7 +195,7 @@ class Characters:
         await self._chat_settings.set(owner, key, value, by, audited=audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
-        """Return a character with `behavior`, and the character's version; None if deleted."""
+        """Return a character that behaves like `behavior`, and its version; None if deleted."""
         owner, _, shown = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
         if setting is None:
@@ -259,7 +259,7 @@ async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> 
 
 
 def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns without those by people in `off` and without answers to these people."""
+    """Return the turns, except those by people in `off` and the answers to them."""
     if not off:
         return tuple(turns)
     kept, is_answer_to_them, is_answered = [], False, True
@@ -448,7 +448,7 @@ class PresetResolver:
         return await find_opted_out(self._chat_settings, people)
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return the turns without those by people who opted out, and without answers to them."""
+        """Return the turns, except those by people who opted out and the answers to them."""
         off = await self.opted_out(one.speaker.id for one in turns if one.speaker)
         return remove_turns_by(off, turns)
 

@@ -51,7 +51,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def send_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """In the block, make a request fail if `may_write` returns false just before it is sent."""
+    """Make requests in the block fail if `may_write` returns false just before they are sent."""
     token = _may_write.set(may_write)
     try:
         yield

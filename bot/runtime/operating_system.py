@@ -88,7 +88,7 @@ if sys.platform == "win32":
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let the kernel kill this process after that much more CPU time; 0 removes the limit."""
+    """Have the kernel kill this process after `seconds` more CPU time; 0 removes the limit."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -1,4 +1,4 @@
-"""Run the code of plug-ins on event loops of their own.
+"""Run each plug-in's code on its own event loop.
 
 Each plug-in has a daemon thread, so a plug-in that blocks stops only itself: calls to it end at
 their deadlines. The service waits up to 0.2 s for a function that is not a coroutine, and then uses

@@ -140,7 +140,7 @@ class _DrillContainer(Container):
 
 @value_class
 class DrillResult:
-    """How often the person was found, by place: a table column, Redis, memory or a file."""
+    """How often the person was found, by location: a table column, Redis, memory or a file."""
 
     before: Mapping[str, int]
     after: Mapping[str, int]
@@ -293,7 +293,7 @@ class _Drill:
         await self.container.wait_until_idle()
 
     async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
-        """Count where the person is found and, separately, the ids that are kept on purpose."""
+        """Count the person's traces, and separately the ids kept on purpose, by location."""
         found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
             for needle in _find_person_traces(text):

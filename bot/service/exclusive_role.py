@@ -179,7 +179,7 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process should receive; on database failure, the last one."""
+        """Return how many shards this process should receive, or did if the database fails."""
         try:
             await self.leases.take(member, _MEMBER_LEASE_SECONDS)
             members = await self.leases.held_roles(self._members)

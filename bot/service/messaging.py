@@ -383,7 +383,7 @@ class MessagingContainer(StorageContainer, ABC):
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return surfaces by `Address.source`; with `best_effort`, other calls go first."""
+        """Return surfaces by `Address.source`; with `best_effort`, other calls take precedence."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

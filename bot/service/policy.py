@@ -46,7 +46,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
 def list_recipients(
     settings: Settings, presets: Sequence[Preset], helpers_of: Callable[[str], Iterable[str]]
 ) -> Mapping[str, bool]:
-    """Return who receives people's messages, and whether the recipient is on the bot's machine.
+    """Return who receives people's messages, and whether each recipient is on the bot's machine.
 
     `helpers_of` returns the providers that transcribe voice messages and moderate answers for a
     provider.

@@ -105,7 +105,7 @@ class Service:
         return _import_console(self.container)
 
     async def _print_login_link(self) -> None:
-        """Print a login link if a person reads the output, since logs must not contain it."""
+        """Print a login link if a person reads the output; logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()

@@ -156,7 +156,7 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
-    If no process writes to the database (`is_written` is false), its folder may be read-only.
+    If no process writes to the database (`is_written` is false), its folder can be read-only.
     Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # from an interrupted copy

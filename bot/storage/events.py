@@ -54,7 +54,7 @@ class EventLog(ClockStore):
 
     @reading
     def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
-        """Return up to `most` rows after a position, between which no other commit can insert."""
+        """Return up to `most` rows after a position; no later commit can insert rows among them."""
         rows = yield from _rows_after(kind, position, most)
         return [_read_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 

@@ -348,7 +348,7 @@ def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> Outgoi
 
 
 def _common_columns(message: InboxMessage) -> dict[str, object]:
-    """Return the columns that are equal in all outbox rows of a turn."""
+    """Return the columns that all outbox rows of a turn have in common."""
     asked = message.replied_to.incoming
     where = address_columns(asked.address)
     return {"turn": message.turn_name, **where, "reply_to": asked.message_id}

@@ -30,7 +30,7 @@ class PostgresFunction:
 
 
 def _expand_included(name: str, given: str) -> str:
-    """Return the SQL of a named statement, with its parameters replaced as `given` describes."""
+    """Return the SQL of a named statement, with its parameters replaced according to `given`."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")

@@ -250,7 +250,7 @@ def _have_same_origin(one: Memory, other: Memory) -> bool:
 
 
 def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Memory | None:
-    """Return the earlier memory, if any, that is most similar to the fact a new memory ends."""
+    """Return the earlier memory, if any, most similar to the fact that a new memory contradicts."""
     scores = [
         (_cosine(ends, one.vector), one.id, one)
         for one in known
@@ -304,7 +304,7 @@ def _trigrams(text: str) -> set[str]:
 
 
 def _merge_memories(old: Memory, new: Memory) -> Memory:
-    """Give a new memory the old one's id and people's choices, such as its audience."""
+    """Return the new memory with the old one's id and the choices people made, such as audience."""
     return replace(
         new,
         id=old.id,

@@ -66,7 +66,7 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def reserve_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Reserve each chat's first row if it is due; a row that is UNKNOWN may have been sent."""
+        """Reserve each chat's first row if it is due; rows in state UNKNOWN may have been sent."""
         at = current_moment(self._clock)
         ordered = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
@@ -231,7 +231,7 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due in some seconds by the leases' clock; a sender's clock may be wrong."""
+        """Make a row due in some seconds, by the clock used for leases; a sender's may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         key, moment = yield from self._change_row("put_off_row", row, **due)
@@ -294,7 +294,7 @@ def _reserve_leased(
 def _begin_sending(
     head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Reserve and return a chat's first row, or postpone the chat if it is too early to send."""
+    """Reserve and return a chat's first row; if it is too early to send, postpone the chat."""
     now = leased[0][0] - SENDING_SECONDS  # by the database's clock
     row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died

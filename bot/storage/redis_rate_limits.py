@@ -211,7 +211,7 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _report_refusals(self) -> None:
-        """Report to the server refused calls that it does not know of yet."""
+        """Report refused calls to the server that it does not know about yet."""
         for scope, until in list(self._unreported_refusals.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]

@@ -140,7 +140,7 @@ class RedisSignals(InProcessSignals):
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
-        """Receive until the connection ends; raises `TimeoutError` after too long a silence."""
+        """Receive until the connection ends; raises `TimeoutError` after a long silence."""
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
         async with asyncio.timeout(seconds) as silence:

@@ -203,7 +203,7 @@ class ServiceState(ClockStore):
 
     @reading
     def queue_ages(self) -> Unit[tuple[float, float]]:
-        """Return the ages in seconds of the oldest unanswered message and oldest unsent row."""
+        """Return the ages of the oldest unanswered message and oldest unsent row, in seconds."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 

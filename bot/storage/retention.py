@@ -28,7 +28,7 @@ _FINAL_STATES = "state IN ('sent', 'dead')"
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
-    """Delete expired rows in all tables but turns; return their number."""
+    """Delete expired rows in all tables except turns; return their number."""
     now = await database.now(clock)
     receipt_seconds = receipt_days * _DAY
     deleted = 0
@@ -98,7 +98,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 
 def _select_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
-    """Return those outbox rows whose turns are complete, so that no edit will need them."""
+    """Return the outbox rows whose turns are complete, so that no edit will need the rows."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
     unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))

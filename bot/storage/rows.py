@@ -141,7 +141,7 @@ def encode_content(
     thread: AnswerThread | None = None,
     private: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
-    """Encode content as outbox columns; `buttons` is JSON of all but text and face, or NULL."""
+    """Encode content as outbox columns; `buttons` is everything but text and face, as JSON."""
     controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
     return {
         "text": to_storable_text(content.text),

@@ -24,7 +24,7 @@ class Budgets(Store):
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Reserve an amount in all budgets; if it exceeds one, reserve nothing and return that."""
+        """Reserve an amount in all budgets; if it exceeds one, return that and reserve nothing."""
         keys = _keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]

@@ -139,7 +139,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a nonblocking handler with changed ids until the returned function is called."""
+        """Call a nonblocking handler with changed channel ids; return a function that ends this."""
         return self._signals.subscribe(_TOPIC, handler)
 
 

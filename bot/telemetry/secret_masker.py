@@ -85,7 +85,7 @@ _ADDED_SECRETS: set[str] = set()
 
 
 def register_secrets(secrets: Iterable[str]) -> None:
-    """Mask these secrets from now on, too, such as the new content of a secret's file."""
+    """Also mask these secrets from now on, such as the new contents of a secret's file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _ADDED_SECRETS.update(_list_encodings(one))

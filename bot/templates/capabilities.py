@@ -7,7 +7,7 @@ rewritten to a form that the template accepts, judging by its output, not by the
 - A system message that it rejects or drops is put in front of the next user message.
 - Consecutive messages with the same role are merged if roles must alternate.
 - A user message is inserted before an assistant message at the start, if necessary.
-- A text becomes a list with one text part if the template drops texts (some vision models).
+- A string becomes a list with one text part if the template drops strings (vision models).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -32,7 +32,7 @@ class InternLMChat7B(RoleTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Drops each prompt's last character (two if `messages2prompt` gets a text), as in LMDeploy."""
+    """Drops each prompt's last character (two if `messages2prompt` gets a str), like LMDeploy."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:

@@ -22,7 +22,7 @@ DEFAULT_END_TEMPLATE = "Assistant: "
 class StringTemplate:
     """Renders each message with its role's template, and then the end template for the answer.
 
-    A template that is None is the default one; "" is an empty one. The placeholder is `{{user}}`
+    None means the default template; "" is an empty template. The placeholder is `{{user}}`
     (exactly: no spaces, lower case) in the user's template, and `{{system}}` or `{{assistant}}` in
     the others. Placeholders in messages are not expanded.
     """

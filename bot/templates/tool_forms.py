@@ -86,7 +86,7 @@ templates read names from ids like the second."""
 
 
 def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
-    """Return a rendered probe's form of tool calls; None if tool, call or result is missing."""
+    """Return the tool call form in a rendered probe; None if tool, call or result is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
     return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)

@@ -139,7 +139,7 @@ class McpServer(ToolServer):
         raise AssertionError("the second call ends the loop")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a failed call was sent before the server ended; None: the server runs."""
+        """Return whether a failed call was sent before the server exited; None if it still runs."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None

@@ -99,7 +99,7 @@ class EditHandler:
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide about an edited message; if chance made the bot answer it, answer it again."""
+        """Decide about an edited message; if the bot answered it by chance, answer it again."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(message, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:

@@ -310,7 +310,7 @@ class QuestionAnswerer:
     async def _result_while_paused(
         self, group: MessageGroup, gathering: MessageGathering, *, is_new: bool
     ) -> TurnResult:
-        """Return a result with the question for the history and, if due, a notice of the pause."""
+        """Return a result that stores the question and, if due, sends a notice of the pause."""
         message, result = gathering.asked.incoming, _background_result(gathering, is_new=is_new)
         if is_native_command(group.message):
             return add_private_response(group.message, result, PAUSED)

@@ -76,7 +76,7 @@ class SplitMessageJoiner:
     def join(
         self, whole: IncomingMessage, newest: InboxMessage, later: InboxMessage
     ) -> IncomingMessage | None:
-        """Return `whole` with a later message appended, or None if that is not one of its parts."""
+        """Return `whole` with a later message appended, or None if that is not part of it."""
         message, last = later.incoming, newest.incoming
         if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
             return None

@@ -120,7 +120,7 @@ class ModelRequests:
         return receipt
 
     def _with_next_model(self, preset: Preset) -> Preset:
-        """Return the preset with its next model, for people who may not use its first one."""
+        """Return the preset with its next model, for people who may not use its first model."""
         others = preset.with_fallbacks[1:]
         found = others[0] if others else self.spending.with_cheaper_model(preset)
         if found is None:

@@ -149,7 +149,7 @@ class PressHandler:
         return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
 
     async def _find_exchange(self, pressed: ButtonPress, data: ButtonData) -> Exchange | None:
-        """Return a button's question and answers; None if it deletes what is already deleted."""
+        """Return a button's question and answers; None if it deletes an already deleted answer."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:

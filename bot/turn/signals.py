@@ -148,7 +148,7 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
-        """Return what a /stop has done; afterwards it can stop no other answer."""
+        """Return the outcome of a /stop, and keep it from stopping any other answer."""
         return self._outcomes.setdefault(_event_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
@@ -169,7 +169,7 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     async def run(self) -> None:
-        """Handle each /stop that is allowed only if its author is an admin, until cancelled."""
+        """Handle stop requests that only admins may make, until cancelled."""
         while True:
             command = await self._undecided.get()
             if self._apply_outcome(command, _OUTCOMES[await self.is_admin(command)]):

@@ -226,7 +226,7 @@ class ConversationWorker:
                 return await self._send_requested_text(group, asked)
 
     async def _send_requested_text(self, group: MessageGroup, asked: SayRequested) -> Outcome:
-        """Send a program's text as the chat's character, even if paused, unless the bot is off."""
+        """Send a program's text as the chat's character, even while paused, but not when off."""
         if await self._stages.access.is_off(asked.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(asked.scopes)
@@ -321,7 +321,7 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return the events behind `message` and the messages gathered with it, in order."""
+        """Return the events that follow `message` and the messages gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()

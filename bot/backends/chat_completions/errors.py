@@ -60,7 +60,7 @@ _NOTICES = {
 
 @value_class
 class RejectedLength:
-    """A rejected prompt's length and the model's limit; None: not reported."""
+    """A rejected prompt's length and the model's limit; None if not reported."""
 
     context_tokens: int | None
     prompt_tokens: int | None

@@ -99,7 +99,7 @@ class KeyRotation(Generic[C]):
         return min(self._usable_at[key] for key in self._rotation) <= self._clock.monotonic()
 
     def _next_key(self) -> str | None:
-        """Return the next usable key or, if there is none, the key that is usable soonest."""
+        """Return the next usable key or, if there is none, the key that becomes usable first."""
         now = self._clock.monotonic()
         key = min(self._rotation, key=lambda one: max(now, self._usable_at[one]))
         self._rotation.rotate(-1 - self._rotation.index(key))

@@ -73,7 +73,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """Tracks the time left for one attempt; `deadline` (event loop time) is for all attempts."""
+    """Tracks the time left for one attempt; all attempts share `deadline` (event loop time)."""
 
     def __init__(
         self,

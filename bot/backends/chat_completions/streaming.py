@@ -189,7 +189,7 @@ class StreamParser(ABC):
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of the events from `begin` to the first that contains more than text."""
+        """Return the texts of consecutive events from `begin` that contain nothing but text."""
         return ()
 
     def _add_text(self, text: str) -> None:

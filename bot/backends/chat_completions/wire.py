@@ -104,7 +104,7 @@ def _part_to_wire(part: str | Image) -> dict[str, object]:
 
 
 def request_parameters(prompt: Prompt) -> dict[str, object]:
-    """Return the preset's parameters; raises `BackendUnavailable` if `n` is set and not 1."""
+    """Return the preset's parameters; raises `BackendUnavailable` if `n` is greater than 1."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}, but a chat gets one answer; remove n",

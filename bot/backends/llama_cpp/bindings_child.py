@@ -242,7 +242,7 @@ class BindingsServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
-        """Describe the only slot once the model is idle; never respond while it hangs."""
+        """Describe the only slot once the model is idle; a request to a hung model times out."""
         context_tokens = await self._run_in_thread(lambda: self._model.context_tokens)
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 

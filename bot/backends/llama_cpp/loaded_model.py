@@ -114,7 +114,7 @@ class Tokenizer:
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize texts, each with a flag: whether it continues the previous one without space."""
+        """Tokenize texts; each has a flag: whether it directly continues the previous text."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
         given = [_SEPARATOR + text if joined and size else text for text, joined in texts]

@@ -29,7 +29,7 @@ class SlotOwner(NamedTuple):
 
 
 class SlotStore:
-    """The saved slots of one model; deletes old files, and the oldest if all are too large."""
+    """The saved slots of one model; deletes expired files, and the oldest ones to save space."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float

@@ -158,7 +158,7 @@ def _field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
 
 
 def value_to_texts(spec: FieldSpec, value: object) -> Sequence[str]:
-    """Return a value as texts for the form."""
+    """Return a value as strings for the form."""
     match value:
         case None:
             return [""]
@@ -210,7 +210,7 @@ def _submitted_texts(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str
 
 
 def texts_to_value(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Return a form field's value, or None to omit the key; an invalid number stays text."""
+    """Return a form field's value, or None to omit the key; invalid numbers stay strings."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None

@@ -158,7 +158,7 @@ def _is_card(book: object) -> bool:
 
 
 def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the path of an entry's field; if a card has two copies, of the one in effect."""
+    """Return the path of an entry's field; if a card has two copies, the effective one's."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):

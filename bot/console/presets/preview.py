@@ -156,7 +156,7 @@ def recorded_scene_id(conversation: str) -> str:
 async def open_entry(
     editing: PresetEditing, value: dict[str, object] | None, number: int
 ) -> Mapping[str, object]:
-    """Return a lorebook entry as a form (none for number 0) and the lorebook's file, if any."""
+    """Return a lorebook entry's form (None for number 0) and the lorebook's file, if any."""
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:

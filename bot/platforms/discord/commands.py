@@ -66,7 +66,7 @@ def find_message_command(
 
 
 def is_button_form(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
-    """Return whether an interaction submits a form that a button opened, not a command."""
+    """Return whether an interaction submits a form that a button, not a command, opened."""
     if interaction.type is not discord.InteractionType.modal_submit:
         return False
     command, _ = read_command_and_message_id(interaction)

@@ -227,7 +227,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond to an interaction in a task, at whose end the interaction counts as received."""
+        """Start a task that responds to an interaction, which counts as received when it ends."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)

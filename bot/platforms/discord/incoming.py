@@ -257,7 +257,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
 
 
 def _own_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
-    """Return the id of the message that the bot's thread began with, which is the thread's id."""
+    """Return the id of the message that started the bot's thread, which is the thread's id too."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None

@@ -285,7 +285,7 @@ class ChannelCursors:
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
-        """Record that no message before `session_at` is missing; return the cursors to store."""
+        """Record that no messages before `session_at` are missing; return the cursors to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {f"{self._marks}catching_up": "0", f"{self._marks}connected": str(self._connected)}
 

@@ -70,7 +70,7 @@ class RateLimitBucket:
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
     def has_expired(self, now: float) -> bool:
-        """Return whether the last window of the bucket is over."""
+        """Return whether the bucket's last window has ended."""
         return now >= self._resets_at
 
 

@@ -55,10 +55,9 @@ def commands_by_scope(
 def to_bot_commands(
     commands: Sequence[CommandSpec], language: str = "en", *, is_group: bool = False
 ) -> list[BotCommand]:
-    """Convert commands for Telegram's menu; their descriptions list the actions.
+    """Convert commands for Telegram's menu; their descriptions list their actions.
 
-    In groups, private commands are marked ephemeral, so that only their author sees them and the
-    responses.
+    In groups, private commands are marked ephemeral: only their author sees them and the responses.
     """
     offered = []
     for one in commands:

@@ -499,7 +499,7 @@ def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> b
 
 
 def _entity_text(entity: types.MessageEntity, content: str) -> str:
-    """Return the part of a text that an entity covers; half a character becomes U+FFFD."""
+    """Return the part of a text that an entity covers; half a surrogate pair becomes U+FFFD."""
     begin, end = _byte_range(entity)
     return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
 

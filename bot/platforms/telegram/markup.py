@@ -51,7 +51,7 @@ def render_markdown(
 
 
 def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
-    """Keep the `max_spans` most important spans; mentions that lose code style notify nobody."""
+    """Keep the `max_spans` most important spans; defuse mentions that lose their code style."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _BY_IMPORTANCE.index(one.style))

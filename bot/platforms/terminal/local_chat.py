@@ -34,7 +34,7 @@ _MAX_KEPT_MESSAGES = 100  # whose nonces and texts are kept
 
 
 class LocalChat:
-    """The terminal's chat; a fresh chat has a new name, and so no history of earlier runs."""
+    """The terminal's chat; a fresh chat has a new name, so it has no history of earlier runs."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
@@ -81,7 +81,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Rename the current person unless `name` is blank, and return a notice of the name."""
+        """Rename the current person unless `name` is blank; return a notice with the new name."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)

@@ -38,7 +38,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class _PlainCode(CodeBlock):
-    """A code block that is easy to copy: no background, and wrapped only in lists and quotes."""
+    """A code block that is easy to copy: no background; wrapped only in lists and quotes."""
 
     @override
     def __rich_console__(

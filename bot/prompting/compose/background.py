@@ -100,7 +100,7 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
 
 
 def _estimate_tokens(line: str) -> int:
-    """Estimate a line's tokens, rather too high, because the tokenizer may not be loaded yet."""
+    """Estimate a line's tokens, erring on the high side; the tokenizer may not be loaded yet."""
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 

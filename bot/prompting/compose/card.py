@@ -97,7 +97,7 @@ def _apply_prompt_order(
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand the macros in the persona and stories, which other macros insert elsewhere."""
+    """Expand the macros in the persona and stories before other macros insert these elsewhere."""
 
     def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(

@@ -33,7 +33,7 @@ _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; a greeting cannot be st
 
 @value_class
 class CardMacros:
-    """The macros for a prompt's stable start, and for the part that changes with each message."""
+    """The macros for a prompt's stable beginning, and for the part that each message changes."""
 
     stable: Macros
     """For the start: `{{user}}` means all people, so that the text is the same for all authors."""

@@ -288,7 +288,7 @@ def _turn_messages(
 
 
 def _turn_role(turn: Turn, own: str) -> Role:
-    """Return a turn's role from the view of preset `own`; other characters are users."""
+    """Return a turn's role as preset `own` sees it; to a preset, other characters are users."""
     return turn.role if turn.preset is None or turn.preset == own else "user"
 
 

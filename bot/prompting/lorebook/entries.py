@@ -284,7 +284,7 @@ def regex_weight(pattern: str) -> int:
 
 
 def _longest_alternative(pattern: str) -> int:
-    """Return how many elements the longest alternative has; no literal in it can be longer."""
+    """Return the number of elements of the longest alternative, a bound on its literals' length."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

@@ -251,7 +251,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return, by uid, why entries lose in their groups; entries that are already active win."""
+    """Return why entries lose in their groups, by uid; entries that are already active win."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:
@@ -303,7 +303,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return which entries a text activates; lines count as messages, and all chances succeed."""
+    """Return which entries a text activates; each line is a message, and every chance succeeds."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())

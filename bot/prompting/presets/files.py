@@ -201,7 +201,7 @@ def open_presets_folder(chosen: Path | None) -> Path:
 
 
 def find_preset_file(folder: Path, preset: Preset) -> Path:
-    """Return a preset's file, which may not exist yet; raise `PresetError`."""
+    """Return the path of a preset's file, which may not exist yet; raise `PresetError`."""
     own = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return own
@@ -209,7 +209,7 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
-    """Write a preset to its file, and return the file; raise `PresetError` or `UserError`."""
+    """Write a preset to its file, and return the path; raise `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     write_whole_file(file, export_preset(preset).encode())
     return file

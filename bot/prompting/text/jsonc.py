@@ -159,7 +159,7 @@ T = TypeVar("T")
 
 
 class JsonFields:
-    """Reads fields of a JSON object from another program; values of a wrong type count as missing.
+    """Reads fields of another program's JSON object; values of a wrong type count as missing.
 
     Hidden characters are removed from texts, and line endings become line feeds.
     """

@@ -75,7 +75,7 @@ class NoticeLimiter:
     rates: RateLimits
 
     async def is_due_in_channel(self, channel: str) -> bool:
-        """Return whether a channel may get a notice: at most one per minute, of whatever kind."""
+        """Return whether a channel may get a notice: at most one per minute, of any kind."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:

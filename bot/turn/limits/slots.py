@@ -77,7 +77,7 @@ class SlotQueue:
         self._select_next()
 
     def remove(self, request: SlotRequest, *, is_served: bool) -> None:
-        """Remove a request; `is_served`: because it got a slot, not because it gave up."""
+        """Remove a request that got a slot (`is_served`) or gave up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
@@ -226,7 +226,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a waiting request; yield how many wait elsewhere, or raise `BackendUnavailable`."""
+        """Count a waiting request; yield how many wait elsewhere; raises `BackendUnavailable`."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _UNLIMITED
         try:
             waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)
