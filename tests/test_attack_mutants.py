@@ -102,7 +102,7 @@ tries = settings(
 
 @tries
 @given(mutants("special_tokens", "ssti"), st.sampled_from(sorted(ALL)))
-def test_mutant_adds_no_control_token(text: str, name: str) -> None:
+def test_mutated_text_adds_no_control_token(text: str, name: str) -> None:
     template = ALL[name]
     tokens = find_control_tokens(template)
     broken = break_control_tokens(text, tokens)
@@ -119,7 +119,7 @@ def trusted(spans: list[TextSpan]) -> str:
 
 @tries
 @given(mutants("name_spoof", "special_tokens"), mutants("name_spoof"))
-def test_mutant_forges_neither_name_nor_line(name: str, text: str) -> None:
+def test_mutated_text_forges_neither_names_nor_lines(name: str, text: str) -> None:
     eve = Person("a:1", name)
     labels = label_speakers([eve, Person("a:2", "Bob"), Person("a:3", name)], {"nora": "Nora"})
     assert len(set(labels.people.values())) == 3
@@ -135,7 +135,7 @@ def test_mutant_forges_neither_name_nor_line(name: str, text: str) -> None:
     mutants("markup", "discord_mentions"),
     st.sampled_from([Limits(2000, "characters", 1, 5), Limits(60, "utf16", 1, 5)]),
 )
-def test_mutant_is_split_and_marked_legally(text: str, limits: Limits) -> None:
+def test_mutated_text_is_split_into_legal_messages(text: str, limits: Limits) -> None:
     for part in split(text, limits):
         units = len(part) if limits.unit == "characters" else len(_utf16(part)) // 2
         assert units <= limits.max_units
@@ -148,7 +148,7 @@ def test_mutant_is_split_and_marked_legally(text: str, limits: Limits) -> None:
 
 @tries
 @given(mutants("discord_mentions"))
-def test_mutant_mentions_nobody_on_telegram(text: str) -> None:
+def test_mutated_text_mentions_nobody_on_telegram(text: str) -> None:
     shown, entities = render_markdown(text)
     assert not {one.type for one in entities or ()} & {"mention", "text_mention"}
     coded = [
@@ -167,7 +167,7 @@ def _utf16(text: str) -> bytes:
 
 @tries
 @given(mutants("store_injection", "name_spoof"))
-def test_mutant_is_storable_and_one_line_of_a_log(text: str) -> None:
+def test_mutated_text_is_storable_and_one_line_in_logs(text: str) -> None:
     stored = to_storable_text(text)
     assert to_storable_text(stored) == stored
     assert "\0" not in stored.encode().decode()
@@ -197,7 +197,7 @@ def test_secret_is_masked_anywhere(text: str, before: str, after: str, noise: st
 
 @tries
 @given(mutants("path_traversal"))
-def test_mutant_of_a_path_names_no_file_elsewhere(name: str) -> None:
+def test_mutated_path_never_leaves_its_folder(name: str) -> None:
     folder = Path("/data/presets")
     if name_problem(name) is None:
         assert Path(folder / f"{name}.json").parent == folder
@@ -210,7 +210,7 @@ def test_mutant_of_a_path_names_no_file_elsewhere(name: str) -> None:
 
 @tries
 @given(mutants("prompt_injection", "ssti", "special_tokens"))
-def test_mutant_in_a_message_changes_no_instruction(text: str) -> None:
+def test_mutated_message_does_not_change_instructions(text: str) -> None:
     prompt = compose(NORA, Session(1, ()), make_incoming(text)).prompt
     assert [(one.role, one.content) for one in prompt.messages[:-1]] == [
         ("system", "You are Nora.")

@@ -15,7 +15,7 @@ TESTS: Mapping[str, Sequence[str]] = _TABLE["tests"]
 
 
 @pytest.mark.parametrize(("category", "tests"), TESTS.items())
-def test_tests_of_the_table_read_their_category(category: str, tests: Sequence[str]) -> None:
+def test_listed_tests_exist_and_read_their_category(category: str, tests: Sequence[str]) -> None:
     for test in tests:
         path, _, _ = test.partition("::")
         assert exists(test), test
@@ -35,7 +35,7 @@ def test_every_category_oracle_and_generator_is_known() -> None:
 # --- the loader --------------------------------------------------------------------------------
 
 
-def test_generators_are_written_out_wherever_they_stand() -> None:
+def test_generators_are_expanded_at_any_depth() -> None:
     given = {
         "a": [{"gen": "repeat", "unit": "xy", "n": 2}, 5],
         "b": {"gen": "repeat_list", "unit": {"gen": "repeat", "unit": "z", "n": 1}, "n": 3},
@@ -59,6 +59,6 @@ def test_gzip_stream_of_zeros_unpacks_to_them() -> None:
     assert sum(map(len, itertools.islice(endless, 4))) < 100_000
 
 
-def test_generator_of_another_name_is_an_error() -> None:
+def test_unknown_generator_is_an_error() -> None:
     with pytest.raises(ValueError, match="a generator 'spiral'"):
         expand([{"gen": "spiral"}])

@@ -36,7 +36,7 @@ def test_every_role_runs_and_reaches_the_database_through_the_pooler() -> None:
     assert set(services) - set(roles) == {"pgbouncer", "postgres", "valkey"}
 
 
-def test_pooler_gives_out_fewer_connections_than_the_server_has() -> None:
+def test_pooler_uses_fewer_connections_than_the_server_allows() -> None:
     parser = ConfigParser(interpolation=None)
     parser.read(_DEPLOY / "pgbouncer.ini")
     settings = parser["pgbouncer"]
@@ -51,7 +51,7 @@ def test_pooler_gives_out_fewer_connections_than_the_server_has() -> None:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.many.yaml"])
-def test_containers_that_are_built_here_may_do_little(name: str) -> None:
+def test_our_containers_run_with_few_privileges(name: str) -> None:
     built = [one for one in read_services(name).values() if "build" in one]
     assert built
     for service in built:
@@ -64,7 +64,7 @@ def test_containers_that_are_built_here_may_do_little(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.many.yaml"])
-def test_cards_can_be_imported_and_the_host_reached(name: str) -> None:
+def test_container_can_import_cards_and_reach_the_host(name: str) -> None:
     for service in read_services(name).values():
         if service["image"] == "troupe":
             assert service["extra_hosts"] == ["host.docker.internal:host-gateway"]

@@ -49,7 +49,7 @@ def test_links_point_to_existing_pages_and_sections(page: Path) -> None:
     assert broken == []
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_setting_mentioned_in_the_docs_exists() -> None:
     known = [
         re.compile(re.sub(r"<\w+>", r"(<\\w+>|[A-Z0-9_]+?)", name))
         for name in re.findall(r"^\| `(TROUPE_\w[^`]*)`", settings_page(), flags=re.MULTILINE)
@@ -67,7 +67,7 @@ def test_every_setting_that_is_named_exists() -> None:
     assert missing == {}
 
 
-def test_every_command_that_is_shown_exists_with_its_options() -> None:
+def test_every_command_shown_in_the_docs_exists_with_its_options() -> None:
     found = {
         command["words"].strip()
         for page in [*PAGES, *(CHECKOUT / "deploy").rglob("*.md")]
@@ -90,7 +90,7 @@ def _unknown_word(words: Sequence[str]) -> str | None:
     return next((name for name in named if name not in options), None)
 
 
-def test_every_command_of_the_tests_exists_with_its_options() -> None:
+def test_every_command_used_in_tests_exists_with_its_options() -> None:
     missing, found = [], 0
     for page in PAGES:
         for command in _OWN_COMMAND.finditer(page.read_text("utf-8")):

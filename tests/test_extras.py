@@ -31,7 +31,7 @@ runpy.run_module("bot", run_name="__main__")
 """
 
 
-def test_every_package_is_in_the_extra_that_is_named() -> None:
+def test_every_package_is_in_the_extra_that_errors_suggest() -> None:
     with (CHECKOUT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     named = {
@@ -53,7 +53,7 @@ def test_every_package_is_in_the_extra_that_is_named() -> None:
         ("redis", "bot.storage.redis_client"),
     ],
 )
-def test_missing_package_is_named_with_the_remedy(
+def test_missing_package_error_names_the_package_and_remedy(
     monkeypatch: pytest.MonkeyPatch, package: str, module: str
 ) -> None:
     for name in list(sys.modules):
@@ -67,7 +67,7 @@ def test_missing_package_is_named_with_the_remedy(
     assert str(raised.value) == f"This needs the package {package}: {install_command(package)}"
 
 
-def test_module_of_no_extra_is_a_mistake_of_ours() -> None:
+def test_module_outside_every_extra_is_a_programming_error() -> None:
     with pytest.raises(ModuleNotFoundError):
         import_extra("bot.no_such_module", "This")
 
@@ -80,7 +80,7 @@ def test_module_of_no_extra_is_a_mistake_of_ours() -> None:
         "def count(texts):\n    return [len(text) for text in texts]\n" * 20,
     ],
 )
-def test_estimate_is_near_the_count(text: str) -> None:
+def test_token_estimate_is_close_to_the_exact_count(text: str) -> None:
     [counted] = EncodingCounter("cl100k_base")([text])
     [estimated] = EncodingCounter("cl100k_base", tokens._TokenEstimator)([text])
 
@@ -88,7 +88,7 @@ def test_estimate_is_near_the_count(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_smallest_installation_answers(tmp_path: Path) -> None:
+def test_minimal_installation_answers_messages(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT, "run"],
         cwd=tmp_path,

@@ -64,7 +64,7 @@ def selects(selector: Mapping[str, Any], deployment: Mapping[str, Any]) -> bool:
     return bool(selector["matchLabels"].items() <= labels.items())
 
 
-def test_manifests_were_built_from_these_files() -> None:
+def test_manifests_are_up_to_date() -> None:
     built = _BUILT.read_text()
     assert source_digest() in built.partition("\n")[0], "run: python -m tests.test_kubernetes"
     if shutil.which("kubectl") is not None:
@@ -82,7 +82,7 @@ def test_every_role_has_a_workload() -> None:
         assert container["ports"] == [{"name": "health", "containerPort": _PORT}]
 
 
-def test_each_selector_selects_the_pods_of_one_deployment() -> None:
+def test_each_selector_matches_exactly_one_deployment() -> None:
     deployments, budgets = workloads(), manifests("PodDisruptionBudget")
     assert set(budgets) == set(deployments)
     for name in deployments:
@@ -92,7 +92,7 @@ def test_each_selector_selects_the_pods_of_one_deployment() -> None:
             assert selected == [name], manifest["kind"]
 
 
-def test_autoscaler_alone_sets_the_number_of_workers() -> None:
+def test_only_the_autoscaler_sets_the_number_of_workers() -> None:
     deployments = workloads()
     [scaler] = manifests("HorizontalPodAutoscaler").values()
     target = scaler["spec"]["scaleTargetRef"]
@@ -103,7 +103,7 @@ def test_autoscaler_alone_sets_the_number_of_workers() -> None:
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
-def test_probes_ask_where_the_process_listens(probe: str) -> None:
+def test_probes_use_the_port_and_host_of_the_process(probe: str) -> None:
     """The image listens for all; the console serves unencrypted pages to its own pod only."""
     path = "/readyz" if probe == "readinessProbe" else "/healthz"
     for name, deployment in workloads().items():
@@ -130,7 +130,7 @@ def test_data_of_a_worker_outlasts_its_pod() -> None:
     assert set(retention.values()) == {"Retain"}
 
 
-def test_what_was_forgotten_is_collected_from_all_volumes(tmp_path: Path) -> None:
+def test_tombstones_are_collected_from_all_volumes(tmp_path: Path) -> None:
     for number, place in enumerate(("troupe-worker-0", "volume")):
         (tmp_path / place / "data").mkdir(parents=True)
         file = tmp_path / place / "data" / "forgotten.jsonl"

@@ -50,7 +50,7 @@ def cases(category: str, scenario: excessive.Scenario) -> list[object]:
         (Budgets, "reserve", None, excessive.budget_is_not_renewed_by_a_time_zone),
     ],
 )
-async def test_excess_gets_through_without_its_limit(
+async def test_excessive_input_is_accepted_if_its_limit_is_removed(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
@@ -67,7 +67,7 @@ async def test_excess_gets_through_without_its_limit(
 
 
 @pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who == ADMIN])
-async def test_member_does_what_admins_may_without_the_check_of_admins(
+async def test_members_could_run_admin_commands_if_the_admin_check_were_removed(
     database: Database, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
     async def require_nothing(*_: object, **__: object) -> None:
@@ -76,10 +76,10 @@ async def test_member_does_what_admins_may_without_the_check_of_admins(
     monkeypatch.setattr(AdminCheck, "require", require_nothing)
     monkeypatch.setattr(AdminCheck, "require_prompt_access", require_nothing)
     with pytest.raises(AssertionError):
-        await authority.test_command_is_refused_to_who_may_not_use_it(database, use)
+        await authority.test_command_is_refused_for_people_who_may_not_use_it(database, use)
 
 
-async def test_deleted_words_stay_in_the_file_without_secure_deletion(
+async def test_deleted_words_would_stay_in_the_file_without_secure_delete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept = [one for one in connections._PRAGMAS if "secure_delete" not in one]
@@ -90,7 +90,9 @@ async def test_deleted_words_stay_in_the_file_without_secure_deletion(
             await privacy.forget_deletes_everything(setup, tmp_path)
 
 
-def test_pictures_are_decoded_without_the_limit_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_pictures_would_be_decoded_without_the_pixel_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bomb = picture(8000, 7000, mode="1")
     assert len(bomb) < 100_000
     with pytest.raises(ValueError, match="8000 x 7000"):
@@ -100,7 +102,7 @@ def test_pictures_are_decoded_without_the_limit_of_pixels(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-async def test_template_takes_all_time_without_the_limits_of_the_renderer() -> None:
+async def test_template_would_run_forever_without_the_renderers_limits() -> None:
     killed = 0
     for case in attacks("template_dos")[:4]:
         process = await asyncio.create_subprocess_exec(

@@ -36,7 +36,7 @@ def error_text(**given: object) -> str:
     return str(caught.value)
 
 
-def test_defaults_run_everything_embedded() -> None:
+def test_defaults_need_no_external_services() -> None:
     settings = read_settings()
     assert settings.sqlalchemy_url == "sqlite:///data/troupe.db"
     assert settings.redis_url is None
@@ -59,7 +59,9 @@ def test_environment_overrides_both_files(folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("case", WRONG_SETTINGS)
-def test_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_invalid_setting_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     given, _, line = case.partition(" -> ")
     variable, _, value = f"TROUPE_{given}".partition("=")
     monkeypatch.setenv(variable, value)
@@ -69,13 +71,13 @@ def test_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, cas
     assert "toml" not in told
 
 
-def test_each_wrong_setting_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_invalid_setting_is_reported_in_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_LOG_FORMAT", "xml")
     monkeypatch.setenv("TROUPE_CONSOLE__PORT", "x")
     assert len(error_text().splitlines()) == 2
 
 
-def test_invalid_toml_file_is_named(folder: Path) -> None:
+def test_invalid_toml_file_error_names_the_file(folder: Path) -> None:
     (folder / "troupe.toml").write_text("a = = b", encoding="utf-8")
     assert error_text().startswith("troupe.toml cannot be read: ")
 
@@ -141,7 +143,7 @@ def test_names_are_sent_to_openai_only_by_default(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_local_provider_stays_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_local_defaults_to_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__PARALLEL", "4")
     local = read_settings().providers["local"]
     assert local == LlamaCppSettings(parallel=4)
@@ -179,7 +181,7 @@ def test_error_does_not_quote_the_wrong_value(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 @pytest.mark.parametrize("source", ["environment", ".env"])
-def test_unknown_variable_is_found_with_the_nearest_setting(
+def test_unknown_variable_error_suggests_the_nearest_setting(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     source: str,

@@ -62,7 +62,7 @@ def test_top_level_modules_are_the_known_ones() -> None:
     assert {file.stem for file in BOT.glob("*.py")} == TOP_LEVEL_MODULES
 
 
-def test_imports_stand_at_the_top() -> None:
+def test_imports_are_at_the_top_of_files() -> None:
     hidden = [
         f"{named(file)}:{inner.lineno}"
         for file, node in nodes()
@@ -111,7 +111,7 @@ def test_error_classes_are_in_the_tree() -> None:
     assert elsewhere == set()
 
 
-def test_nobody_asks_for_the_kind_of_a_plug_in() -> None:
+def test_code_never_checks_the_kind_of_a_plug_in() -> None:
     """Differences are data or abilities of the plug-in: no `provider.kind == "llama_cpp"`."""
     kinds = {spec.kind for spec in platform_specs()} | {spec.kind for spec in backend_specs()}
     asked = [

@@ -22,7 +22,7 @@ class Named:
     name: str
 
 
-def test_class_has_slots_equality_and_a_hash_by_its_fields() -> None:
+def test_value_class_has_slots_and_compares_and_hashes_by_its_fields() -> None:
     assert Pair(1) == Pair(1, []) != replace(Pair(1), left=2)
     assert {Named(name="a"), Named(name="a")} == {Named(name="a")}
     with pytest.raises(TypeError, match="unhashable"):
@@ -31,7 +31,7 @@ def test_class_has_slots_equality_and_a_hash_by_its_fields() -> None:
         Pair(1).other = 1  # type: ignore[attr-defined]
 
 
-def test_value_objects_of_the_product_use_it() -> None:
+def test_immutable_dataclasses_use_value_class() -> None:
     slow = [
         f"{file.relative_to(BOT)}:{node.lineno}"
         for file in BOT.rglob("*.py")

@@ -40,7 +40,7 @@ def test_every_module_can_be_imported(tmp_path: Path) -> None:
     as_on_windows(tmp_path, "everything")
 
 
-def test_check_runs(tmp_path: Path) -> None:
+def test_check_command_runs_without_unix_modules(tmp_path: Path) -> None:
     assert "ok     provider local: an echo" in as_on_windows(tmp_path, "bot", "check")
 
 
@@ -48,7 +48,7 @@ def test_piped_line_is_answered(tmp_path: Path) -> None:
     assert as_on_windows(tmp_path, "bot", "run", given="hello there\n") == "hello there\n"
 
 
-async def test_endless_template_is_stopped_without_a_limit_of_cpu_time(
+async def test_endless_template_is_stopped_without_a_cpu_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with RenderProcessPool(1) as pool:

@@ -109,7 +109,7 @@ def test_importing_settings_and_registry_loads_no_vendor_library() -> None:
     assert ended.stdout.decode().strip() == "set()"
 
 
-def test_parameters_are_checked_against_the_chosen_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_are_checked_for_the_selected_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, given = LlamaCppSettings(), {"top_n_sigma": 2}
     assert parameter_problems(settings, given) == []
 

@@ -96,7 +96,7 @@ def test_unknown_command_error_suggests_the_nearest() -> None:
     assert "Did you mean 'preset'" in result.output
 
 
-def test_version_is_the_packages_version() -> None:
+def test_version_option_prints_the_version_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"troupe {__version__}\n"
 
 

@@ -140,7 +140,7 @@ def test_unusable_preset_does_not_stop_others(settings: dict[str, str]) -> None:
     assert reason in chat(settings, "hello\n", "--preset", "lacking")[1]
 
 
-async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
+async def test_chat_works_in_a_terminal_of_sixty_columns(settings: dict[str, str]) -> None:
     with (
         open_terminal(60) as terminal,
         chatting(settings, terminal, "--preset", "nora"),

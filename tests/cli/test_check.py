@@ -171,7 +171,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     ]
 
 
-async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -> None:
+async def test_check_tests_the_other_presets_if_one_is_broken(folder: Path) -> None:
     """The other preset uses the default model, which is downloaded at the first start."""
     (folder / "presets" / "broken.json").write_text("{")
     lore = {**ECHO, "name": "lore", "lorebook": "missing.json"}

@@ -46,14 +46,14 @@ def echo_preset(folder: Path, **keys: str) -> None:
 ECHO = {"TROUPE_PROVIDERS__ECHO__KIND": "echo"}
 
 
-def test_each_invalid_setting_is_one_line() -> None:
+def test_each_invalid_setting_is_reported_in_one_line() -> None:
     assert run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
         "troupe: TROUPE_CONSOLE__PORT: should be a whole number (an integer)",
         "troupe: TROUPE_LOG_FORMAT: should be 'console' or 'json'",
     ]
 
 
-def test_empty_presets_folder_is_one_line() -> None:
+def test_empty_presets_folder_is_reported_in_one_line() -> None:
     assert run_failing("run", **ECHO) == [
         "troupe: no *.json in the presets folder presets; put a preset there"
     ]
@@ -70,13 +70,15 @@ def test_empty_presets_folder_is_one_line() -> None:
         ),
     ],
 )
-def test_wrong_argument_is_one_line(folder: Path, command: str, complaint: str) -> None:
+def test_wrong_argument_is_reported_in_one_line(folder: Path, command: str, complaint: str) -> None:
     echo_preset(folder)
     assert run_failing(*command.split()) == [f"troupe: {complaint}"]
 
 
 @pytest.mark.parametrize("words", [("run",), ("chat",), ("db", "upgrade")])
-def test_unusable_data_directory_is_one_line(folder: Path, words: tuple[str, ...]) -> None:
+def test_unusable_data_directory_is_reported_in_one_line(
+    folder: Path, words: tuple[str, ...]
+) -> None:
     echo_preset(folder)
     (folder / "data").touch()
     assert run_failing(*words, **ECHO) == [
@@ -95,7 +97,7 @@ def test_data_directory_in_use_error_states_the_process(folder: Path) -> None:
     assert f"another troupe (process {os.getpid()}) uses data" in complaint
 
 
-def test_import_without_presets_folder_is_one_line(folder: Path) -> None:
+def test_import_without_a_presets_folder_is_reported_in_one_line(folder: Path) -> None:
     (folder / "nova.json").write_text('{"name": "nova", "provider": "p", "model": "m"}', "utf-8")
     [complaint] = run_failing("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
     assert complaint.startswith("troupe: none/nova.json cannot be written: ")

@@ -142,7 +142,7 @@ async def test_overriding_environment_variable_is_reported(
     assert "The environment variable TROUPE_TELEGRAM__TOKEN overrides" in result.output
 
 
-async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:
+async def test_choosing_the_included_model_removes_an_earlier_choice(folder: Path) -> None:
     (folder / ".env").write_text(
         "A=1\nTROUPE_PROVIDERS__LOCAL__BASE_URL=http://x/v1\nTROUPE_PROVIDERS__LOCAL__MODEL=m\n",
         "utf-8",
@@ -180,7 +180,7 @@ async def test_no_input_writes_nothing(folder: Path) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
-async def test_first_admin_is_who_sends_the_code(
+async def test_whoever_sends_the_code_becomes_the_first_admin(
     folder: Path, platforms: Platforms, kind: str
 ) -> None:
     tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
@@ -196,7 +196,7 @@ async def test_first_admin_is_who_sends_the_code(
 
 
 @pytest.mark.service
-async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
+async def test_answering_all_questions_writes_both_bots_and_an_admin(
     folder: Path, platforms: Platforms
 ) -> None:
     with Terminal(folder) as here:
@@ -268,7 +268,7 @@ async def test_azure_deployment_address_sets_the_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     "stop_at", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, len(QUESTIONS)))]
 )
-async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
+async def test_ctrl_c_at_any_question_leaves_the_file_unchanged(
     folder: Path, platforms: Platforms, stop_at: int
 ) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
@@ -315,7 +315,7 @@ async def test_ctrl_c_at_any_question_about_the_model_writes_nothing(
 
 
 @pytest.mark.service
-async def test_token_without_a_network_is_asked_for_again(
+async def test_token_is_asked_for_again_if_the_network_is_down(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")

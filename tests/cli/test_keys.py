@@ -53,7 +53,7 @@ def test_stored_keys_are_used_and_not_readable_in_the_files(folder: Path) -> Non
     assert "SECRET" not in f"{settings!r} {listed}"
 
 
-def test_rotated_keys_need_the_new_encryption_key_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotated_keys_need_only_the_new_encryption_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys("add", "groq", given=SECRET)
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert provider_keys() == [SECRET]
@@ -119,7 +119,7 @@ def read_setting() -> str:
     return found["telegram:1"]
 
 
-def test_texts_are_encrypted_rotated_and_decrypted_and_that_is_audited_without_keys(
+def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys("add", "groq", given=SECRET)

@@ -47,7 +47,7 @@ def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
     assert troupe("db", "upgrade").splitlines()[-1] == "the database is at revision 9999"
 
 
-def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
+def test_db_backup_and_copy_create_independent_databases(folder: Path) -> None:
     troupe("db", "upgrade")
     assert troupe("db", "backup", "backup.db").startswith("backup.db contains the database (0.")
     told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
@@ -56,7 +56,7 @@ def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
         assert read_revision(folder / name) == NEWEST_REVISION
 
 
-def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
+def test_db_copy_fills_tables_upgraded_while_encryption_was_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
@@ -94,7 +94,7 @@ def test_db_copy_and_backup_report_what_is_missing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])
-def test_model_pull_of_unknown_source_is_one_line(word: str) -> None:
+def test_model_pull_of_unknown_source_is_reported_in_one_line(word: str) -> None:
     with pytest.raises(SettingsError) as refused:
         troupe("model", "pull", word)
     assert "\n" not in str(refused.value)

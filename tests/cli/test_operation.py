@@ -61,7 +61,7 @@ def check_audit(*actions: str) -> None:
     ]
 
 
-def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
+def test_processes_and_jobs_are_listed_and_a_dead_process_is_shown_as_silent() -> None:
     async def start(database: Database) -> None:
         nodes = NodeRegistry(database, SystemClock())
         await nodes.register("host:1", "gateway,worker", "0.2.0")
@@ -129,7 +129,7 @@ def test_pause_and_resume_are_announced_and_audited() -> None:
 @pytest.mark.parametrize(
     "words", [["nodes"], ["jobs"], ["pause"], LIST, ["export", "--user", ALICE.id]]
 )
-def test_without_a_database_nothing_is_created(words: list[str], folder: Path) -> None:
+def test_commands_do_not_create_a_missing_database(words: list[str], folder: Path) -> None:
     with pytest.raises(SettingsError, match="there is no database in"):
         run(*words)
     assert list(folder.iterdir()) == []
@@ -231,7 +231,7 @@ def test_operator_deletes_conversations(
         ("--user", "telegram:1", False),
     ],
 )
-def test_characters_of_a_person_go_with_the_person(
+def test_forgetting_a_person_deletes_their_characters(
     option: str, place: str, *, is_kept: bool
 ) -> None:
     name = f"{place}/Mira"
@@ -326,7 +326,7 @@ def test_operator_exports_a_persons_own_messages(
     assert read_audit_log() == [("command line", "export person", ALICE.id)]
 
 
-def test_export_file_is_private_and_replaces_no_file(folder: Path) -> None:
+def test_export_file_is_private_and_never_overwrites_a_file(folder: Path) -> None:
     store_words()
     file = folder / "alice.json"
 
@@ -352,7 +352,7 @@ def test_export_file_is_private_and_replaces_no_file(folder: Path) -> None:
         ("telegram:404", "nothing is stored about telegram:404"),
     ],
 )
-def test_export_of_nobody_is_an_error_and_writes_no_file(
+def test_export_of_an_unknown_person_is_an_error_and_writes_no_file(
     folder: Path, person: str, problem: str
 ) -> None:
     store_words()

@@ -57,7 +57,7 @@ def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:
     assert str(error.value).count("unknown parameter 'top-p'") == 1
 
 
-def test_validate_reads_the_character_beside_the_file(folder: Path) -> None:
+def test_validate_reads_the_character_file_next_to_the_preset(folder: Path) -> None:
     presets = folder / "elsewhere"
     presets.mkdir()
     preset = {"name": "nora", "provider": "local", "model": "default", "role_name": "Nora"}
@@ -103,7 +103,7 @@ def test_validate_renders_templates(folder: Path, template: str) -> None:
         troupe("preset", "validate", "nova.json")
 
 
-def test_validate_reports_good_files_beside_bad_ones(
+def test_validate_reports_valid_files_along_with_invalid_ones(
     folder: Path,
 ) -> None:
     good = json.dumps({"name": "nova", "provider": "local", "model": "default"})
@@ -243,7 +243,7 @@ async def start_with(folder: Path, name: str) -> None:
         await PresetVersions(database, SystemClock()).save([preset_version(preset)])
 
 
-def test_list_gives_each_preset_one_line(folder: Path) -> None:
+def test_list_prints_one_line_per_preset(folder: Path) -> None:
     """A description cannot forge another line or reverse its text direction."""
     text = "Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
     for file, more in (("b", {"name": "nova", "description": text}), ("a", {"name": "Ада"})):

@@ -50,7 +50,7 @@ def test_render_as_messages_shows_what_an_online_model_is_sent() -> None:
     ]
 
 
-def test_render_takes_names_in_the_file_as_speakers(folder: Path) -> None:
+def test_render_uses_names_in_the_file_as_speakers(folder: Path) -> None:
     talk = [
         {"role": "user", "content": "one", "name": "Ann"},
         {"role": "assistant", "content": "two"},
@@ -144,14 +144,14 @@ TEMPLATE_FILES = {
 
 
 @pytest.mark.parametrize("name", TEMPLATE_FILES)
-def test_render_takes_template_files_of_other_programs(folder: Path, name: str) -> None:
+def test_render_accepts_template_files_from_other_programs(folder: Path, name: str) -> None:
     content, prompt = TEMPLATE_FILES[name]
     (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
     assert render("--template", name) == prompt
 
 
-def test_render_shows_the_request_if_the_service_renders(folder: Path) -> None:
+def test_render_shows_the_request_if_the_service_renders_the_prompt(folder: Path) -> None:
     add_preset(folder, name="zora", provider="ollama", model="llama3.2")  # nothing is set for it
 
     body = json.loads(render("--preset", "zora"))

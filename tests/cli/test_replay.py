@@ -80,7 +80,7 @@ def test_differences_are_marked_and_control_characters_escaped() -> None:
     assert unstyle(merge_texts("", "Hi.")) == "{+Hi.+}"
 
 
-def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer() -> None:
+def test_replay_with_a_draft_shows_differences_in_prompt_and_answer() -> None:
     content = json.dumps({"name": "nora", "provider": "parrot", "model": "m", "system": "A draft."})
     stored = replace(RECEIPT, preset="nora", provider="parrot", answer="Hi.")
 

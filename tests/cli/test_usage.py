@@ -32,7 +32,7 @@ def store_answers() -> None:
     use_database(lambda database: store_answer(database, paid, paid, unpriced))
 
 
-def test_usage_has_a_row_for_each_model_and_no_formulas() -> None:
+def test_usage_has_a_row_per_model_and_escapes_formulas() -> None:
     store_answers()
     today = datetime.now(UTC).date().isoformat()
     assert usage("--since", "2026-01-01") == [
@@ -43,7 +43,7 @@ def test_usage_has_a_row_for_each_model_and_no_formulas() -> None:
 
 
 @pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r\n=1"])
-def test_no_name_is_a_formula_or_makes_a_row(model: str) -> None:
+def test_names_cannot_inject_a_formula_or_a_row(model: str) -> None:
     total = UsageTotal(1, 0, 0, 0, 0, 0)
     rows = [
         UsageRow("2026-01-01", "p", "c", "", "nora", "local", one, total)

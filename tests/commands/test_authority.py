@@ -37,7 +37,7 @@ WHO_MAY_PRESS = {
 CAROL = Person("telegram:3", "Carol")
 
 
-def test_table_has_every_button() -> None:
+def test_expected_permissions_cover_every_button() -> None:
     assert set(ButtonAction) == set(WHO_MAY_PRESS)
 
 
@@ -57,7 +57,9 @@ async def refusal(setup: Setup, use: str, asker: Person) -> str:
 
 
 @pytest.mark.parametrize("use", WHO_MAY_USE)
-async def test_command_is_refused_to_who_may_not_use_it(database: Database, use: str) -> None:
+async def test_command_is_refused_for_people_who_may_not_use_it(
+    database: Database, use: str
+) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
     setup.admin = False
     assert ("Only an admin can" in await refusal(setup, use, BOB)) is (who != ANYONE)
@@ -66,7 +68,9 @@ async def test_command_is_refused_to_who_may_not_use_it(database: Database, use:
 
 
 @pytest.mark.parametrize("use", WHO_MAY_USE)
-async def test_admin_may_use_every_command_asked_at_run_time(database: Database, use: str) -> None:
+async def test_admin_may_use_every_command_and_is_checked_when_it_runs(
+    database: Database, use: str
+) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
     assert "admin" not in await refusal(setup, use, BOB)
     setup.admin = False  # from now on
@@ -76,7 +80,9 @@ async def test_admin_may_use_every_command_asked_at_run_time(database: Database,
 
 
 @pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who != ANYONE])
-async def test_command_is_refused_while_the_platform_is_away(database: Database, use: str) -> None:
+async def test_command_is_refused_if_the_platform_cannot_confirm_the_admin(
+    database: Database, use: str
+) -> None:
     setup = Setup(database)
     setup.platform_error = Unreachable("away")
     assert "could not be asked whether you are one" in await refusal(setup, use, BOB)
@@ -114,7 +120,9 @@ class AnsweredQuestion:
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_button_is_refused_to_all_others(database: Database, action: ButtonAction) -> None:
+async def test_button_is_refused_for_everybody_else(
+    database: Database, action: ButtonAction
+) -> None:
     question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     assert await question.press(action, ALICE) is None
@@ -135,7 +143,9 @@ async def test_press_is_refused_if_the_platform_does_not_answer_in_time(database
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_admin_may_press_all_but_an_askers(database: Database, action: ButtonAction) -> None:
+async def test_admin_may_press_all_buttons_except_those_only_for_the_asker(
+    database: Database, action: ButtonAction
+) -> None:
     question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     question.is_admin = True

@@ -63,7 +63,7 @@ async def delete_history(database: Database, clock: FakeClock) -> None:
     await conversations.finish(claim, message, TurnResult())
 
 
-async def test_every_process_forgets_by_a_signal_and_here_once(database: Database) -> None:
+async def test_signal_makes_every_process_forget_once(database: Database) -> None:
     clock, signals = FakeClock(), InProcessSignals()
     here, elsewhere = Node(database, clock, signals), Node(database, clock, signals)
     async with here.running(), elsewhere.running():
@@ -72,14 +72,16 @@ async def test_every_process_forgets_by_a_signal_and_here_once(database: Databas
     assert here.slots.forgotten == elsewhere.slots.forgotten == [CONVERSATION]
 
 
-async def test_model_of_a_preset_that_was_published_later_forgets(database: Database) -> None:
+async def test_backend_of_a_preset_published_later_forgets_as_well(database: Database) -> None:
     node, later = Node(database, FakeClock(), InProcessSignals()), SlotsOfAModel()
     node.models.append(later)
     await node.memories.forget(CONVERSATION)
     assert node.slots.forgotten == later.forgotten == [CONVERSATION]
 
 
-async def test_process_that_missed_the_signal_forgets_by_the_row_once(database: Database) -> None:
+async def test_process_that_missed_the_signal_finds_the_row_and_forgets_once(
+    database: Database,
+) -> None:
     clock = FakeClock()
     node = Node(database, clock, InProcessSignals())
     async with node.running():
@@ -91,7 +93,7 @@ async def test_process_that_missed_the_signal_forgets_by_the_row_once(database: 
     assert node.slots.forgotten == [CONVERSATION]
 
 
-async def test_process_that_was_off_forgets_when_it_starts(database: Database) -> None:
+async def test_process_that_was_down_forgets_when_it_starts(database: Database) -> None:
     clock = FakeClock()
     await delete_history(database, clock)
     await clock.advance(_KEPT_SECONDS / 2)

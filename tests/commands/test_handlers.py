@@ -78,7 +78,7 @@ WHO_MAY_USE = {**dict(every_use()), **DATA["who_may_use"]}
 """Whose answer /stop ends is asked before: tests/turn/test_commands.py."""
 
 
-def test_exceptions_are_uses_of_commands() -> None:
+def test_expected_permissions_name_existing_commands() -> None:
     assert set(DATA["who_may_use"]) <= dict(every_use()).keys()
 
 
@@ -171,7 +171,7 @@ active here: the default preset\
     )
 
 
-async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> None:
+async def test_preset_show_shows_instructions_only_to_admins(setup: Setup) -> None:
     assert "You are Nova." in (await setup.run_command("/preset show nova")).text
     setup.admin = False
     assert (await setup.run_command("/preset show nova")).text == snapshot("nova\nmodel: p / m")
@@ -179,7 +179,9 @@ async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> No
 
 
 @pytest.mark.parametrize(("line", "words"), DATA["refused"])
-async def test_wrong_commands_name_the_remedy(setup: Setup, line: str, words: str) -> None:
+async def test_invalid_command_error_says_how_to_fix_it(
+    setup: Setup, line: str, words: str
+) -> None:
     with pytest.raises(UserError) as told:
         await setup.run_command(line)
     assert words in str(told.value)
@@ -217,7 +219,7 @@ async def test_help_shows_the_fields_of_a_form(setup: Setup) -> None:
         (["nova"], "/new 1", "Hi, Nova here."),
     ],
 )
-async def test_new_takes_a_number(
+async def test_new_with_a_number_selects_a_greeting(
     setup: Setup, active: list[str], line: str, greeting: str
 ) -> None:
     await setup.use(CHANNEL, *active)
@@ -234,13 +236,15 @@ async def test_new_takes_a_number(
         ("nova", "/new 2", "^Greetings of nova: 1"),
     ],
 )
-async def test_new_counts_the_greetings(setup: Setup, active: str, line: str, problem: str) -> None:
+async def test_new_rejects_invalid_greeting_numbers(
+    setup: Setup, active: str, line: str, problem: str
+) -> None:
     await setup.use(CHANNEL, active)
     with pytest.raises(UserError, match=problem):
         await setup.run_command(line)
 
 
-async def test_admins_of_the_service_are_admins_everywhere(setup: Setup) -> None:
+async def test_operators_are_admins_everywhere(setup: Setup) -> None:
     setup.admin = False
     message = replace(HERE, author=Person("telegram:99", "Root"))
     active = await setup.resolver.resolve(HERE.scopes)
@@ -263,7 +267,7 @@ async def test_settings_why_needs_messages(setup: Setup) -> None:
         await setup.run_command("/settings why")
 
 
-async def test_refusal_holds_for_half_a_minute_and_a_right_is_asked_each_time(setup: Setup) -> None:
+async def test_admin_check_is_cached_for_thirty_seconds_only_if_it_fails(setup: Setup) -> None:
     setup.here = replace(HERE, author_is_admin=None)
     for admin, asked in ((True, 1), (True, 2), (False, 3), (True, 3)):
         setup.admin = admin
@@ -275,7 +279,7 @@ async def test_refusal_holds_for_half_a_minute_and_a_right_is_asked_each_time(se
     assert len(setup.asked) == 4
 
 
-async def test_anonymous_admins_count_where_one_with_a_name_allows_it(setup: Setup) -> None:
+async def test_anonymous_admins_count_if_a_named_admin_allows_it(setup: Setup) -> None:
     named = setup.here
     group = Person(f"telegram:{named.address.chat}", "The group")
     anonymous = replace(named, author=group, author_is_admin=True)
@@ -308,7 +312,7 @@ async def test_anonymous_admins_count_where_one_with_a_name_allows_it(setup: Set
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-async def test_prompts_are_for_operators(database: Database, is_private: bool) -> None:
+async def test_only_operators_may_see_prompts(database: Database, is_private: bool) -> None:
     """Anybody may write in private, or add the bot to a group, and is an admin there."""
     setup = Setup(database, private_prompts=not is_private, group_prompts=is_private)
     setup.here = replace(HERE, is_private=is_private, author_is_admin=True)
@@ -326,7 +330,7 @@ async def test_prompts_are_for_operators(database: Database, is_private: bool) -
         await setup.run_command("/context prompt")
 
 
-async def test_each_setting_is_noted_with_what_it_replaced(setup: Setup) -> None:
+async def test_changed_settings_are_audited_with_old_and_new_value(setup: Setup) -> None:
     for line in (
         *("/preset use nova", "/preset add fox", "/preset remove nova", "/preset reset"),
         *("/settings overhear off", "/settings overhear inherit"),
@@ -350,7 +354,7 @@ async def test_each_setting_is_noted_with_what_it_replaced(setup: Setup) -> None
     assert await read_audit(setup) == entries
 
 
-async def test_command_that_runs_again_is_noted_once(setup: Setup) -> None:
+async def test_command_repeated_after_a_crash_is_audited_once(setup: Setup) -> None:
     for _ in range(2):  # as after the death of a process
         await setup.run_command("/preset use nova")
     assert [one[1] for one in await read_audit(setup)] == ["set preset"]
@@ -365,7 +369,7 @@ async def test_refused_actions_and_self_descriptions_are_not_recorded(setup: Set
     assert await read_audit(setup) == []
 
 
-async def test_own_private_chat_is_nobody_elses_matter(setup: Setup) -> None:
+async def test_changes_in_a_private_chat_are_not_audited(setup: Setup) -> None:
     setup.here = replace(HERE, is_private=True)
     for line in ("/preset use nova", "/settings overhear off", "/forget channel"):
         await setup.run_command(line)

@@ -68,7 +68,7 @@ def by(person: Person, said: IncomingMessage = HERE) -> IncomingMessage:
     return replace(said, author=person)
 
 
-async def test_people_see_what_they_said_and_what_this_place_may_know(
+async def test_people_see_their_own_memories_and_those_visible_in_this_chat(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
@@ -93,7 +93,7 @@ async def test_people_see_what_they_said_and_what_this_place_may_know(
     assert await setup.texts_of(by(BOB, in_private), "here") == []
 
 
-async def test_every_reply_is_for_the_asker_alone() -> None:
+async def test_every_reply_is_visible_only_to_the_asker() -> None:
     [spec] = [one for one in COMMANDS if one.name == "memory"]
     assert all(one.is_private and not one.changes_channel for one in (spec, *spec.actions))
     assert is_private(Command("memory"))
@@ -142,7 +142,9 @@ Who may know it: this channel; all characters.\
 
 
 @pytest.mark.parametrize("line", ["forget 1", "correct 1 Alice keeps wasps", "pin 1"])
-async def test_nobody_changes_what_others_said(setup: MemorySetup, line: str) -> None:
+async def test_people_cannot_change_memories_of_what_others_said(
+    setup: MemorySetup, line: str
+) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
     setup.admin = False
     with pytest.raises(UserError):
@@ -150,7 +152,7 @@ async def test_nobody_changes_what_others_said(setup: MemorySetup, line: str) ->
     assert await setup.texts_of(HERE) == ["#1 I keep bees (about you, this channel)"]
 
 
-async def test_admins_remove_what_belongs_to_their_place_and_nothing_else(
+async def test_admins_can_delete_only_memories_of_their_own_chat(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(by(BOB), "/memory add here: rubbish")
@@ -163,7 +165,9 @@ async def test_admins_remove_what_belongs_to_their_place_and_nothing_else(
         await setup.run_as(by(BOB), "/memory forget 2")
 
 
-async def test_author_alone_widens_and_nothing_leaves_a_private_chat(setup: MemorySetup) -> None:
+async def test_only_the_author_can_widen_a_memory_and_private_ones_stay_private(
+    setup: MemorySetup,
+) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
     next_door = by(BOB, replace(HERE, address=Address("telegram", "6"), scopes=HERE.scopes[2:]))
     assert await setup.texts_of(next_door, "here") == []
@@ -179,7 +183,7 @@ async def test_author_alone_widens_and_nothing_leaves_a_private_chat(setup: Memo
             await setup.run_as(PRIVATE, f"/memory widen 2 {reach}")
 
 
-async def test_message_is_remembered_for_who_said_it(setup: MemorySetup) -> None:
+async def test_memory_of_a_message_belongs_to_its_author(setup: MemorySetup) -> None:
     quote = Quote(BOB, "9", "I sail")
     asked = replace(HERE, quote=quote)
     sailing = Turn("user", "I sail", BOB, HERE.at)
@@ -208,7 +212,7 @@ async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup)
         await setup.run_as(asked, "/memory add", quoted=told_to_us)
 
 
-async def test_memories_of_a_place_wait_for_an_admin_where_one_wants_that(
+async def test_memories_of_a_place_wait_for_approval_if_an_admin_turned_that_on(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory approve on")
@@ -291,7 +295,9 @@ CHAT = """\
 
 
 @pytest.mark.parametrize("kind", ["json", "lorebook"])
-async def test_memories_move_to_another_account(setup: MemorySetup, kind: str) -> None:
+async def test_exported_memories_can_be_imported_by_another_account(
+    setup: MemorySetup, kind: str
+) -> None:
     await setup.use(PRIVATE.scopes[0], "nova")
     for line in ("add I keep bees", "add nova: she limps", "add here: it rains", "pin 1"):
         await setup.run_as(PRIVATE, f"/memory {line}")
@@ -309,7 +315,7 @@ async def test_memories_move_to_another_account(setup: MemorySetup, kind: str) -
     ]
 
 
-async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> None:
+async def test_imported_file_cannot_add_memories_of_other_people(setup: MemorySetup) -> None:
     rows: list[object] = [
         {"text": "Bob is ill", "about": {"person": "Bob"}, "said_by": BOB.id},
         {"text": "He lies", "about": {"character": "telegram:2/Nora"}},
@@ -331,7 +337,7 @@ async def test_file_brings_no_memories_of_other_people(setup: MemorySetup) -> No
     assert await setup.texts_of(by(BOB)) == []
 
 
-async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetup) -> None:
+async def test_character_is_exported_with_its_lore_memories_and_chat(setup: MemorySetup) -> None:
     card = {
         "spec": "chara_card_v2",
         "data": {
@@ -365,7 +371,7 @@ async def test_character_moves_with_its_lore_memories_and_chat(setup: MemorySetu
     assert [one.content for one in found.parsed_lorebook.entries] == ["It is old."]
 
 
-async def test_instructions_of_operators_presets_are_not_exported_by_everybody(
+async def test_only_operators_can_export_instructions_of_their_presets(
     database: Database,
 ) -> None:
     setup = MemorySetup(database, private_prompts=False, group_prompts=False)
@@ -374,7 +380,9 @@ async def test_instructions_of_operators_presets_are_not_exported_by_everybody(
             await setup.run_as(said, "/memory export nova")
 
 
-async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup) -> None:
+async def test_memories_can_be_added_to_the_lorebook_of_the_servers_character(
+    setup: MemorySetup,
+) -> None:
     card = {"spec": "chara_card_v2", "data": {"name": "Mira", "description": "Mira keeps bees."}}
     await setup.import_file(HERE, json.dumps(card).encode(), "mira.json")
     for text in ("here: the Rhine froze", "here: a secret of this channel", "I like tea"):
@@ -407,7 +415,7 @@ async def test_memories_become_lore_of_the_servers_character(setup: MemorySetup)
         await setup.run_as(PRIVATE, "/memory lore mira")
 
 
-async def test_chat_goes_on_here(setup: MemorySetup) -> None:
+async def test_imported_chat_continues_in_the_private_chat(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
     assert told.text == "The chat with Mira goes on here. Messages read: 3"
     assert told.new_session
@@ -446,7 +454,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_unusable_file_is_refused_with_its_problem(setup: MemorySetup, name: str) -> None:
+async def test_unusable_file_is_refused_with_the_reason(setup: MemorySetup, name: str) -> None:
     content, problem = HOSTILE[name]
     with pytest.raises(UserError, match=problem):
         await setup.import_file(PRIVATE, content)

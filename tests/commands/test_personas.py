@@ -24,7 +24,7 @@ async def resolved(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes
     return await personas.resolve([ALICE.id, BOB.id, ALICE.id], scopes)
 
 
-async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None:
+async def test_persona_applies_only_in_its_channel(personas: UserPersonas) -> None:
     assert await personas.change_or_show("I am a tall knight", HERE) == (
         "Your description for this channel was saved: I am a tall knight"
     )
@@ -36,7 +36,7 @@ async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None
         await personas.change_or_show("", ELSEWHERE)
 
 
-async def test_persona_of_the_channel_overrides_that_for_everywhere(personas: UserPersonas) -> None:
+async def test_channel_persona_overrides_the_global_persona(personas: UserPersonas) -> None:
     await personas.change_or_show("Everywhere I am a cook", ELSEWHERE)
     await personas.change_or_show("a knight", HERE)
     await personas.change_or_show("a smith", replace(HERE, author=BOB))

@@ -75,7 +75,7 @@ queued 0.2 s, first token after 0.8 s, generated in 3.2 s, 4 tokens, 150 prompt 
 """)
 
 
-def test_context_without_usage_and_dropped_items() -> None:
+def test_context_is_shown_without_usage_or_dropped_items() -> None:
     bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
     shown = describe_receipt(17, bare)
     assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
@@ -110,7 +110,7 @@ class OneReceipt(Receipts):
 
 
 @pytest.mark.parametrize(("for_admin", "lines"), [(True, 1), (False, 0)])
-async def test_admins_are_told_the_address_in_the_console(for_admin: bool, lines: int) -> None:
+async def test_admins_get_a_link_to_the_answer_in_the_console(for_admin: bool, lines: int) -> None:
     view = ContextView(
         OneReceipt(), format_receipt, mask_secret, lambda number: f"http://here/answers/{number}"
     )
@@ -160,7 +160,7 @@ def make_view(*caps: BudgetCap) -> UsageView:
     return UsageView(FakeTotals(day, month), FakeBudgets(), lambda _said, _preset: caps)
 
 
-async def test_usage_and_budgets_of_the_asker() -> None:
+async def test_usage_shows_costs_and_budgets_of_the_asker() -> None:
     assert (await make_view(PERSON, CHANNEL).show(request_of(make_incoming()))).text == (
         "Today: 1 answer, 1000 tokens read (80% from a cache), 50 written, cost $0.0021\n"
         "This month: 12 answers, 30000 tokens read (0% from a cache), 900 written,"
@@ -177,5 +177,5 @@ async def test_usage_and_budgets_of_the_asker() -> None:
         replace(make_incoming(wake=WakeReason.COMMAND, chat="-7"), interaction="t"),
     ],
 )
-async def test_usage_is_shown_where_nobody_else_reads(message: IncomingMessage) -> None:
+async def test_usage_is_shown_only_in_private(message: IncomingMessage) -> None:
     assert (await make_view().show(request_of(message))).text.startswith("Today: 1 answer")

@@ -67,7 +67,7 @@ async def test_errors_of_earlier_runs_are_listed(console: ConsoleUnderTest) -> N
     assert "503 &lt;b&gt;" in page
 
 
-async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> None:
+async def test_answer_page_shows_the_prompt_and_its_parts(console: ConsoleUnderTest) -> None:
     await store_answers(console, RECEIPT, RECEIPT)
     liked = insert(feedback).values(receipt=2, person="telegram:7", reaction="👍", at=1.0)
     await console.database.write(lambda c: c.execute(liked).rowcount)
@@ -86,7 +86,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     assert "Be Nora. 日本" in await console.page("/answers/2?form=text")
 
 
-async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
+async def test_parameters_are_shown_with_their_origin(console: ConsoleUnderTest) -> None:
     content = {"parameters": {"temperature": 0.5, "seed": 4}, "stop_sequences": ["###"]}
     versions = PresetVersions(console.database, SystemClock())
     await versions.save([PresetVersion("nora", json.dumps(content), 3)])
@@ -129,7 +129,7 @@ async def test_secrets_are_masked_everywhere(console: ConsoleUnderTest) -> None:
         assert secret not in shown
 
 
-async def test_api_tells_the_same_and_unknown_answers_are_not_found(
+async def test_api_returns_the_same_data_and_404_for_unknown_answers(
     console: ConsoleUnderTest,
 ) -> None:
     await store_answers(console, RECEIPT)
@@ -146,7 +146,7 @@ async def test_api_tells_the_same_and_unknown_answers_are_not_found(
     assert tokens.status == 409
 
 
-async def test_hostile_texts_stay_text(console: ConsoleUnderTest) -> None:
+async def test_hostile_texts_are_escaped(console: ConsoleUnderTest) -> None:
     hostile = [
         *with_ours("markup", HOSTILE),
         *(one for kind in ("ssti", "special_tokens", "name_spoof") for one in with_ours(kind, {})),

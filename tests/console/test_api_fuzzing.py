@@ -23,7 +23,7 @@ _CHECKS = (
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_api_answers_as_its_document_says(tmp_path: Path) -> None:
+async def test_api_responses_match_the_openapi_document(tmp_path: Path) -> None:
     console = {"port": 0, "token": _TOKEN}
     settings = write_settings(tmp_path, [NORA, MARLOWE], console=console)
     folder = tmp_path / "schemathesis"  # where it leaves what it has learned

@@ -39,7 +39,7 @@ async def read(playground: Playground, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_channel_tells_who_answers_and_why(playground: Playground) -> None:
+async def test_channel_page_shows_who_answers_and_why(playground: Playground) -> None:
     key = key_of(playground)
     path = f"/channels/{quote(key, safe='')}"
 
@@ -71,7 +71,7 @@ async def test_channel_tells_who_answers_and_why(playground: Playground) -> None
     assert (await read(playground, path))[0] == 200
 
 
-async def test_presets_are_changed_for_a_channel_and_noted(playground: Playground) -> None:
+async def test_changing_a_channels_presets_is_audited(playground: Playground) -> None:
     key = key_of(playground)
     path = f"/channels/{quote(key, safe='')}"
     resolver = playground.service.container.resolver
@@ -124,7 +124,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
     assert "Nothing that people said is kept." in page
 
 
-async def test_rules_of_access_are_set_and_deleted(playground: Playground) -> None:
+async def test_access_rules_can_be_set_and_deleted(playground: Playground) -> None:
     key = key_of(playground)
     path = f"/channels/{quote(key, safe='')}"
     for rule, value in (("person telegram:7", "block"), ("off", "on")):
@@ -152,7 +152,9 @@ async def test_blocking_without_naming_anybody_does_not_switch_the_bot_off(
     assert json.loads((await read(playground, f"/api/v1{path}"))[1])["access"] == []
 
 
-async def test_say_speaks_once_for_each_key_where_the_token_may(playground: Playground) -> None:
+async def test_say_sends_once_per_key_in_channels_allowed_by_the_token(
+    playground: Playground,
+) -> None:
     key, container = key_of(playground), playground.service.container
 
     async def say(token: str, **body: str) -> int:

@@ -18,12 +18,12 @@ def rebuilt(before: list[str], after: list[str]) -> list[str]:
 
 
 @given(_ITEMS, _ITEMS)
-def test_opcodes_lead_from_one_sequence_to_the_other(before: list[str], after: list[str]) -> None:
+def test_opcodes_transform_one_sequence_into_the_other(before: list[str], after: list[str]) -> None:
     assert rebuilt(before, after) == after
 
 
 @pytest.mark.timeout(120)
-def test_many_lines_that_repeat_are_compared_at_once() -> None:
+def test_many_repeated_lines_are_compared_quickly() -> None:
     """It would take difflib alone many minutes."""
     before = [line for at in range(5000) for line in ("{", f"a{at}", "},", "")]
     after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
@@ -32,7 +32,7 @@ def test_many_lines_that_repeat_are_compared_at_once() -> None:
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_comparison_holds_both_texts(before: str, after: str) -> None:
+def test_comparison_contains_both_texts(before: str, after: str) -> None:
     pieces = differing_pieces(before, after)
 
     assert "".join(one.text for one in pieces if one.change != "added") == before
@@ -47,7 +47,7 @@ def test_comparison_shows_what_changed() -> None:
     ]
 
 
-def test_differences_of_very_many_lines_are_shown_in_part() -> None:
+def test_only_the_first_of_many_different_lines_are_shown() -> None:
     before, after = ("\n".join(f"{word}{at}" for at in range(50_000)) for word in ("a", "b"))
 
     lines, changes = differing_lines(before, after)

@@ -140,7 +140,7 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedConsole]:
             )
 
 
-async def test_nothing_but_what_is_public_is_answered_without_a_log_in(
+async def test_only_public_routes_respond_without_login(
     served: ServedConsole,
 ) -> None:
     before = served.contents()
@@ -155,7 +155,7 @@ async def test_nothing_but_what_is_public_is_answered_without_a_log_in(
     assert served.contents() == before
 
 
-async def test_every_route_refuses_all_scopes_but_its_own(served: ServedConsole) -> None:
+async def test_every_route_refuses_tokens_without_its_scope(served: ServedConsole) -> None:
     table = served.table
     enough = {
         one: frozenset({table[one].scope, table[one].also} & set(ApiScope))
@@ -196,7 +196,7 @@ async def test_every_route_refuses_other_sites_and_hosts(served: ServedConsole) 
     assert served.contents() == before
 
 
-async def test_token_for_reading_changes_nothing_and_sees_no_secret(
+async def test_read_token_can_neither_change_anything_nor_see_secrets(
     served: ServedConsole,
 ) -> None:
     reader = await served.bearer(ApiScope.READ)
@@ -228,7 +228,7 @@ async def test_other_methods_reach_no_handler(served: ServedConsole, method: str
     assert set(found.values()) == {405}
 
 
-async def test_openapi_names_every_route_of_the_api(served: ServedConsole) -> None:
+async def test_openapi_document_contains_every_api_route(served: ServedConsole) -> None:
     headers = await served.bearer(ApiScope.READ)
     _, body = await served.ask("GET", "/api/v1/openapi.json", headers)
     document = json.loads(body)

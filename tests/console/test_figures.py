@@ -28,7 +28,7 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
     assert [one.begin for one in segments] == before
 
 
-def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
+def test_waterfall_shows_steps_edits_and_delivery_in_order() -> None:
     steps = waterfall_steps(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
     assert [(one.step, one.seconds) for one in steps] == [
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
@@ -57,7 +57,7 @@ def html_of(text: str) -> Markup:
     return view_message(message, {}).html
 
 
-def test_address_in_an_answer_is_a_link_and_cannot_leave_its_attribute() -> None:
+def test_url_in_an_answer_becomes_a_link_and_cannot_escape_its_attribute() -> None:
     address = "http://127.0.0.1:8710/answers/3"
     html = html_of(f"In the console: {address}.")
     assert html == f'In the console: <a href="{address}" {_REST}>{address}</a>.'
@@ -78,5 +78,5 @@ def test_address_in_an_answer_is_a_link_and_cannot_leave_its_attribute() -> None
         ("javascript:alert(1) ftp://a.example", 0),
     ],
 )
-def test_links_stand_in_no_code_and_in_no_other_link(text: str, links: int) -> None:
+def test_urls_in_code_and_links_do_not_become_links(text: str, links: int) -> None:
     assert html_of(text).count("<a ") == links

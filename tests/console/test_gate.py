@@ -22,7 +22,7 @@ from tests.support.console import ConsoleUnderTest
         *((f"audit?limit={limit}", 422, "limit") for limit in ("0", "many", "1001")),
     ],
 )
-async def test_refusal_names_its_reason(
+async def test_refusal_states_its_reason(
     console: ConsoleUnderTest, path: str, status: int, told: str
 ) -> None:
     headers = await console.bearer(ApiScope.READ)
@@ -40,14 +40,14 @@ async def test_refusal_names_its_reason(
         (b"Origin: http://\xff\xe9", b"403"),
     ],
 )
-async def test_header_that_is_no_utf8_is_refused_and_raises_nothing(
+async def test_header_in_invalid_utf8_is_refused_without_an_exception(
     console: ConsoleUnderTest, header: bytes, status: bytes
 ) -> None:
     header = header.replace(b"%s", f"troupe_session_{console.client.port}".encode())
     assert await send_raw(console, b"GET /api/v1/audit", header) == status
 
 
-async def test_csrf_token_that_is_no_utf8_is_refused(console: ConsoleUnderTest) -> None:
+async def test_csrf_token_in_invalid_utf8_is_refused(console: ConsoleUnderTest) -> None:
     await console.log_in()
     [session] = console.client.session.cookie_jar
 
@@ -85,7 +85,7 @@ _UNREADABLE = [
 
 
 @pytest.mark.parametrize(("body", "more"), _UNREADABLE)
-async def test_body_that_cannot_be_read_is_refused(
+async def test_malformed_body_is_refused(
     console: ConsoleUnderTest, body: str, more: dict[str, str]
 ) -> None:
     headers = {"Origin": console.origin, "Content-Type": "application/json", **more}
@@ -99,9 +99,7 @@ async def test_body_that_cannot_be_read_is_refused(
     "head",
     [b"Content-Disposition: form-data; name=x\r\nContent-Transfer-Encoding: foo", b"X:" * 9000],
 )
-async def test_part_of_a_form_that_cannot_be_read_is_refused(
-    console: ConsoleUnderTest, head: bytes
-) -> None:
+async def test_malformed_form_part_is_refused(console: ConsoleUnderTest, head: bytes) -> None:
     headers = await console.bearer(ApiScope.READ)
     given = {**headers, "Content-Type": "multipart/form-data; boundary=a"}
     body = b"--a\r\n" + head + b"\r\n\r\nx\r\n--a--\r\n"
@@ -111,7 +109,7 @@ async def test_part_of_a_form_that_cannot_be_read_is_refused(
     assert refused.status == 422
 
 
-async def test_token_is_revoked_on_the_page_and_over_the_api(console: ConsoleUnderTest) -> None:
+async def test_token_can_be_revoked_on_the_page_and_by_api(console: ConsoleUnderTest) -> None:
     headers = await console.bearer(ApiScope.READ)
     await console.bearer(ApiScope.PRESETS)
     operator = await console.bearer(ApiScope.OPERATE, ApiScope.READ)
@@ -141,7 +139,7 @@ async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnder
     assert '<td class="people">&lt;nora&gt;</td><td class="people">fox</td>' in page
 
 
-async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
+async def test_audit_log_hides_token_names_from_read_tokens(console: ConsoleUnderTest) -> None:
     reader = await console.bearer(ApiScope.READ)
     operator = await console.bearer(ApiScope.OPERATE, ApiScope.READ)
     audit = AuditLog(console.database, console.clock)
@@ -170,7 +168,7 @@ async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest
     assert told[1][-1] == ("token deploy-bot", "nora v2")
 
 
-async def test_language_follows_the_browser_and_then_the_choice_as_the_theme_does(
+async def test_language_and_theme_follow_the_browser_until_the_user_chooses(
     console: ConsoleUnderTest,
 ) -> None:
     for accepted, language in (("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("de-DE", "en"), ("", "en")):
@@ -195,7 +193,7 @@ async def test_language_follows_the_browser_and_then_the_choice_as_the_theme_doe
         *("/\n/evil.example", "/\r\\evil.example", " //evil.example", "/\x00/evil.example"),
     ],
 )
-async def test_nobody_is_sent_elsewhere(console: ConsoleUnderTest, back: str) -> None:
+async def test_redirects_stay_on_this_site(console: ConsoleUnderTest, back: str) -> None:
     answer = await console.client.post(
         "/look",
         data={"theme": "dark", "back": back},

@@ -35,7 +35,7 @@ async def store_paid_answer(console: ConsoleUnderTest) -> None:
     await store_answers(console, paid)
 
 
-async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> None:
+async def test_usage_is_summed_and_downloaded_as_csv(console: ConsoleUnderTest) -> None:
     await store_paid_answer(console)
     today = datetime.now(UTC).date().isoformat()
     await console.log_in()
@@ -65,7 +65,7 @@ async def test_cost_of_requests_without_an_answer_is_shown_without_a_link(
     assert "person=web%3Aconsole" not in page
 
 
-async def test_days_are_bounded_and_wrong_ones_refused(console: ConsoleUnderTest) -> None:
+async def test_date_ranges_are_limited_and_invalid_dates_refused(console: ConsoleUnderTest) -> None:
     found = await console.read("/usage?until=0001-01-01&since=9999-12-31")
     assert found == {"since": "2020-01-01", "until": "2020-01-01", "sums": []}
     found = await console.read("/usage?since=&until=")  # the default
@@ -87,7 +87,7 @@ def test_sums_are_sorted_and_complete() -> None:
     assert (large.prompt_tokens, large.cost, large.answers_without_cost) == (200, 0.01, 2)
 
 
-async def test_figures_are_given_for_each_step_of_a_period(console: ConsoleUnderTest) -> None:
+async def test_figures_are_returned_for_each_time_step(console: ConsoleUnderTest) -> None:
     fast, slow = (replace(RECEIPT, timings=Timings(0.0, one, 2.0)) for one in (0.5, 1.5))
     await store_answers(console, fast, slow, replace(fast, preset="marlowe"))
     events = RecentEvents()

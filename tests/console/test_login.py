@@ -60,7 +60,9 @@ async def test_session_is_a_cookie_for_this_site_and_stored_as_a_hash(
     assert answer.cookies[name].value not in str(rows)
 
 
-async def test_wrong_tokens_are_limited_and_keep_nobody_out(console: ConsoleUnderTest) -> None:
+async def test_wrong_tokens_are_rate_limited_without_locking_anybody_out(
+    console: ConsoleUnderTest,
+) -> None:
     token = await console.login_token()
     statuses = [(await console.send_token("wrong")).status for _ in range(6)]
     assert statuses == [401] * 5 + [429]
@@ -98,7 +100,7 @@ async def test_log_out_needs_the_csrf_token_and_ends_the_session(
 
 
 @pytest.mark.parametrize("path", ["/access", "/login", "/static/console.css", "/api/v1/audit"])
-async def test_every_answer_has_the_content_security_policy(
+async def test_every_response_has_the_content_security_policy(
     console: ConsoleUnderTest, path: str
 ) -> None:
     seen = set()
@@ -119,7 +121,7 @@ WITH_TOKEN = ConsoleSettings(port=0, token=SecretStr("a-token-of-20-letters"))
 
 
 @pytest.mark.parametrize("console_settings", [BEHIND_PROXY])
-async def test_cookie_behind_a_proxy_is_secure_and_of_this_host(console: ConsoleUnderTest) -> None:
+async def test_cookie_behind_a_proxy_is_secure_and_host_only(console: ConsoleUnderTest) -> None:
     cookie = (await console.log_in()).headers["Set-Cookie"]
 
     assert cookie.startswith("__Host-troupe=")
@@ -127,12 +129,12 @@ async def test_cookie_behind_a_proxy_is_secure_and_of_this_host(console: Console
 
 
 @pytest.mark.parametrize("console_settings", [PROXY_ELSEWHERE])
-async def test_only_the_named_proxy_may_connect(console: ConsoleUnderTest) -> None:
+async def test_only_the_configured_proxy_may_connect(console: ConsoleUnderTest) -> None:
     assert (await console.client.get("/login")).status == 403
 
 
 @pytest.mark.parametrize("console_settings", [WITH_TOKEN])
-async def test_token_of_the_settings_has_every_scope(console: ConsoleUnderTest) -> None:
+async def test_token_from_the_settings_has_every_scope(console: ConsoleUnderTest) -> None:
     for token, status in (("a-token-of-20-letters", 200), ("another-token-of-20", 401)):
         headers = {"Authorization": f"Bearer {token}"}
         assert (await console.client.get("/api/v1/tokens", headers=headers)).status == status
@@ -164,7 +166,7 @@ class TestTokenFile:
             ("the-second-token-of-the-file and another\n", "first"),
         ],
     )
-    async def test_replaced_token_lets_in_and_the_old_one_no_longer(
+    async def test_replaced_token_is_accepted_and_the_old_one_refused(
         self, console: ConsoleUnderTest, file: Path, content: str, lets_in: str
     ) -> None:
         async def statuses() -> dict[str, int]:
@@ -180,18 +182,18 @@ class TestTokenFile:
         assert await statuses() == {"first": 401, "second": 401} | {lets_in: 200}
 
     @pytest.mark.parametrize("content", ["", "too-short", "the-first-token-of-the-file x"])
-    def test_file_without_one_token_is_refused(self, file: Path, content: str) -> None:
+    def test_token_file_must_contain_exactly_one_token(self, file: Path, content: str) -> None:
         file.write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match="should contain exactly one token"):
             ConsoleSettings(token_file=file)
 
-    def test_token_beside_its_file_is_refused(self, file: Path) -> None:
+    def test_token_and_token_file_cannot_both_be_set(self, file: Path) -> None:
         with pytest.raises(ValueError, match="both set"):
             ConsoleSettings(token=SecretStr("a-token-of-20-letters"), token_file=file)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.5", "::", "console.example"])
-def test_other_hosts_need_https_or_a_proxy(host: str) -> None:
+def test_other_addresses_need_https_or_a_proxy(host: str) -> None:
     with pytest.raises(ValueError, match=r"TLS_CERTIFICATE.*TRUSTED_PROXY.*PAGES=false"):
         ConsoleSettings(host=host)
 
@@ -200,5 +202,5 @@ def test_other_hosts_need_https_or_a_proxy(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_needs_neither(host: str) -> None:
+def test_loopback_address_needs_neither_https_nor_a_proxy(host: str) -> None:
     assert ConsoleSettings(host=host).is_loopback

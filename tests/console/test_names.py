@@ -11,7 +11,7 @@ from tests.samples import ALICE
 from tests.turn.setup import Setup
 
 
-async def test_names_are_in_memory_for_five_seconds(database: Database) -> None:
+async def test_names_stay_in_memory_for_at_most_five_seconds(database: Database) -> None:
     setup = Setup(database)
     await setup.say("hello")
     state, channels = (

@@ -109,7 +109,7 @@ def make_parts(parts: Parts) -> MakeParts:
     ]
 
 
-async def test_state_names_breakers_models_and_waits(
+async def test_state_lists_open_breakers_models_and_waiting_requests(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await parts.rate_limits.block_calls("telegram:-7 send", 500)
@@ -155,7 +155,7 @@ async def test_error_shows_the_steps_of_its_message(
     assert (await console.client.get("/operation/errors/nothing")).status == 404
 
 
-async def test_error_is_shown_that_another_process_has_told_a_person(
+async def test_error_id_shown_by_another_process_is_found(
     console: ConsoleUnderTest,
 ) -> None:
     other = Parts()
@@ -165,7 +165,9 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
     assert "503" in await console.page(f"/operation/errors/{short_error_id(TURN)}")
 
 
-async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:
+async def test_provider_can_be_tested_from_the_page(
+    console: ConsoleUnderTest, parts: Parts
+) -> None:
     await console.log_in()
 
     async def try_provider(name: str) -> aiohttp.ClientResponse:
@@ -183,7 +185,7 @@ async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts:
     assert (await try_provider("nobody")).status == 404
 
 
-async def test_page_asks_for_itself_again_and_shows_what_changed(
+async def test_page_refreshes_itself_and_shows_changes(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await console.log_in()
@@ -198,7 +200,7 @@ async def test_page_asks_for_itself_again_and_shows_what_changed(
     assert "Nothing has failed since the start." in first
 
 
-async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
+async def test_state_shows_components_queues_processes_and_pauses(
     console: ConsoleUnderTest,
 ) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})

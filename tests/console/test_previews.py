@@ -112,7 +112,7 @@ async def deliver(setup: Setup, message: IncomingMessage) -> str:
 
 
 @pytest.mark.slow
-async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Database) -> None:
+async def test_preview_equals_the_receipt_of_the_actual_answer(database: Database) -> None:
     backend = FakeBackend(["The tide turns."])
     first, *others = PRESETS
     setup = Setup(
@@ -169,7 +169,7 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
     assert chains >= 15
 
 
-async def test_preview_asks_and_stores_nothing(database: Database) -> None:
+async def test_preview_neither_calls_a_model_nor_stores_anything(database: Database) -> None:
     setup = Setup(database)
     await setup.say("hello")
     asked = len(setup.backend.prompts)
@@ -215,7 +215,7 @@ OPERATOR = Caller("session", frozenset(ApiScope))
 
 
 @pytest.mark.parametrize(("caller", "may_spend"), [(READER, False), (OPERATOR, True)])
-async def test_only_who_may_operate_has_an_embedding_service_asked_for_a_preview(
+async def test_preview_calls_a_paid_embedding_service_only_for_operators(
     database: Database, caller: Caller, may_spend: bool
 ) -> None:
     asked: list[bool] = []
@@ -281,7 +281,7 @@ def make_replay(
     return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 
 
-async def test_replay_sends_the_stored_prompt_is_usage_and_kept_in_no_history(
+async def test_replay_sends_the_stored_prompt_and_is_recorded_only_as_usage(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Hi."])
@@ -311,7 +311,7 @@ async def test_replay_sends_the_stored_prompt_is_usage_and_kept_in_no_history(
     assert costs["web:console"] == 2_000
 
 
-async def test_replay_takes_another_preset_s_model(database: Database) -> None:
+async def test_replay_can_use_another_presets_model(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho."])
@@ -324,7 +324,7 @@ async def test_replay_takes_another_preset_s_model(database: Database) -> None:
     assert prompt.messages == answer.receipt.prompt.messages
 
 
-async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
+async def test_prompt_recomposed_from_an_unchanged_preset_equals_the_stored_prompt(
     database: Database,
 ) -> None:
     marlowe: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe", "system": "Row."}
@@ -357,7 +357,7 @@ async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
         assert prompt.messages == answer.receipt.prompt.messages, answer.receipt.answer
 
 
-async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
+async def test_draft_answers_the_stored_message_instead_of_its_preset(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Hi."], ["Later."])
@@ -395,7 +395,7 @@ async def test_replay_that_is_refused_says_why(database: Database) -> None:
     assert model.prompts == []
 
 
-async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Database) -> None:
+async def test_provider_is_tested_with_the_model_of_its_first_preset(database: Database) -> None:
     setup = Setup(database)
     model = FakeBackend(["Hello!"])
     requests = make_replay(setup, database, model).requests

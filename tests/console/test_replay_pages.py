@@ -71,7 +71,7 @@ async def replay_by_form(console: ConsoleUnderTest, **fields: str) -> tuple[int,
     return answer.status, await answer.text()
 
 
-async def test_replay_is_kept_under_its_own_address_beside_the_stored_answer(
+async def test_replay_is_stored_with_its_own_number_next_to_the_original(
     console: ConsoleUnderTest, model: Model
 ) -> None:
     await store_answers(console, RECEIPT)
@@ -93,7 +93,7 @@ async def test_replay_is_kept_under_its_own_address_beside_the_stored_answer(
     assert status == 422
 
 
-async def test_prompt_of_a_draft_stands_beside_the_stored_one(
+async def test_draft_prompt_is_shown_next_to_the_stored_prompt(
     console: ConsoleUnderTest, model: Model
 ) -> None:
     await store_answers(console, RECEIPT)
@@ -111,7 +111,7 @@ async def test_prompt_of_a_draft_stands_beside_the_stored_one(
     assert SECRET not in page
 
 
-async def test_api_replays_with_its_scope_and_tells_why_it_failed(
+async def test_api_replay_needs_its_scope_and_reports_why_it_failed(
     console: ConsoleUnderTest, model: Model
 ) -> None:
     await store_answers(console, replace(RECEIPT, answer="before"))

@@ -55,7 +55,9 @@ async def get(address: str) -> tuple[int, str]:
         (broken, 503, "StoreError"),  # its text has an address
     ],
 )
-async def test_readyz_says_what_each_probe_says(probe: Probe, status: int, shown: str) -> None:
+async def test_readyz_reports_the_result_of_each_probe(
+    probe: Probe, status: int, shown: str
+) -> None:
     notices = ["provider 'x' does not answer this worker"]
     routes = health_routes({"part": probe}, notices=lambda: notices, probe_seconds=0.05)
     async with serve_http(ANY_PORT, [routes]) as address:
@@ -97,7 +99,7 @@ async def test_metrics_are_in_prometheus_format() -> None:
     assert "# TYPE python_info gauge" in text
 
 
-async def test_port_in_use_names_the_setting() -> None:
+async def test_port_in_use_error_names_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -106,7 +108,7 @@ async def test_port_in_use_names_the_setting() -> None:
                 pytest.fail("it listens")
 
 
-async def test_next_port_is_taken_where_the_usual_one_is_in_use() -> None:
+async def test_next_free_port_is_used_if_the_default_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         usual = taken.getsockname()[1]
         console = ConsoleSettings.model_construct(set(), host="127.0.0.1", port=usual)
@@ -115,7 +117,7 @@ async def test_next_port_is_taken_where_the_usual_one_is_in_use() -> None:
             assert (await get(f"{address}/healthz"))[0] == 200
 
 
-async def test_port_is_free_after_the_end() -> None:
+async def test_port_is_free_after_shutdown() -> None:
     async with serve_http(ANY_PORT, [health_routes({})]) as address:
         port = int(address.rpartition(":")[2])
         await get(f"{address}/healthz")
@@ -144,7 +146,7 @@ async def served_name(address: str) -> str:
     return str(name.value)
 
 
-async def test_certificate_is_shown_and_one_without_its_key_refused(
+async def test_certificate_is_served_and_refused_without_its_key(
     files: tuple[Path, Path],
 ) -> None:
     settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
@@ -193,13 +195,13 @@ async def received(client: socket.socket) -> bytes:
         (b"no head\r\n\r\n", b" 400 "),
     ],
 )
-async def test_part_of_a_head_or_a_malformed_one_is_refused(sent: bytes, answer: bytes) -> None:
+async def test_incomplete_or_malformed_request_head_is_refused(sent: bytes, answer: bytes) -> None:
     async with connected() as client:
         client.sendall(sent)
         assert answer in (await received(client)).partition(b"\r\n")[0]
 
 
-async def test_head_that_comes_byte_by_byte_has_no_more_time() -> None:
+async def test_request_head_sent_byte_by_byte_gets_no_extra_time() -> None:
     async def send_slowly() -> None:
         with contextlib.suppress(OSError):  # the server has closed the connection
             for one in HEAD:
@@ -212,12 +214,12 @@ async def test_head_that_comes_byte_by_byte_has_no_more_time() -> None:
         await cancel_and_wait([sending])
 
 
-async def test_connection_without_a_byte_is_closed() -> None:
+async def test_silent_connection_is_closed() -> None:
     async with connected() as client:
         assert await received(client) == b""
 
 
-async def test_answer_and_body_may_take_longer() -> None:
+async def test_response_and_body_may_take_longer_than_the_head() -> None:
     async with connected() as client:
         client.sendall(HEAD.replace(b"\r\nHost", b"\r\nConnection: close\r\nHost"))
         await asyncio.sleep(HEAD_SECONDS * 2)

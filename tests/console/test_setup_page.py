@@ -53,7 +53,7 @@ async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.C
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
-async def test_set_up_leads_from_a_token_to_the_file(
+async def test_setup_leads_from_a_token_to_the_written_file(
     console: ConsoleUnderTest,
     platforms: Platforms,
     steps: SetupSteps,
@@ -89,7 +89,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
     assert token not in f"{entry}"
 
 
-async def test_second_bot_keeps_the_admin_of_the_first(
+async def test_adding_a_second_bot_keeps_the_first_bots_admin(
     console: ConsoleUnderTest, platforms: Platforms, steps: SetupSteps, tmp_path: Path
 ) -> None:
     await console.log_in()
@@ -109,7 +109,7 @@ async def test_second_bot_keeps_the_admin_of_the_first(
     assert values["TROUPE_TELEGRAM__TOKEN"] == platforms.telegram.token
 
 
-async def test_wrong_token_is_told_and_nothing_can_be_written(
+async def test_wrong_token_is_reported_and_nothing_can_be_saved(
     console: ConsoleUnderTest, tmp_path: Path
 ) -> None:
     await console.log_in()
@@ -129,7 +129,7 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
     ("kind", "token_source", "told"),
     [("telegram", "Telegram 里的 @BotFather", "隐私模式"), ("discord", "开发者门户", "Content")],
 )
-async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again(
+async def test_setup_works_in_chinese_and_a_bot_can_be_removed_again(
     console: ConsoleUnderTest,
     platforms: Platforms,
     steps: SetupSteps,
@@ -157,7 +157,7 @@ async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again
     assert "私" in asked
 
 
-async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
+async def test_login_leads_to_the_setup_page_until_a_platform_is_configured(
     platforms: Platforms, steps: SetupSteps
 ) -> None:
     settings = read_settings()
@@ -165,7 +165,7 @@ async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
     assert first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
 
 
-async def test_model_is_asked_before_it_is_written(
+async def test_model_is_tested_before_it_is_saved(
     console: ConsoleUnderTest, steps: SetupSteps, tmp_path: Path
 ) -> None:
     await console.log_in()
@@ -182,7 +182,7 @@ async def test_model_is_asked_before_it_is_written(
     assert steps.variables() == {}
 
 
-async def test_form_keeps_what_was_typed_but_no_key(
+async def test_form_keeps_typed_values_except_keys(
     console: ConsoleUnderTest, steps: SetupSteps
 ) -> None:
     await console.log_in()

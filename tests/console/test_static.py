@@ -20,7 +20,7 @@ _CHARTS = {"uplot.min.js", "uplot.min.css"}
 """Of Home only: tests/console/browser measures what each page loads."""
 
 
-def test_files_of_packages_are_unchanged_and_licensed() -> None:
+def test_third_party_files_are_unchanged_and_licensed() -> None:
     files = static_files()
     lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
     sums = {name: digest for digest, name in lines}
@@ -45,7 +45,7 @@ def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
     }
 
 
-def test_lock_names_versions_and_hashes_but_no_address() -> None:
+def test_lock_file_has_versions_and_hashes_but_no_urls() -> None:
     text = (CHECKOUT / "bot" / "console" / "assets" / "package-lock.json").read_text()
     packages = json.loads(text)["packages"]
 
@@ -67,7 +67,7 @@ def test_first_load_is_small() -> None:
     assert len(gzip.compress(files[_TEXT_EDITOR])) < _MAX_TEXT_EDITOR_BYTES
 
 
-async def test_static_files_are_named_by_their_content_and_no_others_served(
+async def test_static_files_have_content_hashes_and_no_others_are_served(
     console: ConsoleUnderTest,
 ) -> None:
     page = await (await console.client.get("/login")).text()

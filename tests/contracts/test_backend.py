@@ -59,7 +59,7 @@ async def backend(
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic", "llama_cpp"])
-async def test_check_fails_if_nothing_answers(kind: str, tmp_path: Path) -> None:
+async def test_check_fails_if_the_service_is_down(kind: str, tmp_path: Path) -> None:
     given = {"kind": kind, "base_url": "http://127.0.0.1:9"}
     settings = read_settings(providers={"tested": given}).providers["tested"]
     backend = make_backend("tested", settings, tmp_path, Renderer())

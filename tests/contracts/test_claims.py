@@ -135,7 +135,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
     ]
 
 
-async def test_later_claim_fences_all_writes_of_an_earlier_one(store: Store) -> None:
+async def test_later_claim_fences_all_writes_of_an_earlier_claim(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
     old = present(await claimed(store, lease=-1))
     new = present(await claimed(store, owner="other"))
@@ -159,7 +159,7 @@ async def test_claim_that_the_server_lost_is_fenced_by_its_successor(store: Stor
     await store.conversations.finish(again.claim, again.message, TurnResult())
 
 
-async def test_crashes_are_counted_but_not_deliberate_stops(store: Store) -> None:
+async def test_crashes_are_counted_but_deliberate_stops_are_not(store: Store) -> None:
     claim, message = await take_message(store)
     assert message.crashes == 0
     await store.conversations.release(claim)

@@ -20,7 +20,7 @@ async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
     assert not await tokens.use_login("b")
 
 
-async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) -> None:
+async def test_ending_one_or_all_sessions_keeps_api_tokens(store: Store) -> None:
     clock = FakeClock()
     tokens = ConsoleTokens(store.database, clock)
     api_token = ApiToken("backup", (ApiScope.OPERATE, ApiScope.READ), clock.now(), ("discord:1",))
@@ -67,7 +67,7 @@ async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
     assert {(one.who, one.subject) for one in await audit.newest(9)} == {(by, scope)}
 
 
-async def test_audit_log_is_deleted_after_a_year_and_a_month(store: Store) -> None:
+async def test_audit_log_entries_are_deleted_after_a_year_and_a_month(store: Store) -> None:
     audit, now = AuditLog(store.database, SystemClock()), SystemClock().now()
     for days in (401, 399):
         then = FakeClock(now - days * 86_400)

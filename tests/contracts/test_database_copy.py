@@ -102,7 +102,7 @@ async def test_ids_continue_after_the_largest_copied_one(store: Store, target: D
     assert await target.read(lambda c: c.execute(newest).scalar()) == 25_000_000_001
 
 
-async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_path: Path) -> None:
+async def test_encrypted_texts_are_copied_unchanged(empty_database: str, tmp_path: Path) -> None:
     encryption = TextEncryption([Fernet.generate_key().decode()], is_on=True)
     target_url = f"sqlite:///{tmp_path / 'copied.db'}"
     async with open_database(empty_database, encryption) as database:
@@ -147,7 +147,7 @@ async def test_idle_process_on_postgresql_is_noticed(store: Store, target: Datab
     assert sum((await copy(store, target)).values()) > 0
 
 
-async def test_copy_takes_new_messages(store: Store, target: Database) -> None:
+async def test_copied_database_accepts_new_messages(store: Store, target: Database) -> None:
     await store.inbox.receive([make_incoming(text="before")], {})
     await copy(store, target)
     await SqlInbox(target, SystemClock()).receive([make_incoming(key="later", text="after")], {})

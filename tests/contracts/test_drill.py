@@ -59,7 +59,7 @@ async def rows_of_drills(settings: Settings) -> list[str]:
         ]
 
 
-def test_every_table_has_a_data_kind_and_every_deletion_is_drilled() -> None:
+def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> None:
     assert {name for kind in KINDS for name in kind.tables} == set(metadata.tables)
     drilled = {name for names in STATEMENTS.values() for name in names}
     assert set(FORGET_PERSON) <= drilled
@@ -103,7 +103,7 @@ async def forget_nothing(*_: object) -> None:
 
 
 @pytest.mark.parametrize("place", STATEMENTS)
-async def test_missed_table_is_noticed(
+async def test_drill_notices_a_table_that_is_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     leave_out(place, monkeypatch)
@@ -119,7 +119,7 @@ async def test_missed_table_is_noticed(
         ("memory of", "bot.commands.privacy.clear_text_caches"),
     ],
 )
-async def test_missed_file_or_cache_is_noticed(
+async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str, target: str
 ) -> None:
     forget = drill._Drill._forget
@@ -135,7 +135,7 @@ async def test_missed_file_or_cache_is_noticed(
     assert all(one.startswith(place) for one in left)
 
 
-async def test_drill_that_fails_leaves_nothing(
+async def test_failed_drill_leaves_no_data(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drill, "PLACES", ("story.text",))

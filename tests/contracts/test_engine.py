@@ -247,7 +247,7 @@ async def test_tokenize_parses_control_tokens_on_request(engine: Engine) -> None
     assert await engine.token_text((await ids(engine, " hello"))[0]) == " hello"
 
 
-async def test_long_token_is_written_whole(config: EngineConfig) -> None:
+async def test_long_token_is_not_truncated(config: EngineConfig) -> None:
     family = Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"), added=("-" * 80,))
     model = write(config.data_dir / "tiny.gguf", family)
 

@@ -167,7 +167,7 @@ async def test_event_that_is_committed_late_is_sent_before_later_ones(
     assert [json.loads(body)["data"]["error"] for _, body in receiver.accepted] == [*"012345"]
 
 
-async def test_drill_causes_no_events(store: Store) -> None:
+async def test_deletion_drill_sends_no_events(store: Store) -> None:
     receiver, address = Receiver(), Address(DRILL_PLATFORM, "7")
     receiver.silence.set()
     async with sending(store, receiver, HastyClock()):
@@ -194,7 +194,7 @@ async def test_event_that_is_never_accepted_does_not_block_others(store: Store) 
         await wait_until(lambda: len(receiver.accepted) == 3)
 
 
-def test_secret_is_needed_and_checked() -> None:
+def test_signing_secret_is_required_and_validated() -> None:
     url = "https://n8n.example/hook"
     for secret in (None, SecretStr("whsec_c2hvcnQ="), SecretStr("whsec_%")):
         with pytest.raises(SettingsError, match="TROUPE_EVENTS"):

@@ -41,7 +41,7 @@ def texts(unread: UnreadTurns) -> list[str]:
     return [one.turn.text for one in unread.turns]
 
 
-async def test_questions_count_with_their_answers_only(store: Store) -> None:
+async def test_only_answered_questions_count_as_exchanges(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     assert (await extractions.load(LANE)).exchanges == 0
     await finish(store, "5:9", turns=[answer("hello, I am here"), said("anybody?")])
@@ -52,7 +52,7 @@ async def test_questions_count_with_their_answers_only(store: Store) -> None:
     assert (await extractions.load(LANE)).exchanges == 2
 
 
-async def test_turns_are_read_once_also_across_sessions(store: Store) -> None:
+async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
     await exchange(store, 1)
     await finish(store, "5:2", new_session=True)
     await exchange(store, 3)
@@ -71,7 +71,7 @@ async def test_small_talk_does_not_push_exchanges_out(store: Store) -> None:
     assert len(unread.turns) == 102
 
 
-async def test_one_of_two_processes_asks_the_model(store: Store) -> None:
+async def test_only_one_of_two_processes_asks_the_model(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     await exchange(store, 1)
     unread = await extractions.load(LANE)

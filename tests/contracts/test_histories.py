@@ -122,7 +122,7 @@ async def test_finish_removes_turns_of_the_session_before_it_appends(store: Stor
     assert await store.scalars(select(turn.c.text)) == ["old", "x"]
 
 
-async def test_forget_deletes_all_of_a_conversation_and_no_other_one(store: Store) -> None:
+async def test_forget_deletes_a_conversation_completely_and_no_other(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     other = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(other.claim, other.message, TurnResult([said("there")]))
@@ -267,7 +267,9 @@ async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
 
 
 @pytest.mark.parametrize("steps", [[True], [True, False]])
-async def test_question_becomes_background_and_back(store: Store, steps: list[bool]) -> None:
+async def test_question_can_become_background_and_a_question_again(
+    store: Store, steps: list[bool]
+) -> None:
     found, _ = await exchange_of(store)
     for number, is_background in enumerate(steps):
         await change(store, f"5:1:e{number}", observed={found.question.id: is_background})

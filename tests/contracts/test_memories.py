@@ -130,7 +130,7 @@ async def test_private_words_stay_in_private_whatever_their_author_consents_to(
     assert (others.memories, others.private) == ((), ())
 
 
-async def test_author_widens_one_memory_and_takes_that_back(memories: SqlMemories) -> None:
+async def test_author_can_widen_a_memory_and_undo_that(memories: SqlMemories) -> None:
     kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
     alice, wide = MemoryReader(ALICE.id, HERE), Audience(Reach.SERVER, HERE.server)
     assert await memories.widen(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide) is None
@@ -140,7 +140,9 @@ async def test_author_widens_one_memory_and_takes_that_back(memories: SqlMemorie
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
 
 
-async def test_subject_has_to_consent_as_well(store: Store, memories: SqlMemories) -> None:
+async def test_subject_of_a_memory_has_to_consent_as_well(
+    store: Store, memories: SqlMemories
+) -> None:
     await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
     about_bob = MemorySubject(SubjectKind.PERSON, BOB.id, "Bob")
     await memories.add(replace(BY_HAND, subject=about_bob))
@@ -185,7 +187,7 @@ async def test_only_author_subject_and_admins_change_a_memory(memories: SqlMemor
         assert (await memories.forget(number, reader) is not None) == may
 
 
-async def test_near_duplicate_replaces_the_older_and_hand_made_ones_stay(
+async def test_near_duplicate_replaces_an_older_memory_but_not_a_manual_one(
     store: Store, memories: SqlMemories
 ) -> None:
     first = present(await memories.add(BY_HAND))
@@ -202,7 +204,7 @@ async def test_near_duplicate_replaces_the_older_and_hand_made_ones_stay(
     assert len(await recalled(memories, HERE)) == 3
 
 
-async def test_newer_memory_retires_the_one_that_it_contradicts(memories: SqlMemories) -> None:
+async def test_newer_memory_retires_a_memory_that_it_contradicts(memories: SqlMemories) -> None:
     hives, sheep = (b"\0\0\x80?" + bytes(12), bytes(12) + b"\0\0\x80?")
     said_before = replace(BY_HAND, model="m", vector=hives)
     await memories.add(said_before)
@@ -238,7 +240,7 @@ async def test_oldest_derived_memories_are_evicted_first(
     assert derived.text not in await recalled(memories, HERE)
 
 
-async def test_channel_keeps_a_limited_number(memories: SqlMemories) -> None:
+async def test_number_of_memories_per_channel_is_limited(memories: SqlMemories) -> None:
     for number in range(MAX_PER_CHANNEL):
         who = MemorySubject(SubjectKind.PERSON, f"telegram:9{number}", "")
         await memories.add(replace(BY_HAND, subject=who, said_by=who.key))
@@ -283,7 +285,7 @@ async def test_memory_stays_while_other_turns_change(store: Store, memories: Sql
     assert await recalled(memories, HERE) == [kept.text]
 
 
-async def test_memory_of_a_turn_that_changed_meanwhile_is_refused(
+async def test_memory_is_refused_if_its_turn_changed_in_the_meantime(
     store: Store, memories: SqlMemories
 ) -> None:
     await finish(store, turns=[said("I keep bees")])
@@ -293,7 +295,7 @@ async def test_memory_of_a_turn_that_changed_meanwhile_is_refused(
     assert await memories.add(DERIVED, ()) is None
 
 
-async def test_everything_of_a_person_is_deleted_with_them(
+async def test_all_memories_of_a_forgotten_person_are_deleted(
     store: Store, memories: SqlMemories
 ) -> None:
     await memories.add(BY_HAND)
@@ -309,7 +311,7 @@ def recalling(*numbers: int) -> Receipt:
     return replace(RECEIPT, layout=(*spans, *RECEIPT.layout))
 
 
-async def test_forgotten_memory_leaves_the_receipts_that_quote_it(
+async def test_forgotten_memory_is_removed_from_receipts_that_quote_it(
     store: Store, memories: SqlMemories
 ) -> None:
     kept = present(await memories.add(BY_HAND))

@@ -38,7 +38,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 99))
-def test_memories_equal_the_specification(steps: list[Step], seed: int) -> None:
+def test_visible_memories_match_a_simple_model_of_the_rules(steps: list[Step], seed: int) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             url = await create_sqlite_database(Path(folder) / "troupe.db")
@@ -48,7 +48,7 @@ def test_memories_equal_the_specification(steps: list[Step], seed: int) -> None:
     asyncio.run(run())
 
 
-async def test_memories_equal_the_specification_on_each_database(store: Store) -> None:
+async def test_visible_memories_match_a_simple_model_on_each_database(store: Store) -> None:
     database = MortalDatabase(store.database)
     for seed in range(SCHEDULES_ON_A_SERVER):
         await run_schedule(database, random_schedule(Random(seed)), seed)
@@ -63,6 +63,8 @@ async def database() -> AsyncIterator[MortalDatabase]:
 
 
 @pytest.mark.soak
-async def test_hundred_thousand_schedules_leak_nothing(database: MortalDatabase) -> None:
+async def test_hundred_thousand_random_schedules_reveal_no_private_memory(
+    database: MortalDatabase,
+) -> None:
     for seed in range(SCHEDULES_ON_A_SERVER, SCHEDULES_OF_A_SOAK):
         await run_schedule(database, random_schedule(Random(seed)), seed)

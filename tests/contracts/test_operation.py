@@ -81,7 +81,7 @@ async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(st
     assert mine.version == "1.1"
 
 
-async def test_role_shows_how_long_its_holder_has_it(store: Store) -> None:
+async def test_role_shows_how_long_its_holder_has_held_it(store: Store) -> None:
     clock = SystemClock()
     nodes = NodeRegistry(store.database, clock)
     us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
@@ -101,7 +101,7 @@ async def test_role_shows_how_long_its_holder_has_it(store: Store) -> None:
     assert (job.owner, job.held_seconds < 500) == ("them", True)
 
 
-async def test_work_is_counted_with_its_age(store: Store) -> None:
+async def test_waiting_work_is_counted_with_its_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     assert {one.count for one in await nodes.background_work()} == {0}
     await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
@@ -171,7 +171,7 @@ async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     assert await store.letters.all() == []
 
 
-async def test_undelivered_part_is_looked_for_before_it_is_sent_again(store: Store) -> None:
+async def test_undelivered_part_is_searched_for_before_it_is_sent_again(store: Store) -> None:
     await refuse_answer(store)
     [letter] = await store.letters.all()
     assert (letter.place, letter.kind, letter.reason) == (LANE, "send", "the chat is closed")
@@ -209,7 +209,9 @@ async def test_unknown_dead_letter_name_does_nothing(store: Store, name: str) ->
 
 
 @pytest.mark.parametrize("is_channel", [False, True])
-async def test_forgotten_person_has_no_dead_letters(store: Store, *, is_channel: bool) -> None:
+async def test_forgetting_a_person_deletes_their_dead_letters(
+    store: Store, *, is_channel: bool
+) -> None:
     await set_aside(store)
     data = PersonalData(store.database, SystemClock())
     await data.forget_outside_histories("telegram:99")
@@ -233,7 +235,7 @@ async def test_waiting_messages_of_a_person_are_found_page_by_page(store: Store)
         ]
 
 
-async def test_characters_of_a_server_are_forgotten_with_it(store: Store) -> None:
+async def test_forgetting_a_server_deletes_its_characters(store: Store) -> None:
     versions, settings = store.preset_versions, store.chat_settings
     audit = AuditLog(store.database, SystemClock())
     for owner in ("discord:guild:1", "discord:guild:12"):

@@ -59,7 +59,7 @@ async def test_part_is_opened_only_once(store: Store) -> None:
     assert again.row_id == first.row_id
 
 
-async def test_open_reserves_the_row_for_its_own_sender_once(store: Store) -> None:
+async def test_opening_a_part_reserves_its_row_for_this_sender_once(store: Store) -> None:
     claim, message = await take_message(store)
     first, second = [
         await store.sending_conversations.open(claim, message, part) for part in in_parts("…", "…")
@@ -80,7 +80,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     ]
 
 
-async def test_reaction_goes_to_the_message_and_takes_no_opened_part(store: Store) -> None:
+async def test_reaction_is_sent_to_the_message_and_reuses_no_opened_part(store: Store) -> None:
     claim, message = await take_message(store)
     [opened] = in_parts("…")
     await store.conversations.open(claim, message, opened)
@@ -118,7 +118,7 @@ async def test_refused_row_does_not_block_its_lane(store: Store) -> None:
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
 
-async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> None:
+async def test_part_whose_edit_is_refused_is_sent_as_a_new_message(store: Store) -> None:
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a", "b")))
     second = present(await store.outbox.mark_sent(await taken(store), "m1"))
@@ -133,7 +133,7 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
         await store.outbox.queue_as_new_message(edit, "refused", is_gone=False)
 
 
-async def test_private_row_goes_from_its_channel_to_a_private_chat_or_is_emptied(
+async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     store: Store,
 ) -> None:
     claim, message = await take_message(store)
@@ -195,7 +195,7 @@ async def test_row_is_reserved_by_one_of_many_senders(store: Store, *, is_unknow
     assert sum(task.result() is not None for task in tasks) == 1
 
 
-async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
+async def test_row_of_a_dead_sender_has_an_unknown_outcome(store: Store) -> None:
     await answer(store, "a")
     row = await taken(store)
     assert row.state is OutboxState.PENDING
@@ -277,7 +277,7 @@ async def test_part_in_a_thread_finds_the_message_of_its_thread(store: Store) ->
 FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 
-async def test_file_is_sent_with_its_own_part_only(store: Store) -> None:
+async def test_file_is_sent_only_with_its_own_part(store: Store) -> None:
     await answer(store, OutgoingPart(0, MessageContent("here"), file=FILE), "done")
     rows = await send_all(store)
     assert [(row.op, row.content.text, row.file) for row in rows] == [

@@ -72,7 +72,7 @@ async def test_second_host_is_used_if_the_first_is_unreachable(url: str) -> None
 
 @pytest.mark.service
 @pytest.mark.parametrize("query", ["sslmode=disable", "sslmode=prefer", "ssl=disable"])
-async def test_sslmode_is_understood_by_both_pools(url: str, query: str) -> None:
+async def test_sslmode_is_applied_by_both_pools(url: str, query: str) -> None:
     async with open_database(f"{url}&{query}") as database:
         await answer_in(database, 1)
 
@@ -101,7 +101,7 @@ async def test_missing_database_is_reported(postgres_folder: str, given: str, re
     assert "TROUPE_DATABASE_URL" in str(raised.value)
 
 
-async def test_both_pools_limit_what_a_stopped_process_can_hold(url: str) -> None:
+async def test_both_pools_set_statement_lock_and_idle_timeouts(url: str) -> None:
     async with open_database(url) as database:
         assert await _limits(database) == [["20s", "5s", "10s"]] * 2
 

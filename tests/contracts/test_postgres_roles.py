@@ -33,7 +33,9 @@ async def roles(postgres_folder: str) -> dict[str, str]:
     return {name: url.replace("postgres@", f"{name}@") for name in names}
 
 
-async def test_role_of_the_service_only_uses_rows(roles: dict[str, str], tmp_path: Path) -> None:
+async def test_service_works_with_a_role_that_may_only_change_rows(
+    roles: dict[str, str], tmp_path: Path
+) -> None:
     with pytest.raises(SettingsError, match="`troupe db upgrade` with the role that owns them"):
         async with open_database(roles["troupe_service"]):
             pytest.fail("it opened")

@@ -38,7 +38,7 @@ async def test_versions_are_numbered(
     assert await saved_numbers(store, *versions) == numbers
 
 
-async def test_presets_are_numbered_separately_and_all_versions_kept(store: Store) -> None:
+async def test_each_preset_has_its_own_version_numbers_and_keeps_all_versions(store: Store) -> None:
     await store.preset_versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
     await store.preset_versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
 
@@ -92,7 +92,7 @@ async def test_history_is_newest_first_and_limited(store: Store) -> None:
 DRAFT = PresetDraft("nora", 3, 1, '{"name": "nora"', 5.0, ImportedFile("nora.png", b"\x89PNG\0"))
 
 
-async def test_draft_is_found_as_it_was_saved(store: Store) -> None:
+async def test_draft_is_loaded_as_it_was_saved(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     assert await drafts.save(DRAFT)
     assert await drafts.find("nora") == DRAFT

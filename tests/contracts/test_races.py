@@ -134,7 +134,7 @@ async def test_slow_clock_waits_for_an_unknown_outcome_to_settle(url: str) -> No
 
 
 @pytest.mark.service
-async def test_clock_wrong_by_years_deletes_and_releases_nothing(url: str) -> None:
+async def test_clock_wrong_by_years_neither_deletes_nor_releases_anything(url: str) -> None:
     years = FakeClock(SystemClock().now() + 2 * 365 * 86_400)
     async with open_database(url) as database:
         conversations = Conversations(database, SystemClock())
@@ -191,7 +191,7 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("first", ["answer", "deletion"])
-async def test_memory_that_is_deleted_while_an_answer_recalls_it_leaves_its_receipt(
+async def test_memory_deleted_while_it_is_recalled_is_removed_from_the_receipt(
     url: str, first: str
 ) -> None:
     async with open_store(url, TextEncryption()) as store:
@@ -238,7 +238,7 @@ async def _wait_for_locks(connection: AsyncConnection, count: int) -> None:
 
 
 @pytest.mark.service
-async def test_stopped_transaction_does_not_block_others_for_ever(url: str) -> None:
+async def test_frozen_transaction_does_not_block_others_forever(url: str) -> None:
     async with open_database(url) as database:
         conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})

@@ -68,7 +68,7 @@ def about(seconds: float) -> object:
     return pytest.approx(seconds, abs=PATIENCE_SECONDS)
 
 
-async def test_one_chat_leaves_slots_to_others_over_all_processes(peers: Peers) -> None:
+async def test_one_chat_leaves_slots_for_others_across_all_processes(peers: Peers) -> None:
     here, there = (
         ProviderSlots(rates, SystemClock(), {"p": 4}, 600) for rates in (peers.here, peers.there)
     )
@@ -173,7 +173,7 @@ async def test_slots_are_held_until_released(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 2, "d", 600) == 0
 
 
-async def test_free_slot_is_for_the_most_urgent_and_longest_waiting_process(peers: Peers) -> None:
+async def test_free_slot_goes_to_the_most_urgent_longest_waiting_process(peers: Peers) -> None:
     here, there = peers.here, peers.there
     waiters = {
         "a": (here, WaitingProcess("here", Urgency.QUESTION, 600)),
@@ -197,7 +197,7 @@ async def test_free_slot_is_for_the_most_urgent_and_longest_waiting_process(peer
         assert await ask(asking) == following
 
 
-async def test_each_free_slot_is_for_one_waiting_process(peers: Peers) -> None:
+async def test_each_free_slot_goes_to_one_waiting_process(peers: Peers) -> None:
     for name in "ab":
         assert await peers.here.acquire_slot("p", 2, name, 600)
     for name in ("first", "second", "third"):
@@ -263,7 +263,7 @@ async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> No
                 await asyncio.sleep(wait)
 
 
-async def test_reserved_calls_are_left_to_others(peers: Peers) -> None:
+async def test_best_effort_calls_leave_reserved_calls_to_others(peers: Peers) -> None:
     live = RateLimitScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
     assert [await peers.here.take_call([live]) for _ in range(3)] == [0, 0, 0]
     assert await peers.here.take_call([live]) == about(1000)
@@ -282,7 +282,7 @@ async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
     assert await peers.there.take_call([bot]) == about(1000)
 
 
-async def test_refused_scope_allows_no_calls_until_the_time_is_over(peers: Peers) -> None:
+async def test_refused_scope_allows_no_calls_until_the_wait_is_over(peers: Peers) -> None:
     await peers.there.block_calls("telegram:-7", 500)
     await peers.there.block_calls("telegram:-7", 2)  # which shortens nothing
     assert await peers.here.take_call([RateLimitScope("telegram"), GROUP]) == about(500)
@@ -309,7 +309,7 @@ async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
     assert await peers.here.take_call([learned]) == about(1000)
 
 
-async def test_bucket_that_several_chats_share_is_counted_over_all_processes(peers: Peers) -> None:
+async def test_bucket_shared_by_several_chats_is_counted_across_processes(peers: Peers) -> None:
     """As threads of a channel share its webhook: each process has another thread."""
     surface, clock = WebhookSurface(LIMIT_OF_FIVE), SystemClock()
     here, there = (RateLimitedSurface(surface, rates, clock) for rates in (peers.here, peers.there))
@@ -327,7 +327,7 @@ async def test_bucket_that_several_chats_share_is_counted_over_all_processes(pee
     assert [one.scope for one in await peers.here.blocked_calls()] == []
 
 
-async def test_refusal_of_a_shared_bucket_holds_for_every_chat_in_it(peers: Peers) -> None:
+async def test_refusal_of_a_shared_bucket_applies_to_every_chat_in_it(peers: Peers) -> None:
     surface, clock = WebhookSurface(LIMIT_OF_FIVE), SystemClock()
     here, there = (RateLimitedSurface(surface, rates, clock) for rates in (peers.here, peers.there))
     surface.fail_next("send", RateLimited(500, "route"))

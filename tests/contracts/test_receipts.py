@@ -80,7 +80,7 @@ async def test_answers_are_found_by_each_filter(store: Store) -> None:
     assert await found(log, AnswerSearch(conversation="telegram:6")) == []
 
 
-async def test_pages_follow_each_other_without_gap(store: Store) -> None:
+async def test_pages_follow_each_other_without_a_gap(store: Store) -> None:
     reasons = [FinishReason.STOP, None] * 5
     receipts = [replace(PLAIN, reason=reason) for reason in reasons]
     await finish(store, receipts=receipts)
@@ -201,7 +201,7 @@ async def test_each_period_starts_at_zero(store: Store) -> None:
     assert await budgets.reserve([replace(PERSON, begins="2026-11-23")], 1000) is None
 
 
-async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
+async def test_usage_is_summed_and_kept_longer_than_the_text(store: Store) -> None:
     unpriced = replace(PAID, charge=replace(PAID.charge, cost=None))
     await finish(store, receipts=[PAID, PAID, unpriced])
     totals = UsageTotals(store.database)

@@ -68,7 +68,7 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
     assert (message.crashes, message.own_crashes) == (0, 0)
 
 
-async def test_presses_are_not_handled_again_and_sessions_end(store: Store) -> None:
+async def test_restore_ends_sessions_and_skips_old_button_presses(store: Store) -> None:
     said = make_incoming()
     pressed = ButtonPress(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
@@ -129,7 +129,7 @@ async def test_reused_turn_id_deletes_nothing(store: Store) -> None:
     assert await texts_of(store) == ["harmless", "about harmless"]
 
 
-async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) -> None:
+async def test_conversation_is_forgotten_up_to_the_time_of_the_tombstone(store: Store) -> None:
     await say_and_answer(store, "secret", "5:1")
     await store.inbox.receive([make_incoming("unanswered secret", key="5:2")], {})
     scope = f"{ALICE.id}@{LANE}"
@@ -143,7 +143,9 @@ async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) ->
     assert await store.conversations.claim_next([LANE], "me", 60) == []
 
 
-async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(store: Store) -> None:
+async def test_descriptions_made_before_a_deletion_are_deleted_and_later_ones_kept(
+    store: Store,
+) -> None:
     for scope in (ALICE.id, f"{ALICE.id}@{LANE}", f"{ALICE.id}0", BOB.id):
         await store.chat_settings.set(scope, "persona", "tall", "x")
     left = []
@@ -154,7 +156,7 @@ async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(sto
     assert sorted(left[1]) == sorted([f"{ALICE.id}0", BOB.id])
 
 
-async def test_newest_consent_of_a_person_outlives_a_restore(store: Store) -> None:
+async def test_newest_consent_of_a_person_survives_a_restore(store: Store) -> None:
     await store.chat_settings.set(BOB.id, "consent", "off", BOB.id)
     chosen: list[Tombstone] = []
     data = PersonalData(store.database, SystemClock(), chosen.append)
@@ -225,7 +227,7 @@ async def test_quote_of_a_forgotten_message_has_no_text() -> None:
     assert kept.quote == Quote(BOB, "7", "")
 
 
-async def test_nothing_changes_without_a_restore() -> None:
+async def test_messages_are_not_filtered_without_a_restore() -> None:
     messages, said = await messages_after(None), said_at(0, "/help")
     assert messages.filter_received(said) is said
     assert not messages.is_obsolete(said)

@@ -144,7 +144,9 @@ async def test_turns_of_a_conversation_in_progress_are_kept_until_the_next_run(
 
 
 @pytest.mark.parametrize(("days", "left"), [(None, 2), (10, 0)])
-async def test_job_deletes_turns_if_it_is_set(store: Store, days: float | None, left: int) -> None:
+async def test_job_deletes_turns_if_a_retention_time_is_set(
+    store: Store, days: float | None, left: int
+) -> None:
     await say(store, 1)
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)

@@ -40,7 +40,7 @@ async def test_released_or_expired_role_is_free(store: Store) -> None:
     assert not await theirs.take(ROLE, 60)
 
 
-async def test_only_sqlite_trusts_the_clock_of_a_process(store: Store) -> None:
+async def test_only_sqlite_trusts_the_clocks_of_processes(store: Store) -> None:
     ours, fast = leases(store, "us"), FakeClock(SystemClock().now() + 90)
     assert await ours.take(ROLE, 60)
     theirs = SqlRoleLeases(store.database, "them", fast)

@@ -126,7 +126,7 @@ def there(store: Store) -> Process:
     return Process(store, "there")
 
 
-async def test_following_messages_are_answered_without_a_read(here: Process) -> None:
+async def test_following_messages_need_no_database_read(here: Process) -> None:
     reads = [await here.answer(f"5:{n}", f"said {n}", "answered\0") for n in range(4)]
     assert reads == [1, 0, 0, 0]
 
@@ -234,7 +234,9 @@ async def server(
 
 
 @pytest.mark.service
-async def test_window_moves_over_a_server_that_may_lose_it(store: Store, server: str) -> None:
+async def test_window_is_shared_through_a_server_that_may_lose_it(
+    store: Store, server: str
+) -> None:
     key = f"test:window:{LANE}"
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Redis.from_url(server))
@@ -271,7 +273,9 @@ def some_window() -> SessionWindow:
 
 
 @pytest.mark.service
-async def test_window_is_found_by_the_next_claim_of_this_installation_only(server: str) -> None:
+async def test_shared_window_is_found_only_by_the_next_claim_of_this_installation(
+    server: str,
+) -> None:
     codec = FernetCodec(TextEncryption((Fernet.generate_key().decode(),), is_on=True))
     async with (
         open_windows(server, "one:", codec, SystemClock()) as here,

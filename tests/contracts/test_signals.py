@@ -95,7 +95,7 @@ async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
         assert not signals.is_connected
 
 
-async def test_wrong_password_is_logged_once_and_named(tmp_path: Path) -> None:
+async def test_wrong_password_is_reported_once_with_its_cause(tmp_path: Path) -> None:
     async with (
         run_valkey(tmp_path) as url,
         Redis.from_url(url) as operator,
@@ -146,7 +146,7 @@ async def test_check_of_a_frozen_server_ends_soon() -> None:
         ),
     ],
 )
-async def test_check_names_what_is_wrong_with_an_address(url: str, problem: str) -> None:
+async def test_check_explains_what_is_wrong_with_an_address(url: str, problem: str) -> None:
     with pytest.raises((TroupeError, SettingsError), match=rf"^TROUPE_REDIS_URL.*{problem}"):
         await check_redis(url)
 
@@ -176,7 +176,7 @@ async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator
         server.close()
 
 
-async def test_signals_go_over_tls_with_a_known_certificate_only(
+async def test_signals_use_tls_only_with_a_trusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "ANSWER_SECONDS", PATIENCE_SECONDS)

@@ -43,7 +43,7 @@ async def test_newer_summary_replaces_the_older(store: Store, text: str, kept: s
     assert present(await summaries.current(LANE)).text == kept
 
 
-async def test_summary_is_invalidated_by_edit_of_covered_turn_only(store: Store) -> None:
+async def test_summary_is_invalidated_only_by_edits_of_turns_it_covers(store: Store) -> None:
     summaries, saved = await save_summary(store)
     await edit(store, saved.covers_to + 1, "tree", key="5:2")
     assert await summaries.current(LANE) == saved

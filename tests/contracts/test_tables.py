@@ -44,7 +44,7 @@ async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store
     assert ids == ["", "77", "", "", "77"]
 
 
-async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
+async def test_bots_that_start_simultaneously_agree_on_which_is_first(store: Store) -> None:
     accounts = [str(number) for number in range(8)]
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -56,7 +56,7 @@ async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
     assert all(id_ in {"", account} for id_, account in zip(ids, accounts, strict=True))
 
 
-async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
+async def test_narrowest_scope_with_a_value_wins(store: Store) -> None:
     settings, scopes = store.chat_settings, ["thread", "channel", "guild"]
     for scope, value in (("guild", "a"), ("channel", "b")):
         await settings.set(scope, "preset", value, "discord:1")

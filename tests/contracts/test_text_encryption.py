@@ -129,7 +129,7 @@ async def test_wrong_encryption_key_is_reported(
     assert await stored_values(empty_database) == before
 
 
-async def test_rotated_texts_need_the_new_key_only(empty_database: str) -> None:
+async def test_rotated_texts_need_only_the_new_key(empty_database: str) -> None:
     await fill_new(empty_database, ON)
     async with open_database(empty_database, ROTATED) as database:
         assert await rewrite_texts(database, nothing) > 0

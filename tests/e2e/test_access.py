@@ -37,7 +37,7 @@ async def ask_in_vain(where: Chat, who: int) -> None:
 
 
 @ALONE_AND_IN_PAIRS
-async def test_blocked_person_on_telegram_is_told_once_in_private(
+async def test_blocked_person_on_telegram_is_notified_once_in_private(
     running: Service, platforms: Platforms
 ) -> None:
     group = platforms.telegram_group()
@@ -56,7 +56,9 @@ async def test_blocked_person_on_telegram_is_told_once_in_private(
 
 
 @ALONE_AND_IN_PAIRS
-async def test_blocked_role_on_discord(running: Service, platforms: Platforms) -> None:
+async def test_person_with_a_blocked_role_is_refused_on_discord(
+    running: Service, platforms: Platforms
+) -> None:
     where, role = platforms.channel(), platforms.guild.create_role("spammers")
     bob = platforms.people[1]
     platforms.discord.b.add_member_role(platforms.guild.id, bob.id, role.id)
@@ -111,7 +113,7 @@ async def test_blocked_role_is_not_read_after_an_outage(
 
 
 @ALONE_AND_IN_PAIRS
-async def test_role_on_discord_runs_a_command_for_admins(
+async def test_role_on_discord_can_be_allowed_an_admin_command(
     running: Service, platforms: Platforms
 ) -> None:
     where, role = platforms.channel(), platforms.guild.create_role("directors")
@@ -135,7 +137,7 @@ async def test_role_on_discord_runs_a_command_for_admins(
 @ALONE_AND_IN_PAIRS
 @pytest.mark.runs_with(TESTER, TROUPE_ADMINS="telegram:77")
 @at(*PRIVATE)
-async def test_private_chats_are_opened_by_a_code(
+async def test_pairing_code_lets_a_person_write_in_private(
     where: Chat, running: Service, platforms: Platforms
 ) -> None:
     operator, private = TelegramChat(platforms, "telegram_dm", 77, [77, 77]), where

@@ -66,7 +66,7 @@ def questions_while_it_is_down(installed: Service, platforms: Platforms) -> None
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-async def test_wrong_setting_is_reported(
+async def test_invalid_setting_is_reported(
     installed: Service, settings: dict[str, str], named: list[str]
 ) -> None:
     line = await start_error(installed, **{f"TROUPE_{name}": one for name, one in settings.items()})
@@ -107,7 +107,7 @@ async def test_port_in_use_is_reported_with_its_variable(installed: Service) -> 
     assert "TROUPE_CONSOLE__PORT" in line
 
 
-async def test_full_disk_at_the_start_is_reported(
+async def test_full_disk_at_startup_is_reported(
     platforms: Platforms, model: Model, tmp_path: Path
 ) -> None:
     fresh = Service(tmp_path, platforms, model)
@@ -117,7 +117,9 @@ async def test_full_disk_at_the_start_is_reported(
     assert str(fresh.data) in line
 
 
-async def test_second_process_exits(installed: Service, platforms: Platforms, model: Model) -> None:
+async def test_second_process_on_the_same_data_directory_exits(
+    installed: Service, platforms: Platforms, model: Model
+) -> None:
     await installed.start_and_wait()
     other = Service(installed.folder, platforms, model)
     other.log = installed.folder / "other.log"

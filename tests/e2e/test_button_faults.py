@@ -217,7 +217,7 @@ async def test_press_is_handled_once_when_the_platform_fails(
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "kill"])
-async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
+async def test_stop_takes_effect_even_if_the_platform_fails_or_the_service_is_killed(
     running: Service, platforms: Platforms, model: NewWordsModel, fault: str
 ) -> None:
     chats = [await open_chat(platforms, kind) for kind in KINDS]
@@ -250,7 +250,7 @@ async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
 
 
 @pytest.mark.parametrize("kind", ["face", pytest.param("group", marks=pytest.mark.soak)])
-async def test_presses_are_handled_once_although_the_service_is_killed(
+async def test_presses_are_handled_once_even_if_the_service_is_killed(
     running: Service, platforms: Platforms, kind: str
 ) -> None:
     chat = await open_chat(platforms, kind)

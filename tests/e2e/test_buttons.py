@@ -130,7 +130,9 @@ async def test_menus_on_discord_are_private(where: DiscordChat, running: Service
 
 
 @at("telegram_group")
-async def test_menus_on_telegram_are_locked(where: TelegramChat, running: Service) -> None:
+async def test_menus_on_telegram_can_be_used_only_by_their_owner(
+    where: TelegramChat, running: Service
+) -> None:
     where.make_admins(*TELEGRAM_PEOPLE)
     where.say("/preset menu")
     await where.wait_until(lambda: any("nova" in labels for labels in where.buttons()))
@@ -240,7 +242,7 @@ async def test_choice_before_a_kill_is_shown_and_announced_once(
 
 
 @at("channel")
-async def test_album_is_answered_once_although_the_service_is_killed(
+async def test_album_is_answered_once_even_if_the_service_is_killed(
     where: DiscordChat, running: Service, model: Model
 ) -> None:
     files = [("a.png", picture(40, 20)), ("b.png", picture(20, 40)), ("c.txt", b"three")]

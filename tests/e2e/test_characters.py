@@ -66,7 +66,7 @@ async def asks_mira(where: Chat, model: Model) -> dict[str, Any]:
 
 @ALONE_AND_IN_PAIRS
 @at("channel", "telegram_group", "discord_dm", "telegram_dm")
-async def test_attached_card_answers_after_a_restart_too(
+async def test_character_from_an_attached_card_answers_after_a_restart(
     where: Chat, running: Service, model: Model
 ) -> None:
     as_admin(where)
@@ -143,7 +143,9 @@ async def test_members_cannot_change_the_characters_of_a_server(
 
 
 @at("discord_dm", "telegram_dm")
-async def test_names_and_quota_in_private(where: Chat, running: Service) -> None:
+async def test_private_characters_have_unique_names_and_a_quota(
+    where: Chat, running: Service
+) -> None:
     await attach(where, card("Nova"))
     await where.shows_new("Nova 2 is ready.")
     where.tell("/character add Ida | Ida paints. | Ida nods.")
@@ -182,7 +184,9 @@ async def test_forget_me_deletes_characters_and_export_has_them(
 
 
 @at("channel")
-async def test_discord_command_with_a_file_or_a_form(where: DiscordChat, model: Model) -> None:
+async def test_discord_command_accepts_a_file_or_opens_a_form(
+    where: DiscordChat, model: Model
+) -> None:
     admin = where.platforms.admin
     done = await where.slash(admin, "character add", card=("mira.png", card()))
     assert done.content.startswith("Mira is ready.")

@@ -117,7 +117,7 @@ RACES: dict[Race, str] = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_right", [True, False])
-async def test_only_a_missing_protection_repeats_an_answer(
+async def test_answers_are_repeated_only_by_builds_without_a_safeguard(
     postgres_folder: str, launcher: ChildLauncher, tmp_path: Path, *, is_right: bool
 ) -> None:
     """All at once: they mostly wait."""

@@ -60,7 +60,9 @@ both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indi
 
 @embedded
 @pytest.mark.timeout(1200)
-async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
+async def test_kills_neither_lose_nor_repeat_messages(
+    shape: Shape, platforms: Platforms, seed: int
+) -> None:
     plan = LoadPlan(seed, 100, 3, kills=12, pause_seconds=(1, 5), max_unanswered=20)
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)

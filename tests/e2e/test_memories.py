@@ -86,7 +86,7 @@ async def test_memories_are_changed_from_a_menu_after_a_restart(
 
 
 @at(*GROUPS)
-async def test_replies_never_stand_in_the_group(where: Chat, running: Service) -> None:
+async def test_replies_never_appear_in_the_group(where: Chat, running: Service) -> None:
     if isinstance(where, TelegramChat):
         where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
     told = await tell_alone(where, "/memory add I hide a key")
@@ -106,7 +106,7 @@ async def test_replies_never_stand_in_the_group(where: Chat, running: Service) -
 
 
 @at("channel")
-async def test_menu_on_discord_is_for_its_reader_alone(
+async def test_menu_on_discord_is_visible_only_to_its_owner(
     where: DiscordChat, running: Service
 ) -> None:
     alice = where.people[0]
@@ -124,7 +124,7 @@ async def test_menu_on_discord_is_for_its_reader_alone(
 
 
 @at("telegram_group")
-async def test_menu_on_telegram_is_for_its_reader_alone(
+async def test_menu_on_telegram_is_usable_only_by_its_owner(
     where: TelegramChat, running: Service
 ) -> None:
     wire, person = where.platforms.telegram, where.people[0]
@@ -166,7 +166,7 @@ async def test_reaction_and_reply_remember_a_message(
 
 
 @at(*PRIVATE)
-async def test_chat_of_another_program_goes_on_and_goes_out(
+async def test_chat_from_another_program_is_imported_continued_and_exported(
     where: Chat, running: Service, model: Model
 ) -> None:
     await attach(where, EXPORTED.encode(), "/memory import")

@@ -136,7 +136,9 @@ async def test_lost_response_of_discord_is_reconciled(
 
 
 @at("channel")
-async def test_cut_gateway_loses_nothing(where: DiscordChat, running: Service) -> None:
+async def test_dropped_gateway_connection_loses_nothing(
+    where: DiscordChat, running: Service
+) -> None:
     identified = where.platforms.identifies()
     await where.platforms.discord.cut()
     await where.shows(where.ask())
@@ -240,7 +242,9 @@ async def test_only_the_admin_sees_the_prompt_on_discord(where: DiscordChat) -> 
 # --- kill and stop ------------------------------------------------------------------------------
 
 
-async def test_answer_follows_a_kill(running: Service, platforms: Platforms, model: Model) -> None:
+async def test_question_is_answered_after_a_kill(
+    running: Service, platforms: Platforms, model: Model
+) -> None:
     with model.held():
         asked = [(where, where.ask(words=40)) for where in map(platforms.open, EVERYWHERE)]
         for where, question in asked:
@@ -251,7 +255,9 @@ async def test_answer_follows_a_kill(running: Service, platforms: Platforms, mod
         await where.shows(question)
 
 
-async def test_stop_finishes_answers(running: Service, platforms: Platforms, model: Model) -> None:
+async def test_graceful_shutdown_finishes_answers(
+    running: Service, platforms: Platforms, model: Model
+) -> None:
     chats = (platforms.channel(), platforms.telegram_dm())
     with model.held():
         async with model.reaching_half(len(chats)):

@@ -32,7 +32,9 @@ async def test_reaction_in_place_of_an_answer_survives_a_kill(
 
 
 @at("channel", "telegram_group")
-async def test_refused_reaction_leads_to_words(where: Chat, running: Service, model: Model) -> None:
+async def test_model_answers_in_words_if_its_reaction_is_refused(
+    where: Chat, running: Service, model: Model
+) -> None:
     model.reaction = "🦖🦖"
     question = where.ask()
     refused = "that emoji is not available here"

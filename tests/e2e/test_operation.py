@@ -32,7 +32,7 @@ async def processes(
         yield services
 
 
-async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(
+async def test_questions_get_one_notice_during_a_pause_and_answers_afterward(
     processes: list[Service], platforms: Platforms
 ) -> None:
     operator = processes[-1]

@@ -67,7 +67,7 @@ async def ask_to_forget(where: Chat) -> None:
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
+async def test_forget_me_asks_and_reaches_every_channel_even_after_a_kill(
     where: Chat, running: Service, model: Model
 ) -> None:
     elsewhere = where.another()
@@ -218,7 +218,9 @@ async def test_operator_deletes_a_channel(running: Service, platforms: Platforms
     assert b"of-another-group" in running.stored()
 
 
-async def test_export_on_telegram_comes_in_private(running: Service, platforms: Platforms) -> None:
+async def test_export_on_telegram_is_sent_in_private(
+    running: Service, platforms: Platforms
+) -> None:
     wire, group, alone = platforms.telegram, platforms.telegram_group(), platforms.telegram_dm()
     group.people = [alone.chat, group.people[1]]
     await say(group, "in the group Tc01:3")

@@ -146,7 +146,7 @@ async def test_each_process_delivers_its_own_bot(
 _ROLES = ("gateway", "worker", "sender", "console")
 
 
-async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
+async def test_processes_with_separate_roles_answer_in_order_despite_a_kill(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     installer.model.answers_all = True
@@ -183,7 +183,7 @@ async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
             assert status == (HTTPStatus.OK if role == "console" else HTTPStatus.NOT_FOUND)
 
 
-async def test_roles_recap_for_one_person_and_react(
+async def test_processes_with_separate_roles_recap_and_react(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     chats: list[Chat] = [platforms.in_telegram_group(-1_001_000_000_777), platforms.channel()]

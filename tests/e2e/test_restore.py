@@ -180,7 +180,7 @@ async def answered(chats: list[Chat], name: str) -> None:
         await chat.wait_until(lambda: expected in chat.texts())  # noqa: B023
 
 
-async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
+async def test_restore_sends_nothing_twice_and_keeps_forgotten_data_deleted(
     installation: Installation, platforms: Platforms, model: Model
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7a", is_prepared=True)

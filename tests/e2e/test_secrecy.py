@@ -310,7 +310,9 @@ async def test_database_files_contain_no_plain_text_of_messages(
     assert await service.stop() == 0
 
 
-async def test_wrong_key_loses_nothing(installation: Installation, platforms: Platforms) -> None:
+async def test_starting_with_a_wrong_key_loses_nothing(
+    installation: Installation, platforms: Platforms
+) -> None:
     service = installation.service
     service.settings["TROUPE_ENCRYPT_TEXTS"] = "true"
     await service.start_and_wait()

@@ -37,7 +37,9 @@ async def chat(service: Service, *words: str) -> tuple[str, str]:
 
 
 @at("telegram_dm")
-async def test_both_answer_their_own_chats(where: Chat, running: Service) -> None:
+async def test_terminal_and_service_each_answer_their_own_chats(
+    where: Chat, running: Service
+) -> None:
     first = where.ask()
     output, errors = await chat(running, "please Tab01:5")
     assert (output, errors) == (f"{expected_answer('Tab01:5')}\n", "")

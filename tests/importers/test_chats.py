@@ -87,7 +87,7 @@ def test_written_chat_is_read_back(chat: ExportedChat) -> None:
     assert read_chat(write_chat(chat).encode()) == chat
 
 
-def test_written_chat_is_one_that_sillytavern_reads() -> None:
+def test_written_chat_can_be_read_by_sillytavern() -> None:
     line = ChatLine("Mira", "Hello.", is_person=False, sent_at_ms=1_720_741_897_000)
     header, row = map(json.loads, write_chat(ExportedChat("You", "Mira", (line,))).splitlines())
     assert header == {"user_name": "You", "character_name": "Mira", "chat_metadata": {}}

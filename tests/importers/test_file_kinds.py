@@ -71,6 +71,6 @@ def test_unknown_file_is_passed_to_the_importer() -> None:
     check_file_kind(b"Dear all,", Path("letter.txt"), PRESET_IMPORTS)
 
 
-def test_lorebook_is_sent_to_the_presets_folder() -> None:
+def test_lorebook_error_suggests_the_presets_folder() -> None:
     with pytest.raises(UserError, match=r'"lorebook": "world\.json"'):
         check_file_kind(b'{"entries": []}', Path("in/world.json"), CHARACTER_IMPORTS)

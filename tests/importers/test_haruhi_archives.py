@@ -136,7 +136,7 @@ def test_empty_persona_is_reported() -> None:
         read_rows(read_jsonl(text))
 
 
-def test_empty_story_keeps_its_mark_as_in_chat_haruhi() -> None:
+def test_empty_story_keeps_its_separator_as_in_chat_haruhi() -> None:
     persona = "P\n{{RAG-dialogues|token<=99|n<=2}}\nQ"
     nora = Character("Nora", persona, texts=["", "a"], embedding=lambda _: [1.0])
 

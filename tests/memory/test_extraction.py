@@ -54,7 +54,7 @@ def kept(*notes: Mapping[str, Any]) -> list[Memory]:
     return [one.memory for one in check_notes(notes, transcript(), GROUP, "telegram:5")]
 
 
-def test_model_reads_numbered_lines_of_what_was_said_and_nothing_else() -> None:
+def test_transcript_contains_only_numbered_lines_of_what_was_said() -> None:
     assert transcript().text == snapshot("""\
 On 2026-11-21:
 [1] Mara: we moved to Porto in May, my brother Jonas helped
@@ -137,15 +137,15 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_lie_is_dropped(lie: str) -> None:
+def test_fabricated_note_is_dropped(lie: str) -> None:
     assert kept({**NOTE, **LIES[lie]}) == []
 
 
-def test_list_of_lies_does_not_take_true_notes_with_it() -> None:
+def test_fabricated_notes_do_not_discard_true_ones() -> None:
     assert len(kept(*({**NOTE, **lie} for lie in LIES.values()), NOTE)) == 1
 
 
-def test_words_about_others_have_the_right_subject_and_witness() -> None:
+def test_notes_about_others_have_the_right_subject_and_witness() -> None:
     hearsay = {**NOTE, "turn": 3, "speaker": "Tobi", "quote": "Mara is allergic to nuts"}
     absent = {**NOTE, "about": "Jonas", "quote": "my brother Jonas helped"}
     [told, of_absent, own, place] = kept(
@@ -201,7 +201,7 @@ def test_people_with_the_same_name_are_not_mixed_up() -> None:
         ("ฉันแพ้ถั่ว", "ฉันแพ้ถั่วมาก", True),
     ],
 )
-def test_quote_is_long_enough(quote: str, text: str, expected: bool) -> None:
+def test_short_quotes_are_rejected(quote: str, text: str, expected: bool) -> None:
     assert is_quoted(quote, text) is expected
 
 
@@ -223,7 +223,7 @@ _VALUES = st.one_of(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([*NOTE]), _VALUES | st.just(1))))
-def test_whatever_is_kept_is_backed_by_its_turn(notes: list[dict[str, Any]]) -> None:
+def test_every_kept_note_is_supported_by_its_turn(notes: list[dict[str, Any]]) -> None:
     read = transcript()
     changed = [{**NOTE, **one} for one in notes]
     for one in check_notes(changed, read, GROUP, "c"):
@@ -261,7 +261,7 @@ PLAIN = json.dumps([NOTE, NOTE])
         ('{"a":' * 4000, 0),
     ],
 )
-def test_notes_are_read_whatever_is_around_them(response: str, count: int) -> None:
+def test_notes_are_found_in_any_surrounding_text(response: str, count: int) -> None:
     assert read_notes(response) == [NOTE] * count
 
 

@@ -228,7 +228,7 @@ async def test_two_exchanges_are_extracted_after_a_quiet_time(database: Database
         await setup.asked(1)
 
 
-async def test_restart_neither_repeats_nor_skips(database: Database) -> None:
+async def test_restart_neither_repeats_nor_skips_turns(database: Database) -> None:
     async with running(database) as setup:
         await setup.exchanges(3)
         await setup.start()
@@ -242,7 +242,7 @@ async def test_restart_neither_repeats_nor_skips(database: Database) -> None:
         assert (len(setup.read()), setup.read()[0]) == (12, "Tobi: next")
 
 
-async def test_killed_call_is_made_up_for_by_the_next(database: Database) -> None:
+async def test_turns_of_a_killed_extraction_are_read_by_the_next_one(database: Database) -> None:
     never = asyncio.Event()
     async with running(database, [never], notes({})) as setup:
         await setup.exchanges(6)
@@ -258,7 +258,9 @@ async def test_killed_call_is_made_up_for_by_the_next(database: Database) -> Non
 
 
 @pytest.mark.parametrize("failure", ["backend", "budget"])
-async def test_failure_is_made_up_for_by_the_next_call(database: Database, failure: str) -> None:
+async def test_turns_of_a_failed_extraction_are_read_by_the_next_one(
+    database: Database, failure: str
+) -> None:
     first: list[ScriptStep] = [BackendUnavailable("down")] if failure == "backend" else ["[]"]
     scripts = [first, notes({})] if failure == "backend" else [notes({})]
     async with running(database, *scripts) as setup:
@@ -273,7 +275,7 @@ async def test_failure_is_made_up_for_by_the_next_call(database: Database, failu
         assert len(await setup.kept()) == 1
 
 
-async def test_response_without_notes_is_not_asked_for_again(database: Database) -> None:
+async def test_turns_without_notes_are_not_read_again(database: Database) -> None:
     async with running(database, ["I would rather not."], notes({})) as setup:
         await setup.exchanges(6)
         await setup.idle()
@@ -283,7 +285,7 @@ async def test_response_without_notes_is_not_asked_for_again(database: Database)
         assert len(setup.read()) == 12
 
 
-async def test_extractor_that_lies_keeps_nothing(database: Database) -> None:
+async def test_fabricated_facts_are_not_stored(database: Database) -> None:
     async with running(database, notes(*list(LIES.values())[:10]), notes(*LIES.values())) as setup:
         for _ in range(2):
             await setup.exchanges(5, (MOVED[0], f"{MOVED[1]}, my brother Jonas helped"))
@@ -296,7 +298,9 @@ async def test_extractor_that_lies_keeps_nothing(database: Database) -> None:
         assert await setup.kept("Mara") == await setup.kept("Tobi") == []
 
 
-async def test_nothing_is_read_of_people_who_are_off_or_did_not_consent(database: Database) -> None:
+async def test_turns_of_people_who_opted_out_or_did_not_consent_are_not_read(
+    database: Database,
+) -> None:
     async with running(database) as setup:
         await setup.consent("Zoe", Consent.OFF)
         await setup.consent("Ines", Consent.SERVER)
@@ -309,7 +313,9 @@ async def test_nothing_is_read_of_people_who_are_off_or_did_not_consent(database
         assert not any("Zoe" in one for one in setup.read())
 
 
-async def test_edit_drops_what_was_derived_and_it_may_be_derived_anew(database: Database) -> None:
+async def test_edit_deletes_derived_memories_which_may_then_be_derived_again(
+    database: Database,
+) -> None:
     lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
     async with running(database, notes({}), notes(lyon)) as setup:
         await setup.exchanges(6)
@@ -324,7 +330,7 @@ async def test_edit_drops_what_was_derived_and_it_may_be_derived_anew(database: 
         assert [one.text for one in await setup.kept()] == ["Mara moved to Lyon in May"]
 
 
-async def test_edit_while_the_model_writes_keeps_nothing_of_the_old_text(
+async def test_edit_during_the_request_discards_notes_on_the_old_text(
     database: Database,
 ) -> None:
     gate = asyncio.Event()
@@ -339,7 +345,9 @@ async def test_edit_while_the_model_writes_keeps_nothing_of_the_old_text(
         assert setup.read()[0] == "Mara: we moved to Lyon in May"
 
 
-async def test_newer_fact_retires_the_older_and_duplicates_merge(database: Database) -> None:
+async def test_newer_fact_retires_an_older_one_and_duplicates_are_merged(
+    database: Database,
+) -> None:
     lisbon = {
         "quote": "we live in Lisbon now",
         "note": "Mara lives in Lisbon",
@@ -359,7 +367,7 @@ async def test_newer_fact_retires_the_older_and_duplicates_merge(database: Datab
         }
 
 
-async def test_memory_of_a_place_waits_for_an_admin_where_one_wants_that(
+async def test_memory_of_a_place_waits_for_approval_if_an_admin_turned_that_on(
     database: Database,
 ) -> None:
     about_place = {"about": "here", "note": "The group moved to Porto"}
@@ -370,7 +378,7 @@ async def test_memory_of_a_place_waits_for_an_admin_where_one_wants_that(
         assert states == {"person": MemoryState.KEPT, "place": MemoryState.PROPOSED}
 
 
-async def test_character_that_was_not_there_yet_is_no_witness(database: Database) -> None:
+async def test_character_that_was_not_active_yet_is_not_a_witness(database: Database) -> None:
     tea = {
         "turn": 11,
         "quote": "I only drink tea",
@@ -390,7 +398,7 @@ async def test_character_that_was_not_there_yet_is_no_witness(database: Database
         }
 
 
-async def test_character_that_came_later_is_no_witness_of_turns_read_again(
+async def test_character_added_later_is_not_a_witness_of_turns_read_again(
     database: Database,
 ) -> None:
     lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
@@ -404,7 +412,7 @@ async def test_character_that_came_later_is_no_witness_of_turns_read_again(
         assert [one.present for one in await setup.kept()] == [("nora",)]
 
 
-async def test_people_are_told_once_that_there_are_memories_of_them(database: Database) -> None:
+async def test_people_are_notified_once_that_memories_of_them_exist(database: Database) -> None:
     async with running(database, notes({})) as setup:
         mara, tobi = person("Mara").id, person("Tobi").id
         assert not await setup.extractor.claim_first_notice(mara)

@@ -66,14 +66,14 @@ class MeteredEmbedder(FakeEmbedder):
         return True
 
 
-async def test_no_service_is_asked_where_nothing_may_be_spent(database: Database) -> None:
+async def test_paid_service_is_not_used_if_nothing_may_be_spent(database: Database) -> None:
     embedder = MeteredEmbedder()
     retriever = await indexed(database, embedder)
     assert await retriever.retrieve(nora(), "storm", may_spend=False) == {}
     assert embedder.queries == []
 
 
-async def test_queries_of_people_are_dropped(
+async def test_cached_query_vectors_are_dropped_after_the_message(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = FakeEmbedder()

@@ -120,7 +120,7 @@ class Setup:
 LINES = [f"line {n}" for n in range(10)]
 
 
-async def test_summary_without_words_is_asked_for_without_a_limit(database: Database) -> None:
+async def test_empty_summary_is_requested_again_without_a_token_limit(database: Database) -> None:
     spent: list[ScriptStep] = [ReasoningDelta("hm"), Finish(FinishReason.LENGTH)]
     setup = Setup(database, spent, ["Alice likes tea."])
     await setup.say(*(f"line {n}" for n in range(20)))
@@ -249,7 +249,7 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
     assert backend.forgotten == [f"{CHAT}:summary"]
 
 
-async def test_summary_is_paid_with_what_its_provider_reports(database: Database) -> None:
+async def test_summary_is_charged_as_its_provider_reports(database: Database) -> None:
     finish = Finish(FinishReason.STOP, Usage(100, 0, 9))
     spending = FixedSpending()
     setup = Setup(database, ["They met.", finish], spending=spending)

@@ -57,7 +57,7 @@ def test_token_and_bot_id_are_read_from_the_file(file: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("platform", ["DISCORD", "TELEGRAM"])
-def test_error_for_a_file_without_one_token_names_the_file(
+def test_error_for_a_file_without_exactly_one_token_names_the_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     platform: str,

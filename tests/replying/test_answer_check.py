@@ -80,7 +80,7 @@ def test_banned_words_match_whole_words_and_phrases(
     st.lists(st.sampled_from(["bad", "BAD", "ly", "very", " ", "\n", "worse", "坏", "话", "x"])),
     st.data(),
 )
-async def test_no_letter_of_a_word_is_shown_however_an_answer_is_cut(
+async def test_no_letter_of_a_banned_word_is_shown_however_the_answer_is_chunked(
     parts: list[str], data: st.DataObject
 ) -> None:
     answer = "".join(parts)
@@ -96,7 +96,7 @@ async def test_no_letter_of_a_word_is_shown_however_an_answer_is_cut(
 
 
 @given(st.integers(0, 2000), st.integers(1, 400))
-async def test_nothing_is_shown_before_the_moderation_has_read_it(at: int, size: int) -> None:
+async def test_nothing_is_shown_before_it_was_moderated(at: int, size: int) -> None:
     words = [*["Nothing."] * (at // 9), "FORBIDDEN", *["Nothing."] * 50]
     answer = " ".join(words)
     check = AnswerCheck(None, "m", Moderator())
@@ -108,7 +108,7 @@ async def test_nothing_is_shown_before_the_moderation_has_read_it(at: int, size:
 
 @pytest.mark.parametrize("error", [BackendUnavailable("it is down"), TimeoutError()])
 @pytest.mark.parametrize("withholds", [False, True])
-async def test_failed_moderation_is_asked_once_and_the_setting_decides(
+async def test_failed_moderation_is_not_retried_and_the_setting_decides(
     error: BackendUnavailable | TimeoutError, *, withholds: bool
 ) -> None:
     moderator = Moderator(error)

@@ -111,7 +111,7 @@ def feed(text: str, piece: int) -> RepetitionDetector:
     lines=st.lists(LINES, min_size=1, max_size=40, unique=True),
     piece=PIECES,
 )
-def test_no_plain_text_is_cut(
+def test_text_without_repetition_is_not_cut(
     form: Callable[[list[str]], str], lines: list[str], piece: int
 ) -> None:
     text = form(lines)
@@ -121,7 +121,7 @@ def test_no_plain_text_is_cut(
 
 
 @given(lead=LINES, unit=st.lists(LINES, min_size=1, max_size=6), piece=PIECES)
-def test_endless_repetition_is_kept_once(lead: str, unit: list[str], piece: int) -> None:
+def test_endlessly_repeated_text_is_kept_once(lead: str, unit: list[str], piece: int) -> None:
     repeated = " ".join(unit) + ". "
     assume(len(repeated) < 400)
     text = f"Well: {lead}! " + repeated * (4000 // len(repeated))

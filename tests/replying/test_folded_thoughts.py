@@ -56,7 +56,7 @@ def test_thoughts_get_a_separate_message_if_the_last_one_is_full() -> None:
 
 
 @given(st.text("|`a ", min_size=1).filter(lambda text: text.strip()))
-def test_no_thought_ends_its_spoiler(thoughts: str) -> None:
+def test_thoughts_cannot_end_their_spoiler(thoughts: str) -> None:
     [part] = fold_thoughts(parts_of("Hi.", ON_DISCORD), thoughts, ON_DISCORD, may_add_message=False)
     inside = part.content.thoughts
     assert "||" not in inside
@@ -64,14 +64,14 @@ def test_no_thought_ends_its_spoiler(thoughts: str) -> None:
     assert not inside.endswith("|")
 
 
-def test_thoughts_stand_in_the_message_and_not_beside_the_file() -> None:
+def test_thoughts_are_added_to_the_message_and_not_to_the_file() -> None:
     file = OutgoingPart(5000, MessageContent("whole"), Attachment("answer.md", "..."))
     parts = [*parts_of("short", ON_DISCORD), file]
     folded = fold_thoughts(parts, "hm", ON_DISCORD, may_add_message=True)
     assert [one.content.thoughts for one in folded] == ["hm", ""]
 
 
-def test_thoughts_on_telegram_mention_nobody_and_come_last_of_all_entities() -> None:
+def test_thoughts_on_telegram_mention_nobody_and_are_the_last_entity() -> None:
     text, entities = render_with_folded("**Hi**, @alice", "💭 ask @bob")
     assert text == "Hi, @alice\n\n💭 ask \uff20bob"
     assert [one.type for one in entities] == ["bold", "code", "expandable_blockquote"]

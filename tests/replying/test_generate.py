@@ -61,7 +61,7 @@ async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
         [*"Once upon a time."],
     ],
 )
-async def test_cut_stream_continues_after_the_text_so_far(rest: list[str]) -> None:
+async def test_cut_off_stream_continues_after_the_text_so_far(rest: list[str]) -> None:
     backend = FakeRemoteBackend(["Once ", "upon ", CUT], rest)
     answer, shown = await generate(backend)
     assert (answer.text, shown) == ("Once upon a time.",) * 2
@@ -73,7 +73,7 @@ async def test_cut_stream_continues_after_the_text_so_far(rest: list[str]) -> No
 @pytest.mark.parametrize(
     "second", [[CUT], ["a ", CUT], [BackendUnavailable("no budget")]], ids=["cut", "text", "none"]
 )
-async def test_second_cut_is_final_and_keeps_the_text_so_far(second: list[ScriptStep]) -> None:
+async def test_answer_cut_off_twice_ends_with_the_text_so_far(second: list[ScriptStep]) -> None:
     backend = FakeRemoteBackend(["Once upon ", CUT], second)
     answer, shown = await generate(backend)
     assert answer.reason is None
@@ -91,14 +91,16 @@ async def test_second_cut_is_final_and_keeps_the_text_so_far(second: list[Script
     ],
     ids=["the model cannot", "it timed out", "the budget is used up"],
 )
-async def test_cut_stream_may_end(backend: FakeBackend, options: dict[str, object]) -> None:
+async def test_cut_off_stream_is_not_continued_if_impossible_or_not_allowed(
+    backend: FakeBackend, options: dict[str, object]
+) -> None:
     answer, _ = await generate(backend, **options)
     assert (answer.text, answer.reason) == ("Once", None)
     assert len(backend.prompts) == 1
 
 
 @pytest.mark.parametrize("text", ["A", "Aha. A", "", "Aha. "])
-def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) -> None:
+def test_continuation_that_only_starts_like_the_text_so_far_is_kept(text: str) -> None:
     repeated = RepeatedStartFilter("Aha. A")
     shown = repeated.feed(text) + repeated.finish()
     assert shown == ("" if text == "Aha. A" else text)
@@ -111,7 +113,7 @@ async def add(_arguments: Mapping[str, object]) -> str:
 ADD = Tool(ToolSpec("add", "Add numbers.", {}), add)
 
 
-async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
+async def test_answer_after_a_tool_call_may_begin_like_the_text_that_was_cut_off() -> None:
     calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
     backend = FakeRemoteBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
     answer, _ = await generate(backend, tools=Toolbox([ADD], FakeClock()))

@@ -127,7 +127,7 @@ def test_refusals_double_the_pause_up_to_ten_seconds_and_success_resets_it() -> 
     assert buffer.seconds_until_due(100) == pytest.approx(1.2)
 
 
-def test_retry_after_is_waited_for_in_full() -> None:
+def test_updates_wait_for_the_full_retry_after() -> None:
     buffer = StreamBuffer(LIMITS)
     buffer.feed(ENOUGH, 0)
 
@@ -151,7 +151,7 @@ async def test_answer_is_edited_at_the_pace_of_the_platform(setup: Setup) -> Non
         assert live.opened == [0]
 
 
-async def test_message_that_was_opened_late_is_edited_a_whole_pause_later(setup: Setup) -> None:
+async def test_message_opened_late_is_edited_only_after_a_full_pause(setup: Setup) -> None:
     setup.outbox.seconds_to_send = 3.0
     async with setup.live() as live:
         live.feed(ENOUGH)
@@ -163,7 +163,7 @@ async def test_message_that_was_opened_late_is_edited_a_whole_pause_later(setup:
         assert setup.edits() == 1
 
 
-async def test_edit_that_took_long_is_followed_by_a_whole_pause(setup: Setup) -> None:
+async def test_slow_edit_is_followed_by_a_full_pause(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(1)
@@ -201,7 +201,7 @@ async def test_short_first_text_waits_for_a_second(setup: Setup) -> None:
     assert setup.texts == ["Hi"]
 
 
-async def test_message_is_opened_with_the_first_words_where_no_send_can_be_repeated() -> None:
+async def test_message_is_opened_at_the_first_words_if_sends_cannot_be_repeated() -> None:
     setup = Setup(TELEGRAM)
 
     async with setup.live() as live:
@@ -281,7 +281,7 @@ async def test_edit_that_waited_too_long_is_not_sent(setup: Setup) -> None:
     assert written == 0
 
 
-async def test_block_ends_after_the_request_in_flight(setup: Setup) -> None:
+async def test_block_waits_for_the_request_in_flight(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
@@ -335,7 +335,7 @@ async def test_store_error_ends_live_updates_only(setup: Setup) -> None:
     assert (await feed_for_a_while(setup)).opened == []
 
 
-async def test_feed_raises_fenced(setup: Setup) -> None:
+async def test_feed_raises_fenced_if_the_claim_was_lost(setup: Setup) -> None:
     setup.outbox.error = Fenced("another worker has it")
 
     async def answer() -> None:
@@ -352,7 +352,7 @@ async def test_feed_raises_fenced(setup: Setup) -> None:
 # --- typing indicator and final parts ---------------------------------------------------------
 
 
-async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> None:
+async def test_typing_indicator_is_repeated_even_if_calls_are_refused() -> None:
     surface, clock = FakeSurface(), FakeClock()
     surface.fail_next("typing", Unreachable("no"), RateLimited(20))
 
@@ -363,7 +363,9 @@ async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> Non
 
 
 @pytest.mark.parametrize(("typing_seconds", "answer_seconds"), [(10, 0.4), (0, 10)])
-async def test_typing_is_not_always_sent(typing_seconds: float, answer_seconds: float) -> None:
+async def test_typing_indicator_is_omitted_if_unsupported_or_not_needed(
+    typing_seconds: float, answer_seconds: float
+) -> None:
     surface, clock = FakeSurface(replace(LIMITS, typing_seconds=typing_seconds)), FakeClock()
 
     async with TypingIndicator(surface, CHAT, clock):
@@ -373,7 +375,7 @@ async def test_typing_is_not_always_sent(typing_seconds: float, answer_seconds: 
     assert surface.calls == []
 
 
-async def test_typing_ends_when_it_is_stopped() -> None:
+async def test_typing_indicator_ends_when_it_is_stopped() -> None:
     surface, clock = FakeSurface(), FakeClock()
 
     async with TypingIndicator(surface, CHAT, clock) as typing:

@@ -228,7 +228,7 @@ _changed = st.lists(
 
 
 @given(_worlds, _changed, st.booleans(), st.booleans())
-async def test_decisions_equal_a_plain_specification(
+async def test_decisions_match_a_simple_specification(
     world: World, changed: Sequence[tuple[str, int]], in_environment: bool, asks_for_roles: bool
 ) -> None:
     stored = StoredRules()

@@ -55,7 +55,7 @@ def outcome(
         ("hello", None, {"wake": {"chance": 0.4}}, Ignore),
     ],
 )
-def test_message_is_answered_if_it_addresses_the_bot_or_a_preset_wants_it(
+def test_message_is_answered_if_it_addresses_the_bot_or_matches_a_wake_rule(
     text: str, wake: WakeReason | None, given: dict[str, object], expected: type[Decision]
 ) -> None:
     assert outcome(text, wake, preset(**given), dice=0.5) is expected
@@ -75,7 +75,7 @@ def test_message_is_answered_if_it_addresses_the_bot_or_a_preset_wants_it(
         ("/^\\d+ d6/", "3 d6", True),
     ],
 )
-def test_words_wake_as_whole_words_or_patterns(word: str, text: str, wakes: bool) -> None:
+def test_wake_words_match_whole_words_or_patterns(word: str, text: str, wakes: bool) -> None:
     expected = Answer if wakes else Ignore
     assert outcome(text, None, preset(wake={"words": [word]})) is expected
 
@@ -203,7 +203,7 @@ def test_ask_is_a_command_unless_a_preset_has_a_form() -> None:
     assert "ask" not in [spec.name for spec in COMMANDS]
 
 
-def test_answer_carries_the_speakers_in_order_and_all_reasons() -> None:
+def test_answer_decision_has_speakers_in_order_and_reasons_for_all() -> None:
     nora, marlowe, lan = preset(), preset(name="marlowe"), preset(name="lan")
     decision = decided("lan? nora?", WakeReason.DM, nora, marlowe, lan)
     assert isinstance(decision, Answer)
@@ -215,7 +215,7 @@ def test_answer_carries_the_speakers_in_order_and_all_reasons() -> None:
     ]
 
 
-def test_unanswered_message_carries_the_reasons_of_all_characters() -> None:
+def test_observe_decision_has_the_reasons_of_all_characters() -> None:
     decision = decided("hello", None, preset(context="all"), preset(name="marlowe"))
     assert isinstance(decision, Observe)
     assert {one.reasons for one in decision.candidates} == {("was not addressed",)}

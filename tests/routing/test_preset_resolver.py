@@ -37,11 +37,11 @@ async def first(one: PresetResolver, scopes: Sequence[str] = THREAD) -> tuple[st
     return found.preset.name, found.scope
 
 
-async def test_default_answers_without_a_choice(database: Database) -> None:
+async def test_default_preset_answers_if_none_was_chosen(database: Database) -> None:
     assert await first(resolver(database)) == ("Assistant", None)
 
 
-async def test_narrowest_choice_wins_and_its_reset_uncovers_the_next(database: Database) -> None:
+async def test_narrowest_choice_wins_until_it_is_reset(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:guild:5", [PRESETS["nova"]], "discord:1")
     assert await first(one) == ("nova", "discord:guild:5")
@@ -58,7 +58,7 @@ async def test_preset_without_a_file_is_replaced_by_the_default(database: Databa
     assert await first(one) == ("Assistant", None)
 
 
-async def test_presets_without_a_file_are_left_out_of_several(database: Database) -> None:
+async def test_missing_preset_is_dropped_if_others_are_active(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:7", [preset("gone"), PRESETS["nova"]], "discord:1")
     assert await active(one) == [ActivePreset(PRESETS["nova"], "discord:7", None)]
@@ -74,7 +74,7 @@ async def test_presets_keep_the_order_in_which_they_were_added(database: Databas
     assert {each.scope for each in found} == {"discord:7"}
 
 
-def test_channel_takes_at_most_eight_characters() -> None:
+def test_channel_can_have_at_most_eight_characters() -> None:
     full = ActiveCharacters(
         tuple(ActivePreset(preset(f"x{number}"), None, None) for number in range(8))
     )
@@ -99,7 +99,7 @@ def test_find_suggests_the_nearest_name(database: Database) -> None:
         resolver(database).find("novva")
 
 
-def test_unknown_default_is_an_error_that_names_the_setting(database: Database) -> None:
+def test_unknown_default_preset_error_names_the_setting(database: Database) -> None:
     with pytest.raises(SettingsError, match=r"TROUPE_DEFAULT_PRESET: no preset 'nowa'; did you"):
         resolver(database, "nowa")
 
@@ -148,7 +148,7 @@ async def test_preset_that_cannot_be_reloaded_keeps_answering(database: Database
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_character_stays_in_memory_for_less_than_a_minute(
+async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
     assert 0 < presets._LOADED_SECONDS < 60

@@ -97,7 +97,7 @@ def test_cooldown_silences_a_character_unless_it_is_called() -> None:
     assert chosen(asked("tired?", presets=(NORA, tired), recent=recent)) == ["tired"]
 
 
-def test_candidates_carry_scores_and_reasons() -> None:
+def test_candidates_have_scores_and_reasons() -> None:
     found = asked("hello", recent=[said("nora")], dice=0.7)
     assert [(one.preset, one.score, one.reasons) for one in found] == snapshot(
         [
@@ -123,7 +123,7 @@ def reacting(*answers: Turn, dice: float = 0.99, presets: Sequence[Preset] = GRO
     return chosen(select_reaction(presets, answers, answers, dice=lambda: dice, now=NOW))
 
 
-def test_character_that_is_called_by_another_reacts() -> None:
+def test_character_called_by_another_character_reacts() -> None:
     assert reacting(said("nora", "Ask Phil.")) == ["marlowe"]
     assert reacting(said("nora", "I, Nora, know.")) == []
 
@@ -144,7 +144,7 @@ def test_character_that_has_answered_reacts_only_when_called() -> None:
     st.sampled_from([None, WakeReason.DM, WakeReason.MENTION, WakeReason.REPLY]),
     st.floats(0, 0.999),
 )
-def test_answers_in_a_row_end_and_every_candidate_has_reasons(
+def test_reactions_in_a_row_are_limited_and_candidates_have_reasons(
     before: list[str], text: str, wake: WakeReason | None, dice: float
 ) -> None:
     recent = [said(name) for name in before]
@@ -160,6 +160,6 @@ def test_answers_in_a_row_end_and_every_candidate_has_reasons(
     assert answers or wake is None
 
 
-def test_name_of_the_author_calls_nobody() -> None:
+def test_authors_name_does_not_call_a_character() -> None:
     message = make_incoming("hello", wake=None, author=Person("a:1", "Nora"))
     assert chosen(select_speakers(GROUP, message, [], dice=lambda: 0.99, now=NOW)) == []

@@ -121,7 +121,7 @@ def make(*_):
         assert str(raised.value) == "the plug-in 'vectors' failed: KeyError"
 
 
-def test_plugins_are_inert_until_a_setting_names_them(install: Install) -> None:
+def test_plugins_are_not_loaded_unless_a_setting_names_them(install: Install) -> None:
     install("tools", "moon", "moon_tool:MOON")
     install("backends", "eliza", "eliza_backend:ELIZA")
     install("platforms", "filedrop", "filedrop_platform:FILEDROP")
@@ -399,7 +399,7 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
     assert not [name for name in ("backend", "platform") if stuck(name).go_on.is_set()]
 
 
-async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_later(
+async def test_send_to_a_blocked_platform_plugin_is_unknown_but_never_sent_later(
     stuck: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platforms, "_CALL_SECONDS", 0.1)
@@ -422,7 +422,7 @@ async def test_outcome_at_a_blocked_platform_is_unknown_but_nothing_is_sent_late
     assert stuck("platform").calls == ["run"]
 
 
-async def test_value_of_a_blocked_plugin_is_its_last_one(
+async def test_value_of_a_blocked_plugin_is_its_last_value(
     stuck: Callable[[str], Any], tmp_path: Path
 ) -> None:
     settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
@@ -487,7 +487,7 @@ SPEC = replace(ELIZA, factory="junk:make")
 """
 
 
-async def test_junk_from_a_plugin_is_a_failure_that_names_it(
+async def test_invalid_result_of_a_plugin_is_a_failure_that_names_the_plugin(
     install: Install, tmp_path: Path
 ) -> None:
     install("backends", "eliza", "eliza_backend:ELIZA")  # imported by the next one

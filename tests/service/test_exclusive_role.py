@@ -112,7 +112,9 @@ async def test_standby_takes_over_from_a_killed_process(clock: FakeClock) -> Non
     await cancel_and_wait([first.task, second.task])
 
 
-async def test_process_that_cannot_renew_stops_before_the_standby_begins(clock: FakeClock) -> None:
+async def test_process_that_cannot_renew_its_lease_stops_before_the_standby_starts(
+    clock: FakeClock,
+) -> None:
     first, second = await two_processes(clock)
     first.leases.has_database = False
     for _ in range(150):

@@ -78,7 +78,7 @@ class BusyClock(FakeClock):
         await super().sleep(seconds + (self._delays.pop(0) if self._delays else 0.0))
 
 
-async def test_late_timer_is_measured() -> None:
+async def test_event_loop_lag_is_measured() -> None:
     clock = BusyClock()
     count, seconds, soon = sample("count"), sample("sum"), sample("bucket", le="0.05")
     measuring = asyncio.create_task(measure_loop_lag(clock))

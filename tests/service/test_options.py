@@ -85,17 +85,19 @@ SETTINGS = Settings.model_validate(
         ("b/", ("a", "b/")),
     ],
 )
-def test_model_of_a_run_replaces_model_and_fallbacks(model: str, expected: tuple[str, str]) -> None:
+def test_model_option_replaces_the_presets_model_and_fallbacks(
+    model: str, expected: tuple[str, str]
+) -> None:
     changed = replace_model({"nora": PRESET}, model, SETTINGS)["nora"]
     assert (changed.provider, changed.model) == expected
     assert changed.fallbacks == ()
 
 
-def test_presets_are_unchanged_without_a_model() -> None:
+def test_presets_are_unchanged_without_the_model_option() -> None:
     assert replace_model({"nora": PRESET}, None, SETTINGS) == {"nora": PRESET}
 
 
-def test_model_without_tools_leaves_out_those_of_the_preset() -> None:
+def test_model_without_tool_support_drops_the_presets_tools() -> None:
     preset = PRESET.model_copy(update={"tools": ("dice",), "mcp_servers": ("files",)})
     at_service = replace_model({"nora": preset}, "b/huge", SETTINGS)["nora"]
     assert (at_service.tools, at_service.mcp_servers) == (("dice",), ("files",))

@@ -27,7 +27,7 @@ def installed(folder: Path) -> Settings:
     return Settings(data_dir=folder, providers=providers)
 
 
-async def test_missing_model_file_of_a_fallback_is_an_error_at_the_start(tmp_path: Path) -> None:
+async def test_missing_model_file_of_a_fallback_is_an_error_at_startup(tmp_path: Path) -> None:
     preset = Preset.model_validate({**ONLINE, "fallbacks": FALLBACK})
     with pytest.raises(SettingsError, match=r"nowhere\.gguf"):
         await prepare_models(installed(tmp_path), preset, progress=pytest.fail)

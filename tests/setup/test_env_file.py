@@ -27,7 +27,7 @@ VALUES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl"]))
     ],
     ids=["changed and added", "other case", "removed"],
 )
-def test_variables_are_changed_in_place_and_other_lines_stay(
+def test_variables_are_changed_in_place_and_other_lines_are_kept(
     tmp_path: Path, before: str, changes: dict[str, str | None], after: str
 ) -> None:
     (tmp_path / ".env").write_text(before, "utf-8")
@@ -51,7 +51,7 @@ def test_value_with_a_line_break_is_refused_before_anything_is_written(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_becomes_readable_by_its_owner_only_and_a_link_stays_one(tmp_path: Path) -> None:
+def test_file_becomes_owner_readable_only_and_symlinks_are_kept(tmp_path: Path) -> None:
     real = tmp_path / "real.env"
     real.write_text("A=1\n", "utf-8")
     real.chmod(0o644)
@@ -68,7 +68,7 @@ def test_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         write_variables(tmp_path / "nowhere" / ".env", {"A": "1"})
 
 
-def test_names_are_read_in_capitals(tmp_path: Path) -> None:
+def test_names_are_read_in_upper_case(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("# A=1\nexport b=2\nC=\n", "utf-8")
     assert read_variable_names(tmp_path / ".env") == {"B", "C"}
     assert list(read_variable_names(tmp_path / "none")) == []

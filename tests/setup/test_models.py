@@ -50,7 +50,7 @@ async def test_services_on_this_machine_are_found_with_their_models(
         assert await find_local_services() == {"lmstudio": ["m"]}
 
 
-async def test_incomplete_choice_is_a_setting_error() -> None:
+async def test_incomplete_choice_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="has no key"):
         await try_model(ModelChoice("groq", model="m"))
     with pytest.raises(SettingsError, match="should be a URL"):

@@ -48,7 +48,7 @@ def test_nothing_is_lost_or_repeated(seed: str, build: str, happened: str) -> No
 
 
 @pytest.mark.slow
-def test_same_seed_is_the_same_world() -> None:
+def test_same_seed_produces_the_same_run() -> None:
     first, second = (simulate("--seed", "5", "--steps", "1000", "--verbose") for _ in range(2))
     digests = [re.findall(r"digest \w+", run.stdout) for run in (first, second)]
     assert len(digests[0]) == 1
@@ -61,7 +61,7 @@ def test_same_seed_is_the_same_world() -> None:
     "build",
     ["blind_resend", *(pytest.param(one, marks=pytest.mark.soak) for one in _SLOWLY_FOUND)],
 )
-def test_missing_protection_is_detected_and_its_seed_printed(build: str) -> None:
+def test_missing_safeguard_is_detected_and_the_seed_printed(build: str) -> None:
     run = simulate("--seed", "1", "--steps", "400000", "--build", build, "--until-found")
     assert run.returncode == 1, run.stdout + run.stderr
     assert re.search(rf"questions: .*\b[1-9]\d* ({_BROKEN[build]})\b", run.stdout), run.stdout

@@ -19,19 +19,19 @@ def modes_in(folder: Path) -> set[int]:
     return {mode_of(file) for file in folder.iterdir()}
 
 
-def test_new_or_existing_directory_is_closed_to_others(tmp_path: Path) -> None:
+def test_new_or_existing_directory_is_private(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir(mode=0o755)
     assert {mode_of(create_data_dir(tmp_path / name)) for name in ("new", "old")} == {0o700}
 
 
-async def test_database_and_its_log_are_closed_to_others(tmp_path: Path) -> None:
+async def test_database_and_its_log_are_private(tmp_path: Path) -> None:
     file = tmp_path / "troupe.db"
     file.touch(0o644)
     async with open_database(f"sqlite:///{file}"):
         assert modes_in(tmp_path) == {0o600}
 
 
-def test_service_and_terminal_lock_the_directory_beside_each_other(tmp_path: Path) -> None:
+def test_service_and_terminal_can_use_the_directory_at_the_same_time(tmp_path: Path) -> None:
     with lock_data_dir(tmp_path), lock_data_dir(tmp_path, DataDirUse.TERMINAL):
         for use in DataDirUse:
             refused = pytest.raises(SettingsError, match=f"process {os.getpid()}")

@@ -140,7 +140,7 @@ async def set_revision(url: str, revision: str, oldest: str | None) -> None:
         ("0031", r"another version of Troupe; start that version: .*0031"),
     ],
 )
-async def test_unsupported_table_versions_are_refused(
+async def test_unsupported_database_revisions_are_refused(
     tmp_path: Path, revision: str, told: str
 ) -> None:
     url = f"sqlite:///{tmp_path / 'troupe.db'}"
@@ -190,7 +190,7 @@ def test_new_tables_equal_those_of_the_migrations(tmp_path: Path) -> None:
     assert schema(created) == schema(migrated)
 
 
-async def test_file_with_tables_is_left_to_the_migrations(tmp_path: Path) -> None:
+async def test_existing_tables_are_upgraded_by_migrations(tmp_path: Path) -> None:
     with create_engine(f"sqlite:///{tmp_path / 'old.db'}").begin() as connection:
         connection.exec_driver_sql("CREATE TABLE old (id INTEGER)")
         assert not create_tables(connection)

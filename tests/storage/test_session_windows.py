@@ -29,7 +29,7 @@ def test_conversation_keeps_its_newest_400_turns() -> None:
     assert window.size == create_window(Session(1, window.turns), 400).size
 
 
-def test_least_recent_conversations_are_dropped_when_the_texts_are_too_long() -> None:
+def test_least_recent_conversations_are_evicted_when_texts_exceed_the_cache() -> None:
     windows = SessionWindows(max_chars=3000)
     for name in ("a", "b", "c"):
         keep(windows, name, "x" * 400)

@@ -30,23 +30,23 @@ def caller() -> Caller:
     return Caller()
 
 
-def test_channel_takes_five_messages_in_a_window(caller: Caller) -> None:
+def test_channel_accepts_five_messages_per_window(caller: Caller) -> None:
     assert [caller.post(1, at) for at in (0, 1, 2, 3, 4, 4.9, 5)] == [True] * 5 + [False, True]
     assert caller.post(2, 5)
 
 
-def test_bot_takes_fifty_requests_a_second(caller: Caller) -> None:
+def test_bot_may_send_fifty_requests_a_second(caller: Caller) -> None:
     assert [caller.post(number, 0.5) for number in range(51)] == [True] * 50 + [False]
     [refusal] = caller.enforcer.self_inflicted()
     assert (refusal.scope, refusal.until) == ("discord-bot", 1.5)
 
 
-def test_group_takes_twenty_messages_and_edits_a_minute(caller: Caller) -> None:
+def test_group_accepts_twenty_messages_and_edits_a_minute(caller: Caller) -> None:
     assert [caller.send(-1, at * 2.9) for at in range(21)] == [True] * 20 + [False]
     assert caller.send(-1, 60)
 
 
-def test_private_chat_takes_ten_at_once_and_one_a_second(caller: Caller) -> None:
+def test_private_chat_accepts_a_burst_of_ten_and_then_one_a_second(caller: Caller) -> None:
     assert [caller.send(1, 0) for _ in range(11)] == [True] * 10 + [False]
     assert [caller.send(1, at) for at in (1, 1.5, 2)] == [True, False, True]
 

@@ -34,7 +34,7 @@ def post(step: str) -> PostedMessage:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.partition(":")[0])
-def test_faults_are_found(case: str) -> None:
+def test_faults_in_a_transcript_are_found(case: str) -> None:
     steps, _, faults = case.partition(": ")[2].partition(" -> ")
     messages = [post(step) for step in steps.split("; ")]
     result = check_transcripts(messages)
@@ -52,7 +52,7 @@ def test_result_prints_counts_and_examples() -> None:
     )
 
 
-def test_expected_answer_is_for_the_last_token() -> None:
+def test_expected_answer_contains_the_last_token() -> None:
     assert expected_answer("> T1:9\n\nBob: T2:2") == "RS2:2 1 2 RE2"
     with pytest.raises(ValueError, match="no token"):
         expected_answer("hello")

@@ -74,7 +74,7 @@ def tracer() -> Iterator[RecordingTracer]:
     metrics._current.remove(kept)
 
 
-def test_spans_of_a_turn_share_a_root_that_other_turns_do_not(
+def test_spans_of_a_turn_share_their_own_root_span(
     tracer: RecordingTracer,
 ) -> None:
     record_span("answer", "telegram:5:1", 10.0, 10.5, attributes={"troupe.outcome": "answered"})

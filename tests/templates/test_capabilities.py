@@ -68,7 +68,7 @@ def test_template_that_reads_only_content_parts_gets_parts() -> None:
     assert prompt == "<user>Be brief.\n\nHi"
 
 
-def test_template_that_drops_all_content_is_treated_as_accepting_texts() -> None:
+def test_template_that_drops_all_content_is_treated_as_accepting_strings() -> None:
     assert detect_all_capabilities(JinjaTemplate("nothing")).accepts_text_content
 
 
@@ -81,7 +81,7 @@ def test_template_that_drops_all_content_is_treated_as_accepting_texts() -> None
         (NO_LATE_SYSTEM, "system s; user a; system l; user b", "system s; user a; user l\n\nb"),
     ],
 )
-def test_rejected_messages_are_moved(
+def test_rejected_messages_are_moved_or_merged(
     capabilities: TemplateCapabilities, given: str, adapted: str
 ) -> None:
     assert adapt_messages(parsed(given), capabilities) == parsed(adapted)

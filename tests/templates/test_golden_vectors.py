@@ -153,7 +153,7 @@ def rodel_agrees(case: Case) -> bool:
     )
 
 
-def test_string_templates_render_the_document_s_samples() -> None:
+def test_string_templates_render_the_samples_in_the_document() -> None:
     assert differing(rodel_cases("seed-text"), rodel_agrees) == []
 
 

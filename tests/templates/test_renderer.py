@@ -101,7 +101,9 @@ async def test_untrusted_text_in_content_parts_is_located(renderer: Renderer) ->
 @pytest.mark.parametrize(
     ("trims", "expected"), [(True, "<user>Hi</user>"), (False, "<user> Hi\n</user>")]
 )
-async def test_inputs_are_trimmed_if_asked(renderer: Renderer, trims: bool, expected: str) -> None:
+async def test_inputs_are_trimmed_on_request(
+    renderer: Renderer, trims: bool, expected: str
+) -> None:
     choice = TemplateChoice(source=TAGGED, trim_inputs=trims)
 
     rendered = await renderer.render((Message("user", " Hi\n"),), choice, NO_TEMPLATE)
@@ -127,7 +129,7 @@ async def test_failing_template_error_states_the_cause(
         await renderer.render(HI, TemplateChoice(source=source), NO_TEMPLATE)
 
 
-async def test_unfinished_probe_fails_the_render_and_is_not_cached(
+async def test_interrupted_probe_fails_the_render_and_is_not_cached(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = TemplateChoice(source=TAGGED)

@@ -27,7 +27,7 @@ _NOT_IN_A_CHAT = {"cli", "prompting"}  # used in terminals, in English; a librar
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_every_text_of_the_code_is_translated(language: str) -> None:
+def test_every_translatable_text_has_a_translation(language: str) -> None:
     catalogue = read_catalogue(language)
     texts = {text.id for text in extract_texts() if text.id}
     missing = [text for text in texts if not (text in catalogue and catalogue[text].string)]
@@ -36,7 +36,7 @@ def test_every_text_of_the_code_is_translated(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_translations_have_the_fields_of_their_texts(language: str) -> None:
+def test_translations_use_the_same_placeholders_as_their_texts(language: str) -> None:
     for text in read_catalogue(language):
         sources = text.id if isinstance(text.id, tuple) else (text.id,)
         strings = text.string if isinstance(text.string, tuple) else (text.string,)

@@ -87,7 +87,7 @@ async def test_result_is_data_and_cannot_forge_a_line(demo: McpServer) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_mistakes_and_failures_are_results(demo: McpServer) -> None:
+async def test_invalid_calls_and_failures_are_returned_as_results(demo: McpServer) -> None:
     assert "error: " in await run_tool(demo, "demo_weather", '{"town": "Berlin"}')
     assert "error: " in await run_tool(demo, "demo_fail")
     assert "no such tool" in await run_tool(demo, "demo_delete", '{"name": "a"}')
@@ -282,7 +282,7 @@ def calling(name: str, arguments: str) -> Finish:
     return Finish(FinishReason.STOP, Usage(), (ToolCall("c1", name, arguments),))
 
 
-async def test_answer_uses_a_server_and_shows_it(
+async def test_answer_calls_a_tool_server_and_says_so(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_server, "_FIRST_ATTEMPT_SECONDS", PATIENCE_SECONDS)

@@ -93,7 +93,7 @@ async def test_blocked_person_is_neither_answered_nor_remembered(group: Group) -
     assert len(group.backend.prompts) == 1
 
 
-async def test_blocked_person_is_told_once_in_private(group: Group) -> None:
+async def test_blocked_person_is_notified_once_in_private(group: Group) -> None:
     await group.hears("/access block telegram:2", ALICE)
     for text in ("hello", "hello again"):
         assert await group.hears(text) == []
@@ -129,7 +129,7 @@ async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -
 
 
 @pytest.mark.parametrize(("scope", "is_said"), [("telegram:5", False), ("telegram:6", True)])
-async def test_api_sends_nothing_to_a_channel_where_the_bot_is_off(
+async def test_api_cannot_send_to_a_channel_where_the_bot_is_off(
     group: Group, scope: str, *, is_said: bool
 ) -> None:
     await group.container.chat_settings.set(scope, "access off", "on", "web:console")
@@ -183,7 +183,7 @@ async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(gro
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
 
 
-async def test_allow_list_rarely_asks_the_platform_who_is_an_admin(group: Group) -> None:
+async def test_allow_list_rarely_queries_the_platform_for_admins(group: Group) -> None:
     await group.hears("/access allow telegram:3", ALICE)
     asked = group.asked_about_admins
     for _ in range(3):
@@ -194,7 +194,7 @@ async def test_allow_list_rarely_asks_the_platform_who_is_an_admin(group: Group)
     assert await group.hears("hello", ALICE) == []
 
 
-async def test_admins_follow_the_rules_of_operators(group: Group) -> None:
+async def test_access_rules_of_operators_also_apply_to_admins(group: Group) -> None:
     assert await group.hears("/access block telegram:1 everywhere", ALICE) == [
         "⚠ Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
     ]

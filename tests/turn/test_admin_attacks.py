@@ -174,7 +174,7 @@ async def test_button_of_another_chat_is_unknown_in_a_private_chat(database: Dat
     assert set(setup.texts) == {"Hello.", f"⚠ Bob: {gone}"}
 
 
-async def test_menu_data_under_ones_own_answer_grants_no_rights(database: Database) -> None:
+async def test_forged_menu_data_grants_no_permissions(database: Database) -> None:
     setup = Setup(database, others=[{"name": "nova"}])
     await setup.say(make_incoming("hello", author=BOB))
     for action, value in itertools.product(sorted(MENU_ACTIONS), ("on", "nova", "\0\n/forget")):

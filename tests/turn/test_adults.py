@@ -89,7 +89,7 @@ async def test_question_waits_until_its_author_has_confirmed_their_age(database:
     assert setup.texts[-1] == ASKED
 
 
-async def test_retry_of_an_earlier_answer_asks_for_the_age(database: Database) -> None:
+async def test_retry_of_an_earlier_answer_asks_for_age_confirmation(database: Database) -> None:
     before = Setup(database, ["Ahoy."], preset={"name": "nemo"})
     await before.say(private("Hi"))
     limits, preset = replace(LIMITS, has_buttons=True), {**NEMO, "greeting": None}
@@ -125,7 +125,7 @@ async def test_other_characters_answer_where_one_is_for_adults(database: Databas
     assert setup.texts[1:] == ["Hello."]
 
 
-async def test_group_without_a_greeting_is_told_why(database: Database) -> None:
+async def test_group_without_a_greeting_is_told_the_reason(database: Database) -> None:
     setup = Setup(database, preset=NEMO)
     said = in_group("")
     joined = ChatJoin(said.address, "join:5", None, said.at, said.scopes)

@@ -55,7 +55,9 @@ def count(outcome: str) -> float:
     return REGISTRY.get_sample_value("troupe_checked_total", {"outcome": outcome}) or 0.0
 
 
-async def test_refused_answer_is_replaced_by_a_sentence_while_streaming(database: Database) -> None:
+async def test_refused_answer_is_replaced_with_a_sentence_while_streaming(
+    database: Database,
+) -> None:
     go_on, before = asyncio.Event(), count("words")
     setup = await listing(database, [CLEAN, go_on, *GROWING[1:]])
     async with working(setup, "Tell me") as worker:
@@ -182,7 +184,7 @@ async def test_another_provider_can_moderate_answers(
     assert count(outcome) == before + 1
 
 
-async def test_streamed_text_is_shown_once_it_was_moderated(
+async def test_streamed_text_is_shown_only_after_moderation(
     database: Database,
 ) -> None:
     go_on, moderator = asyncio.Event(), Moderator()
@@ -267,7 +269,7 @@ def leaking(text: str) -> str:
         (leaking, "It is 5 pm. ***0000", ""),
     ],
 )
-async def test_hook_checks_the_answer_before_it_is_shown(
+async def test_plugin_hook_checks_the_answer_before_it_is_shown(
     database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, shown: str, note: str
 ) -> None:
     monkeypatch.setitem(plugins.HOOKS, "check_answer", {"bad": hook})
@@ -293,7 +295,7 @@ async def test_hook_checks_the_answer_before_it_is_shown(
         (lambda _context: "moonlight", False, "the plug-in 'bad' failed: TypeError"),
     ],
 )
-async def test_hook_adds_parts_of_the_prompt(
+async def test_plugin_hook_adds_parts_to_the_prompt(
     database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, added: bool, note: str | None
 ) -> None:
     monkeypatch.setitem(plugins.HOOKS, "prompt_parts", {"bad": hook})

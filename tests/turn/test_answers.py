@@ -44,7 +44,7 @@ from tests.turn.setup import CHAT, Setup, failure, texts_before
     ],
     ids=["interrupted", "repeats itself", "length", "filtered"],
 )
-async def test_mark_of_an_incomplete_answer_is_not_stored_in_the_history(
+async def test_note_on_an_incomplete_answer_is_not_stored_in_the_history(
     database: Database, script: list[ScriptStep], kept: str, mark: str
 ) -> None:
     setup = Setup(database, script)
@@ -139,7 +139,7 @@ async def test_receipt_lists_what_was_sent_and_dropped(database: Database) -> No
     assert receipt.answer == ("word " * 9).strip()
 
 
-async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: Database) -> None:
+async def test_receipt_records_when_the_answer_was_shown_and_delivered(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, ["Once upon", go_on, " a time."])
     written_at = setup.clock.now()
@@ -191,7 +191,7 @@ GROUP = Address("telegram", "5")
 ARRIVAL = ChatJoin(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
 
 
-async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:
+async def test_group_is_greeted_once_with_the_characters_greeting(database: Database) -> None:
     preset = {"greeting": "Well met, {{user}}.", "macros": True}
     setup = Setup(database, preset=preset)
     for _ in range(2):  # delivered again after a restart

@@ -103,7 +103,9 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     [["/preset use nova"], ["/preset use nova", "/preset use tester"], ["/preset reset"]],
     ids=" then ".join,
 )
-async def test_channel_is_new_until_it_is_asked(database: Database, commands: list[str]) -> None:
+async def test_commands_before_the_first_question_do_not_keep_a_channel_from_being_read(
+    database: Database, commands: list[str]
+) -> None:
     channel = Channel("old news")
     tester = {"name": "tester", "greeting": "tester says hi"}
     others: dict[str, Any] = {"others": [{"name": "nova", "greeting": "nova says hi"}]}
@@ -229,7 +231,7 @@ async def test_pasted_token_in_a_new_channel_is_masked(database: Database) -> No
 @pytest.mark.parametrize(
     ("preset", "wake"), [({"context": "addressed"}, WakeReason.MENTION), ({}, WakeReason.DM)]
 )
-async def test_channel_is_not_read_where_only_questions_count(
+async def test_earlier_messages_are_not_read_if_the_preset_observes_nothing(
     database: Database, preset: dict[str, object], wake: WakeReason
 ) -> None:
     channel = Channel("old")

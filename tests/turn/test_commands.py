@@ -36,7 +36,9 @@ async def test_context_names_the_file_to_admins_and_masks_secrets(database: Data
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
-async def test_native_response_is_urgent_where_it_counts_for_no_rate(database: Database) -> None:
+async def test_native_response_is_urgent_if_the_platform_does_not_count_it(
+    database: Database,
+) -> None:
     limits = replace(LIMITS, counts_responses=False)
     setup = Setup(database, limits=limits)
     native = make_incoming("/help", key="5:2", wake=WakeReason.COMMAND)
@@ -171,7 +173,7 @@ async def test_late_signal_of_a_stop_does_not_stop_the_next_answer(database: Dat
 
 
 @pytest.mark.parametrize("is_button", [False, True])
-async def test_stop_that_waits_at_the_start_of_a_process_takes_effect(
+async def test_stop_pending_when_a_process_starts_takes_effect(
     database: Database, is_button: bool
 ) -> None:
     backend = FakeBackend([asyncio.Event()])
@@ -287,7 +289,7 @@ async def test_undo_removes_the_newest_question_and_its_answer(database: Databas
     assert asked(setup) == ["a", "one", "c"]
 
 
-async def test_undo_leaves_observed_lines(database: Database) -> None:
+async def test_undo_keeps_observed_lines(database: Database) -> None:
     setup = Setup(database, ["one"], preset={"context": "all"})
     await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
     await setup.say(said("/undo"))

@@ -150,7 +150,7 @@ async def test_edits_during_an_answer_are_collected_before_the_next_answer(
     assert asked == ["capital of France?", "capital of 30?"]
 
 
-async def test_edit_of_an_older_message_changes_the_history_only(database: Database) -> None:
+async def test_edit_of_an_older_message_changes_only_the_history(database: Database) -> None:
     backend = FakeBackend(["One."], ["Two."], ["Three."])
     setup = Setup(database, backend=backend)
     await handle(setup, said("my cat is Tom", "5:1"), said("hello", "5:2"))
@@ -163,7 +163,7 @@ async def test_edit_of_an_older_message_changes_the_history_only(database: Datab
 
 
 @pytest.mark.parametrize("context", ["all", "addressed"])
-async def test_lost_mention_withdraws_a_question(database: Database, context: str) -> None:
+async def test_removing_the_mention_withdraws_a_question(database: Database, context: str) -> None:
     backend = FakeBackend(["Seven."], ["Tea."])
     setup = Setup(database, backend=backend, preset={"context": context})
     await handle(setup, said("what is 3+4?", "5:1", WakeReason.MENTION))
@@ -176,7 +176,9 @@ async def test_lost_mention_withdraws_a_question(database: Database, context: st
     assert all("3+4" not in one for one in others)
 
 
-async def test_mention_lost_during_the_answer_withdraws_the_question(database: Database) -> None:
+async def test_removing_the_mention_during_the_answer_withdraws_the_question(
+    database: Database,
+) -> None:
     backend = FakeBackend(["It is", asyncio.Event()])
     setup = Setup(database, backend=backend)
     question, change = (

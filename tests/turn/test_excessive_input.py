@@ -193,5 +193,5 @@ OWN_SCENARIOS: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("abuse_limits", OWN_SCENARIOS))
-async def test_excessive_input(database: Database, title: str, given: Any) -> None:
+async def test_excessive_input_is_limited(database: Database, title: str, given: Any) -> None:
     await find_scenario(given)(database, given)

@@ -195,7 +195,7 @@ async def test_topic_has_a_history_that_everybody_shares(database: Database, sco
     assert await texts(database, f"{CHAT}:7") == ["a", "one", "b", "two"]
 
 
-async def test_why_shows_the_scope_and_the_messages_of_all(database: Database) -> None:
+async def test_settings_why_shows_the_scope_and_everybodys_messages(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB), asked("/settings why", 704))
     scope, first, second = setup.texts[-1].splitlines()

@@ -61,7 +61,7 @@ async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
     await run_ready_tasks()
 
 
-async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
+async def test_person_over_the_limit_is_slowed_down_and_notified_once(database: Database) -> None:
     setup, rates = make_setup(database)
     async with working(setup, "a", "b", "c", "d") as worker:
         await until_waiting(rates, 4)
@@ -95,7 +95,7 @@ async def test_retry_over_the_limit_keeps_the_old_answer(database: Database) -> 
     assert [text for _, text in await setup.history()] == ["a", "answer 1"]
 
 
-async def test_stop_ends_the_wait(database: Database) -> None:
+async def test_stop_ends_the_wait_for_the_rate_limit(database: Database) -> None:
     setup, rates = make_setup(database)
     async with working(setup, "a", "b", "c") as worker:
         await until_waiting(rates, 4)
@@ -110,7 +110,7 @@ async def test_commands_are_not_limited(database: Database) -> None:
     assert len(setup.texts) == 4
 
 
-async def test_person_is_counted_over_all_channels(database: Database) -> None:
+async def test_answers_to_a_person_are_counted_across_channels(database: Database) -> None:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
     limits = AnswerLimits(rates, clock, LimitSettings())
@@ -192,7 +192,9 @@ async def test_question_over_the_limit_is_refused_after_the_answer(database: Dat
     assert BOB.id not in {one.speaker.id for one in turns if one.speaker}
 
 
-async def test_process_that_dies_before_its_answer_refuses_nothing(database: Database) -> None:
+async def test_messages_are_not_refused_if_the_process_dies_before_its_answer(
+    database: Database,
+) -> None:
     setup = limited_setup(database, [asyncio.Event()])
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 3)))
@@ -258,7 +260,7 @@ async def test_commands_over_the_limit_get_one_notice_and_do_not_run(setup: Setu
     assert len(setup.texts) == 4, "others are not held back"
 
 
-async def test_commands_are_counted_over_all_channels(setup: Setup) -> None:
+async def test_commands_are_counted_across_channels(setup: Setup) -> None:
     await setup.say("/help")
     await setup.receive(*(make_incoming("/help", key=f"6:{key}", chat="6") for key in (1, 2)))
     await setup.work("telegram:6")

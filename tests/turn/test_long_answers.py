@@ -90,7 +90,7 @@ def placed(setup: Setup) -> list[tuple[str, str | None]]:
     return [(text, surface.threads.get(id_)) for id_, text in surface.messages.items()]
 
 
-async def test_long_answer_goes_on_in_a_thread(database: Database) -> None:
+async def test_long_answer_continues_in_a_thread(database: Database) -> None:
     setup = with_threads(database, [VERY_LONG])
     await setup.say("hello")
     assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
@@ -175,7 +175,7 @@ async def test_retry_replaces_the_messages_in_the_thread(database: Database) -> 
     assert placed(setup) == []
 
 
-async def test_two_characters_have_a_thread_each(database: Database) -> None:
+async def test_two_characters_each_have_their_own_thread(database: Database) -> None:
     others = [{"name": "luna", "long_answer": "thread"}]
     limits = replace(WITH_THREADS, shows_faces=True)
     setup = with_threads(

@@ -57,7 +57,7 @@ async def test_reaction_remembers_a_message_and_an_answer(
     assert setup.texts == ["I fear water."], "nobody is told"
 
 
-async def test_reaction_without_effect(database: Database) -> None:
+async def test_removed_or_unauthorized_reaction_remembers_nothing(database: Database) -> None:
     setup = Setup(database, ["Yes."], preset={"context": "all"})
     await setup.say(make_incoming("I keep bees", key="5:77"))
     observed = make_incoming("I sail", key="5:78", author=BOB, wake=None)
@@ -90,7 +90,7 @@ async def test_message_is_remembered_only_if_it_is_in_the_history(database: Data
     assert setup.texts == ["⚠ I do not know that message, so I cannot remember it."]
 
 
-async def test_menu_shows_pins_and_forgets_after_a_restart(database: Database) -> None:
+async def test_memory_menu_works_after_a_restart(database: Database) -> None:
     setup = Setup(database, limits=SHOWN)
     private = replace(make_incoming("/memory add I keep bees", key="5:1"), is_private=True)
     await setup.say(private)
@@ -131,7 +131,7 @@ def import_of(name: str, said: IncomingMessage) -> IncomingMessage:
     return replace(said, text="/memory import", attachments=(item,), is_private=True)
 
 
-async def test_imported_chat_goes_on_and_can_be_exported(database: Database) -> None:
+async def test_imported_chat_continues_and_can_be_exported(database: Database) -> None:
     setup = Setup(database, ["Mind the third plank."])
     files = {"chat.jsonl": EXPORTED.encode()}
 

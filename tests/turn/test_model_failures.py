@@ -35,7 +35,7 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")
 
 
-async def test_channel_is_told_of_a_fallback_once_in_six_hours(database: Database) -> None:
+async def test_channel_is_notified_of_a_fallback_once_in_six_hours(database: Database) -> None:
     away = FakeBackend([BackendUnavailable("p: SECRET", notice="The key is wrong.")])
     clock = FakeClock()
     other = FakeBackend(["Hi."])
@@ -51,7 +51,7 @@ async def test_channel_is_told_of_a_fallback_once_in_six_hours(database: Databas
     assert setup.texts == ["Hi.", note, "Hi.", "Hi.", note]
 
 
-async def test_admins_are_told_which_model_answered_in_place_of_another(database: Database) -> None:
+async def test_admins_can_see_which_model_answered_instead_of_another(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
     setup = Setup(database, backend=away, fallback=other, preset=FALLBACK)
     await setup.say("hello", "/settings why")
@@ -104,7 +104,7 @@ class SmallModel:
         ("Context size has been exceeded.", 500),
     ],
 )  # fmt: skip
-async def test_every_message_is_answered_behind_a_full_context(
+async def test_messages_are_answered_even_if_the_context_is_full(
     database: Database, error: str, status: int, limit: dict[str, object]
 ) -> None:
     model = SmallModel(error, status)
@@ -166,7 +166,7 @@ async def setup_on(
         {},
     ],
 )
-async def test_limit_of_the_answer_does_not_count_thoughts(
+async def test_output_limit_does_not_count_thoughts(
     database: Database, preset: dict[str, object], field: str
 ) -> None:
     replies = partial(thinking, thoughts=600, field=field)
@@ -188,7 +188,7 @@ async def test_visible_answer_of_a_thinking_model_is_limited(database: Database)
     assert mark.startswith("⚠ (cut off at the length limit")
 
 
-async def test_answer_without_words_says_what_to_change(database: Database) -> None:
+async def test_error_for_an_empty_answer_suggests_a_remedy(database: Database) -> None:
     def replies(body: Mapping[str, Any]) -> Script:
         return thinking({**body, "max_tokens": 100}, thoughts=300)
 
@@ -198,7 +198,7 @@ async def test_answer_without_words_says_what_to_change(database: Database) -> N
     assert "max_output_tokens" in setup.texts[0]
 
 
-def test_shipped_presets_set_no_limit() -> None:
+def test_shipped_presets_set_no_output_limit() -> None:
     for path in (CHECKOUT / "presets").glob("*.json"):
         preset = json.loads(path.read_text(encoding="utf-8"))
         assert not preset.keys() & {"max_output_tokens", "max_tokens"}, path
@@ -227,7 +227,7 @@ def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Se
     )
 
 
-async def test_operators_are_told_in_private_once_in_six_hours(database: Database) -> None:
+async def test_operators_are_notified_in_private_once_in_six_hours(database: Database) -> None:
     clock, surface = FakeClock(), FakeSurface()
     setup = make_setup(database, clock, surface)
     for _ in range(3):
@@ -241,7 +241,7 @@ async def test_operators_are_told_in_private_once_in_six_hours(database: Databas
     assert len(surface.messages) == 2
 
 
-async def test_channel_is_told_where_the_operator_has_blocked_the_bot(database: Database) -> None:
+async def test_channel_is_notified_if_the_operator_has_blocked_the_bot(database: Database) -> None:
     surface = FakeSurface()
     surface.fail_next("send", Refused("bot was blocked by the user"))
     setup = make_setup(database, FakeClock(), surface)

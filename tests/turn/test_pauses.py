@@ -44,7 +44,9 @@ def question(text: str, key: str, wake: WakeReason | None = WakeReason.DM) -> In
     return make_incoming(text, key=key, wake=wake)
 
 
-async def test_questions_get_a_notice_and_are_background_of_later_ones(database: Database) -> None:
+async def test_questions_get_a_notice_and_become_background_for_later_ones(
+    database: Database,
+) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["the answer"]))
     await setup.pause()
     await setup.say(question("my cat is called Mo", "5:1"), question("hello?", "5:2"))
@@ -94,7 +96,7 @@ async def test_answer_in_progress_is_finished(database: Database) -> None:
     assert setup.texts == ["the first", NOTICE]
 
 
-async def test_only_who_addresses_a_paused_bot_is_told(database: Database) -> None:
+async def test_only_people_who_address_a_paused_bot_get_a_notice(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["here I am"]))
     await setup.pause("telegram:6")
     await setup.say(question("here", "5:1"))
@@ -108,7 +110,7 @@ async def test_only_who_addresses_a_paused_bot_is_told(database: Database) -> No
     assert setup.texts == ["here I am", NOTICE]
 
 
-async def test_all_but_questions_works_during_a_pause(database: Database) -> None:
+async def test_everything_except_questions_works_during_a_pause(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["one"]))
     await setup.say(question("the question", "5:1"))
     await setup.pause()

@@ -119,7 +119,7 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     assert setup.texts[-1].startswith("⚠ You have not described yourself.")
 
 
-async def test_forget_me_deletes_the_notes_that_quote_the_person_alone(database: Database) -> None:
+async def test_forget_me_deletes_notes_that_quote_only_that_person(database: Database) -> None:
     setup = Setup(database, preset={"context": "addressed"})
     ignored = replace(said("ignored", "6:1", chat="6"), wake=None)
     await setup.receive(ignored)
@@ -513,7 +513,9 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("privacy", OWN_SCENARIOS))
-async def test_privacy(setup: Setup, tmp_path: Path, title: str, given: Any) -> None:
+async def test_privacy_attack_reveals_no_data_of_others(
+    setup: Setup, tmp_path: Path, title: str, given: Any
+) -> None:
     scenario = OWN_SCENARIOS.get(title) or SCENARIOS.get(title)
     if scenario is None:
         pytest.skip(f"runs in {ELSEWHERE[title]}")

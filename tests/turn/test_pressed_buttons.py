@@ -25,7 +25,7 @@ AWAY = BackendUnavailable("refused", notice="The model is away.")
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-def test_data_of_a_button_fits_and_is_read_back(action: ButtonAction) -> None:
+def test_button_data_fits_and_can_be_parsed(action: ButtonAction) -> None:
     part = "telegram@7012345678:-1001234567890:1234567890:e1234567890/9999"
     number = 12 if action is ButtonAction.VERSION else 0
     data = encode_button(action, part, number)
@@ -76,7 +76,7 @@ async def test_longer_version_gets_more_messages(database: Database) -> None:
     assert " ".join(setup.texts).split() == long.split()
 
 
-async def test_continue_asks_to_go_on(database: Database) -> None:
+async def test_continue_button_asks_the_model_to_go_on(database: Database) -> None:
     cut = Finish(FinishReason.LENGTH)
     setup = Setup(database, ["Once", cut], [" upon a time."])
     await setup.say("a", pressed(ButtonAction.CONTINUE))
@@ -340,7 +340,7 @@ async def test_long_menu_has_pages(database: Database) -> None:
     assert setup.texts[0].startswith("Who answers here: extra-25")
 
 
-async def test_settings_are_changed_by_a_choice_and_lead_to_the_presets(database: Database) -> None:
+async def test_settings_menu_changes_settings_and_opens_the_preset_menu(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/settings menu")
     await setup.say(chosen(setup, "Remember only what is said to me"))
@@ -371,7 +371,7 @@ async def test_platform_without_buttons_gets_menus_as_text(database: Database) -
 
 
 @pytest.mark.parametrize("action", [ButtonAction.USE, ButtonAction.OBSERVE])
-def test_data_of_a_choice_fits(action: ButtonAction) -> None:
+def test_data_of_a_menu_choice_fits(action: ButtonAction) -> None:
     part = "telegram@7012345678:-1001234567890:1234567890:e12345678/99"
     value = "inherit" if action is ButtonAction.OBSERVE else "0123456789"
     data = encode_button(action, part, 99 if action is ButtonAction.USE else 0)
@@ -405,7 +405,7 @@ async def test_description_is_set_by_a_form_and_shows_its_source(database: Datab
     assert "Your description: I am tall (set for all channels)" in setup.texts[-1]
 
 
-async def test_key_in_a_form_is_removed_and_its_author_told(database: Database) -> None:
+async def test_key_in_a_form_is_removed_and_its_author_warned(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/settings menu")
     form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))

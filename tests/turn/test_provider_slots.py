@@ -94,7 +94,7 @@ async def requests_of_processes(
         await cancel_and_wait(each.tasks)
 
 
-async def test_questions_go_before_reactions_and_background_work() -> None:
+async def test_questions_take_precedence_over_reactions_and_background_work() -> None:
     async with requests(limit=1) as made:
         await made.ask("first")
         await made.ask("summary", urgency=Urgency.BACKGROUND)
@@ -265,7 +265,7 @@ async def test_inactive_chats_are_forgotten() -> None:
     assert len(shares) <= 61
 
 
-async def test_full_queue_says_the_position_in_both_languages() -> None:
+async def test_full_queue_error_states_the_position_in_both_languages() -> None:
     async with requests(limit=1, max_waiting=2) as made:
         await made.ask("answered")
         await made.ask("second", "b")

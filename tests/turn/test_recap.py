@@ -133,7 +133,7 @@ async def test_recap_can_begin_at_a_time_and_in_an_earlier_session(
         assert not group.backend.prompts
 
 
-async def test_recap_of_somebody_who_never_wrote_covers_a_day(group: Group) -> None:
+async def test_recap_for_somebody_who_never_wrote_covers_a_day(group: Group) -> None:
     await group.say("old", BOB)
     await group.clock.advance(86_000)
     await group.say("new", BOB)
@@ -169,7 +169,7 @@ async def test_recap_omits_people_who_opted_out(database: Database, *, off_after
     assert (await group.recap()).startswith("I have read nothing new here")
 
 
-async def test_newest_messages_that_fit_are_read(database: Database) -> None:
+async def test_recap_covers_the_newest_messages_that_fit(database: Database) -> None:
     preset = {**ALL, "max_input_tokens": 200}
     group = Group(database, ["A recap [1]."], preset=preset)
     await group.say("hello")
@@ -184,7 +184,7 @@ async def test_newest_messages_that_fit_are_read(database: Database) -> None:
     assert told.endswith(f"\n{20 - covered} older messages did not fit.")
 
 
-async def test_recap_is_charged_to_its_author_alone(database: Database) -> None:
+async def test_recap_is_charged_only_to_its_author(database: Database) -> None:
     group = Group(database, ["A recap.", DONE], budgets={PERSON_A_DAY: 4_500})
     await group.say("lunch?", BOB)
     assert "A recap." in await group.recap()
@@ -256,7 +256,7 @@ async def test_stop_received_by_another_process_ends_the_recap(
     assert other.surface.sent[-1].content.text == "⚠ No answer is being written here."
 
 
-async def test_stopped_recap_is_charged_for_what_was_written(database: Database) -> None:
+async def test_stopped_recap_is_charged_for_the_text_so_far(database: Database) -> None:
     scripts = ["Lunch", asyncio.Event()], ["At one [1].", DONE]
     group = Group(database, *scripts, budgets={PERSON_A_DAY: 4_500})
     await group.say("lunch?", BOB)
@@ -271,7 +271,7 @@ async def test_stopped_recap_is_charged_for_what_was_written(database: Database)
     assert "At one" in await group.recap("1h"), "the rest of the reservation was released"
 
 
-async def test_recap_of_a_person_s_own_history(database: Database) -> None:
+async def test_recap_of_a_personal_history_covers_only_that_history(database: Database) -> None:
     group = Group(database, ["Well."], ["You asked for lunch [1]."], preset={"scope": "user"})
     for number, text in enumerate(("lunch?", "/recap 1h")):
         said = make_incoming(text, key=f"5:{number}", wake=WakeReason.DM)

@@ -75,7 +75,9 @@ async def test_called_character_reacts_and_answers_in_a_row_are_limited(database
     ]
 
 
-async def test_answer_ends_where_it_writes_for_another_character(database: Database) -> None:
+async def test_answer_ends_before_a_line_of_another_character(
+    database: Database,
+) -> None:
     setup = await group_of_two(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
     await setup.say("nora, how are you?")
     assert setup.texts[0] == "**nora**\nFine."
@@ -205,7 +207,7 @@ async def test_retry_from_an_older_answer_drops_what_followed(database: Database
     assert [one.content for one in setup.backend.prompts[-1].messages] == ["a"]
 
 
-async def test_retry_on_the_notice_of_a_failure_takes_its_place(database: Database) -> None:
+async def test_retried_answer_replaces_the_failure_notice(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, [away], ["again"])
     await setup.say(make_incoming("a", key="5:70"), on("1", "/retry", key="5:71"))
@@ -213,7 +215,7 @@ async def test_retry_on_the_notice_of_a_failure_takes_its_place(database: Databa
     assert await setup.history() == [("user", "a"), ("assistant", "again")]
 
 
-async def test_menu_is_neither_a_question_nor_a_text_to_change(database: Database) -> None:
+async def test_menu_can_be_neither_retried_nor_edited(database: Database) -> None:
     setup = Setup(database, limits=replace(LIMITS, has_buttons=True))
     await setup.say(make_incoming("/preset menu", key="5:70"), on("1", "/retry", key="5:71"))
     await setup.say(on("1", "/edit x", key="5:72"))

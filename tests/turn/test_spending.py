@@ -29,7 +29,7 @@ async def costs(database: Database) -> list[int | None]:
     return [one.charge.cost for _, one in await Receipts(database).find_for_last_message(CHAT)]
 
 
-async def test_receipt_says_what_an_answer_cost_and_who_asked(database: Database) -> None:
+async def test_receipt_records_the_cost_and_who_asked(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE])
     await setup.say("hello")
     [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
@@ -52,7 +52,7 @@ async def test_cost_is_estimated_where_the_provider_counts_nothing(database: Dat
     assert 1000 <= cost < 1100  # 100 tokens of the answer, and the prompt
 
 
-async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> None:
+async def test_exhausted_budget_refuses_answers_and_states_its_renewal(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], budgets={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
     assert setup.texts == [
@@ -71,7 +71,7 @@ async def test_budget_is_renewed(database: Database) -> None:
     assert setup.texts[-1] == "Ho."
 
 
-async def test_preset_may_have_a_budget_of_its_own(database: Database) -> None:
+async def test_preset_may_have_its_own_budget(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], preset={"budget": {"month": 0.0041}})
     await setup.say("hello", "again")
     assert setup.texts[1] == (

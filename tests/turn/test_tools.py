@@ -37,7 +37,7 @@ def make_setup(database: Database, *scripts: list[ScriptStep], **options: Any) -
     return Setup(database, backend=CallingFakeBackend(*scripts), dice=lambda: 0.5, **options)
 
 
-async def test_result_of_a_tool_is_read_in_the_next_request(database: Database) -> None:
+async def test_tool_result_is_included_in_the_next_request(database: Database) -> None:
     setup = make_setup(database, ["Let me see.", DICE], ["An eight!"])
     await setup.say("roll two dice")
     first, second = setup.backend.prompts
@@ -105,7 +105,7 @@ async def test_plugins_do_not_check_reactions(
     assert setup.texts == ["Hi. – signed"]
 
 
-async def test_receipt_of_a_reaction_says_what_it_was(database: Database) -> None:
+async def test_receipt_of_a_reaction_contains_the_emoji(database: Database) -> None:
     setup = make_reacting(database, [reacting("👍")], ["An answer."])
     await setup.say("hello", "/context")
     [(_, receipt)] = await Receipts(database).find_for_last_message(CHAT)
@@ -117,7 +117,7 @@ async def test_receipt_of_a_reaction_says_what_it_was(database: Database) -> Non
     assert reactions(setup) == ["1 👍"]
 
 
-async def test_refused_reaction_is_told_to_the_model_only(database: Database) -> None:
+async def test_refused_reaction_is_reported_only_to_the_model(database: Database) -> None:
     setup = make_reacting(
         database, [reacting("🦖", ("react", '{"emoji": ""}'))], ["Then in words."]
     )
@@ -154,7 +154,7 @@ async def test_no_tool_is_offered_by_default(database: Database) -> None:
     assert (setup.texts, other.texts) == (["Hi."], ["Ho."])
 
 
-async def test_model_that_calls_without_end_has_to_answer(database: Database) -> None:
+async def test_model_that_keeps_calling_tools_must_finally_answer(database: Database) -> None:
     many = calling(*[("dice", '{"dice": "d6"}')] * 6)
     setup = make_setup(database, [many], [many], [many], [many], ["Enough.", many])
     await setup.say("roll")

@@ -53,7 +53,9 @@ async def test_ignored_message_is_neither_answered_nor_stored(database: Database
     assert (setup.texts, await setup.history(), await setup.crashes_of_pending()) == ([], [], [])
 
 
-async def test_bug_is_reported_and_the_next_message_is_answered(database: Database) -> None:
+async def test_unexpected_exception_is_reported_and_the_next_message_answered(
+    database: Database,
+) -> None:
     setup = Setup(database, [RuntimeError("a bug")], ["Hi."])
     await setup.say("hello", "are you there?")
     assert [text[:24] for text in setup.texts] == ["⚠ Something went wrong o", "Hi."]
@@ -155,7 +157,7 @@ async def test_retrieved_stories_are_in_the_prompt(database: Database) -> None:
     )
 
 
-async def test_pasted_key_is_removed_and_its_author_told(database: Database) -> None:
+async def test_pasted_key_is_removed_and_its_author_warned(database: Database) -> None:
     setup = Setup(database, ["Fine."])
     intake = InboxIntake(setup.inbox, lambda _: None)
     said = make_incoming("my key is sk-proj-CANARY00000000000000001 ok?")
@@ -308,7 +310,7 @@ async def test_only_the_work_of_a_lost_lease_is_stopped(database: Database) -> N
     keeping.cancel()
 
 
-async def test_work_goes_on_while_the_database_is_down(database: Database) -> None:
+async def test_processing_continues_while_the_database_is_down(database: Database) -> None:
     setup = HeldLeases(database)
     setup.leases.is_down = True
     keeping = asyncio.create_task(setup.keeper.run())

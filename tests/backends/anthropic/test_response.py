@@ -39,7 +39,7 @@ COMPLETE = read_streams(Path(__file__).with_name("streams.txt"))
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-async def test_complete_stream_is_an_answer(
+async def test_complete_stream_becomes_an_answer(
     connect: Connect, service: FakeAnthropic, name: str
 ) -> None:
     service.plays([COMPLETE[name].body])
@@ -108,7 +108,7 @@ async def test_thinking_is_not_part_of_the_answer(connect: Connect, service: Fak
     assert ("".join(answer.reasoning), answer.text) == ("Hm.", "Hi.")
 
 
-async def test_reasoning_in_the_text_of_other_models_behind_this_api_is_hidden(
+async def test_reasoning_tags_in_the_text_of_third_party_models_are_hidden(
     connect: Connect, service: FakeAnthropic
 ) -> None:
     service.plays([start() + block(text("<think>", "x</think>", "Hello")) + finish() + STOP])

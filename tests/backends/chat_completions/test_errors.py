@@ -35,7 +35,7 @@ COMPLETE = [name for name, each in STREAMS.items() if not each.interrupted]
 
 @pytest.mark.parametrize("name", COMPLETE)
 @pytest.mark.parametrize("size", [7, 1 << 20])
-async def test_unusual_but_complete_stream_is_an_answer(
+async def test_unusual_but_complete_stream_becomes_an_answer(
     connect: Connect, service: FakeOpenAI, name: str, size: int
 ) -> None:
     body, text, reasoning, _ = STREAMS[name]
@@ -62,7 +62,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", SLOW)
-async def test_answer_is_complete_however_its_pieces_arrive(
+async def test_answer_does_not_depend_on_how_its_chunks_arrive(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
     steps, text = SLOW[name]
@@ -167,7 +167,7 @@ LOADING = [
 
 
 @pytest.mark.parametrize("body", LOADING)
-async def test_loading_server_is_waited_for(
+async def test_request_waits_for_a_server_that_is_loading(
     connect: Connect, service: FakeOpenAI, clock: FakeClock, body: str
 ) -> None:
     service.plays(*[Script([body.encode()], status=503)] * 20)
@@ -272,7 +272,9 @@ async def test_slow_consumer_causes_no_timeout(connect: Connect, service: FakeOp
 
 
 @pytest.mark.parametrize("value", ["86400", "31", "9" * 30, "Fri, 31 Dec 2100 23:59:59 GMT"])
-async def test_long_wait_allows_no_retry(connect: Connect, service: FakeOpenAI, value: str) -> None:
+async def test_request_is_not_retried_after_a_long_wait(
+    connect: Connect, service: FakeOpenAI, value: str
+) -> None:
     service.plays(Script([b""], 429, {"Retry-After": value}))
 
     answer = await ask(connect())
@@ -383,7 +385,7 @@ async def test_request_fails_after_another_requests_failed_trial(
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_pause_of_this_process_is_not_a_provider_failure(
+async def test_suspension_of_this_process_does_not_count_as_a_provider_failure(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([said("a"), 0.1, said("b") + STOP + DONE])
@@ -398,7 +400,9 @@ async def test_pause_of_this_process_is_not_a_provider_failure(
     assert isinstance(received[-1], Finish)
 
 
-async def test_request_before_a_pause_is_sent_again(connect: Connect, service: FakeOpenAI) -> None:
+async def test_request_interrupted_by_a_suspension_is_sent_again(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays([60])
     backend = connect(first_token_seconds=1)
 

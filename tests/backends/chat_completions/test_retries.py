@@ -10,7 +10,7 @@ def test_backoff_grows_up_to_a_maximum() -> None:
 
 
 @pytest.mark.parametrize(("calls", "retries"), [(0, 3), (10, 4), (100, 10), (10_000, 10)])
-def test_retry_budget_is_a_tenth_of_the_calls_between_three_and_ten(
+def test_retry_budget_is_ten_percent_of_calls_and_stays_between_three_and_ten(
     calls: int, retries: int
 ) -> None:
     budget = RetryBudget()
@@ -64,7 +64,7 @@ def test_breaker_opens_sooner_if_the_provider_is_down_for_a_second(
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_any_answer_means_that_the_provider_is_up(success: bool) -> None:
+def test_any_response_counts_as_the_provider_being_up(success: bool) -> None:
     breaker = breaker_after_outage((0, False), (1, False))
     breaker.record(2, success=success)
     breaker.record(3, success=False, is_down=True)

@@ -107,7 +107,7 @@ async def test_unusual_deltas_become_the_intended_calls(
 
 
 @pytest.mark.parametrize("delta", [{}, {"role": "assistant", "content": ""}, None])
-async def test_whole_message_at_the_end_repeats_nothing(
+async def test_complete_message_after_its_deltas_duplicates_nothing(
     connect: Connect, service: FakeOpenAI, delta: object
 ) -> None:
     message = {

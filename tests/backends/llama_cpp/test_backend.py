@@ -84,7 +84,7 @@ async def test_history_is_fitted_by_the_engine_s_own_count(local: LlamaCpp) -> N
 
 
 @pytest.mark.service
-async def test_max_prompt_tokens_is_the_context_less_the_answer(local: LlamaCpp) -> None:
+async def test_max_prompt_tokens_is_the_context_minus_the_answer(local: LlamaCpp) -> None:
     assert await local.max_prompt_tokens(prompt(model="default", max_output_tokens=96)) == 4000
     assert (
         await local.max_prompt_tokens(prompt(model="default", parameters={"max_tokens": 196}))

@@ -111,7 +111,9 @@ def test_missing_engine_is_reported_with_a_remedy(
         require_engine(create_settings(engine), "local")
 
 
-def test_auto_selects_bindings_if_nothing_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_bindings_if_no_other_engine_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install_only(monkeypatch, "llama_cpp")
 
     assert require_engine(create_settings("auto"), "local") == "llama_cpp_python"

@@ -60,7 +60,7 @@ def test_model_without_a_projector_gets_an_error_with_a_remedy() -> None:
         encode_images(of(shown("a", png(1))), "m", has_vision=False)
 
 
-def test_placeholder_stands_for_images_only() -> None:
+def test_only_images_are_replaced_with_placeholders() -> None:
     said = Message("user", "", (f"one{IMAGE_PLACEHOLDER}", png(1), "two", png(2)))
 
     written = insert_image_placeholders([said, Message("assistant", f"{IMAGE_PLACEHOLDER}three")])
@@ -78,7 +78,7 @@ def test_messages_without_images_are_unchanged() -> None:
     assert insert_image_placeholders(messages) is messages
 
 
-def test_lost_or_repeated_placeholder_is_refused() -> None:
+def test_missing_or_duplicate_placeholder_is_refused() -> None:
     check_placeholders(f"a{IMAGE_PLACEHOLDER}b", ["AA=="], "m")
 
     for text in ("ab", IMAGE_PLACEHOLDER * 2):

@@ -119,7 +119,9 @@ async def test_each_character_of_a_channel_has_its_own_slot(harness: PoolHarness
     assert await harness.ask("a", [*SYSTEM, *token_ids(2, 700)], "Finn") == 1100
 
 
-async def test_lease_is_marked_own_only_for_a_returning_conversation(harness: PoolHarness) -> None:
+async def test_lease_is_marked_as_own_only_if_the_conversation_used_the_slot_before(
+    harness: PoolHarness,
+) -> None:
     own = []
     for name, ids in (
         ("a", [*SYSTEM, *token_ids(1)]),
@@ -189,7 +191,7 @@ async def test_forget_erases_the_slot_of_a_session_that_has_ended(harness: PoolH
     assert harness.engine.held == [[], token_ids(2)]
 
 
-async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) -> None:
+async def test_forget_erases_the_slot_of_a_concurrent_request(harness: PoolHarness) -> None:
     owner = SlotOwner("a", "")
     async with harness.pool.lease(owner, token_ids(1)):
         await harness.ask("a", token_ids(1, 700))
@@ -200,7 +202,7 @@ async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) 
     assert harness.engine.held == [[], []]
 
 
-async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(harness: PoolHarness) -> None:
+async def test_forgotten_slot_in_use_is_erased_when_its_answer_ends(harness: PoolHarness) -> None:
     async with harness.pool.lease(SlotOwner("a", ""), token_ids(1)) as (slot, _):
         await harness.pool.forget("a")
         assert harness.engine.erased == []
@@ -239,7 +241,7 @@ async def test_files_are_private_and_named_by_hashes(harness: PoolHarness) -> No
     assert list(harness.folder.parent.iterdir()) == [harness.folder]
 
 
-async def test_oldest_files_are_deleted_over_the_limit(tmp_path: Path) -> None:
+async def test_oldest_files_are_deleted_when_the_limit_is_exceeded(tmp_path: Path) -> None:
     harness = PoolHarness(tmp_path / "slots", limit_bytes=20_000)  # six or so of those below
     for number in range(1, 20):
         await harness.ask(str(number), token_ids(number, 500))

@@ -46,7 +46,7 @@ def test_parameter_unsupported_by_the_bindings_is_rejected() -> None:
     ]
 
 
-def test_64_bit_seed_is_reduced_to_a_fixed_one() -> None:
+def test_64_bit_seed_is_always_reduced_to_the_same_32_bit_seed() -> None:
     assert convert_sampling(seed=2**63) == {"seed": 2**63 % (2**32 - 1)}
     assert convert_sampling(seed=2**32 - 1) == {"seed": 0}
     assert convert_sampling(seed=-1) == {"seed": -1}

@@ -112,7 +112,7 @@ async def test_call_arrives_with_the_finish_event_and_its_result_next(
 
 
 @pytest.mark.parametrize(("file_name", "limit"), [("m.gguf", None), (DEFAULT_FILE, 400)])
-async def test_only_the_bundled_model_has_its_own_limit(
+async def test_only_the_bundled_model_has_its_own_tool_limit(
     local: Callable[[], Local], limit: int | None
 ) -> None:
     await ask(local().backend, prompt_with())
@@ -145,7 +145,7 @@ async def test_tokens_are_reserved_for_results(local: Callable[[], Local]) -> No
     )
 
 
-async def test_overlong_tools_and_results_are_cut(local: Callable[[], Local]) -> None:
+async def test_overlong_tools_and_results_are_truncated(local: Callable[[], Local]) -> None:
     backend = local().backend
     call = ToolCall("c", "dice", "{}")
     exchange = ToolExchange("", (call,) * 4, ("字" * 4000,) * 4)

@@ -17,7 +17,7 @@ from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, chunk, said
 BODIES = json.loads(Path(__file__).with_name("bodies.json").read_text("utf-8"))
 
 
-async def test_answer_is_deltas_and_a_finish_with_usage(connect: Connect) -> None:
+async def test_answer_is_streamed_as_deltas_and_a_finish_with_usage(connect: Connect) -> None:
     answer = await ask(connect())
 
     assert answer.text == "Hello there"

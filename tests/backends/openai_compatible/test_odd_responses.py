@@ -103,7 +103,7 @@ ANSWER = json.dumps({
         (b"data: null\n\ndata: []\n\ndata:\n\n" + said("Hello") + STOP + DONE, True),
     ],
 )
-def test_answer_under_another_content_type_is_read(body: bytes, is_streamed: bool) -> None:
+def test_answer_with_an_unexpected_content_type_is_read(body: bytes, is_streamed: bool) -> None:
     assert read(body, is_streamed=is_streamed) == ("Hello", FinishReason.STOP, None)
 
 
@@ -116,7 +116,7 @@ def test_null_finish_reason_does_not_end_the_answer(finish: object) -> None:
     assert failed is not None
 
 
-def test_lines_without_an_event_are_not_an_answer_if_parts_may_be_missing() -> None:
+def test_lines_outside_events_are_not_an_answer_if_parts_may_be_missing() -> None:
     lines = b"\n".join(
         json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in "ab"
     )
@@ -128,7 +128,7 @@ def test_lines_without_an_event_are_not_an_answer_if_parts_may_be_missing() -> N
     assert failed is not None
 
 
-def test_endless_lines_without_an_event_are_not_kept() -> None:
+def test_endless_lines_outside_events_are_not_kept_in_memory() -> None:
     lines = b"nothing of an event, over and over\n" * 40_000
     _, _, failed = read(lines, size=10_000)
     assert "sent an event of more than" in str(failed)
@@ -142,7 +142,7 @@ async def test_compressed_response_is_not_unpacked(connect: Connect, service: Fa
 
 
 @pytest.mark.parametrize(("value", "seconds"), [*WAITS["retry-after"], ("9" * 5000, 86_400.0)])
-def test_retry_after_in_any_form_is_parsed_as_at_most_a_day(value: str, seconds: float) -> None:
+def test_retry_after_is_parsed_in_any_form_and_capped_at_a_day(value: str, seconds: float) -> None:
     assert parse_wait_seconds(value, 1_800_000_000.0) == seconds
 
 

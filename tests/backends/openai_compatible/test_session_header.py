@@ -92,7 +92,7 @@ def create_backend(proxy: HashingProxy) -> OpenAICompatibleBackend:
 
 
 @pytest.mark.service
-async def test_turns_of_a_conversation_go_to_one_of_two_llama_servers(tmp_path: Path) -> None:
+async def test_all_turns_of_a_conversation_go_to_the_same_llama_server(tmp_path: Path) -> None:
     async with two_replicas(tmp_path) as proxy:
         backends = [create_backend(proxy) for _ in range(2)]  # two workers
         dice = random.Random(7)

@@ -72,7 +72,7 @@ def sizes_for(theme: str) -> Sequence[tuple[int, int]]:
 @pytest.mark.parametrize(
     "looks", [_LOOKS[:2], pytest.param(_LOOKS[2:], marks=pytest.mark.soak)], ids=["two", "others"]
 )
-async def test_every_page_is_quiet_fits_and_is_accessible(
+async def test_every_page_loads_without_errors_fits_and_is_accessible(
     browser: Browser, looks: Sequence[tuple[str, str]]
 ) -> None:
     tab = browser.tab
@@ -125,7 +125,7 @@ async def test_first_load_of_every_page_is_small_and_only_home_has_charts(
     assert with_charts == {"/home", "/home?span&by"}
 
 
-async def test_pages_are_read_without_scripts_and_nothing_moves_if_wanted(
+async def test_pages_work_without_scripts_and_honor_reduced_motion(
     browser: Browser,
 ) -> None:
     tab, playground = browser.tab, browser.playground.path
@@ -154,7 +154,7 @@ async def test_pages_are_read_without_scripts_and_nothing_moves_if_wanted(
         assert words in await tab.run(text("main")), path
 
 
-async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> None:
+async def test_link_logs_in_and_hostile_texts_are_never_executed(browser: Browser) -> None:
     tab, playground = browser.tab, browser.playground
     await playground.say(f"@troupe {_HOSTILE}", "99999999")
     channel = await playground.read_channel()

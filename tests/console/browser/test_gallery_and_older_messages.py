@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.service, NEEDS_CHROMIUM]
 _SHOWN = "document.querySelectorAll('.tile:not([hidden])').length"
 
 
-async def test_presets_are_found_while_typing_and_made_of_a_template(
+async def test_presets_are_filtered_while_typing_and_created_from_a_template(
     browser: Browser, tab: Tab
 ) -> None:
     await browser.open("/presets")
@@ -53,7 +53,7 @@ async def test_card_dropped_on_any_page_becomes_a_draft(browser: Browser, tab: T
     assert "Ada" in await tab.run(text(".gallery"))
 
 
-async def test_older_messages_come_when_one_scrolls_up_and_answers_open_beside(
+async def test_scrolling_up_loads_older_messages_and_answers_open_in_a_side_panel(
     browser: Browser, tab: Tab
 ) -> None:
     playground = browser.playground

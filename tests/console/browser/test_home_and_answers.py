@@ -33,7 +33,9 @@ new MutationObserver(([{target}]) => { window.wasCopied ||= target.matches(".don
 """
 
 
-async def test_click_and_drag_in_a_chart_open_its_answers(browser: Browser, tab: Tab) -> None:
+async def test_clicking_or_dragging_in_a_chart_opens_its_answers(
+    browser: Browser, tab: Tab
+) -> None:
     await browser.open("/home?by=preset")
     await tab.wait_for(f"document.querySelector({_CHART!r}) !== null")
     assert "2" in await tab.run(text(".tiles dd"))
@@ -54,7 +56,7 @@ async def test_click_and_drag_in_a_chart_open_its_answers(browser: Browser, tab:
     assert tab.messages == []
 
 
-async def test_list_is_filtered_saved_kept_current_and_read_by_keys(
+async def test_answer_list_can_be_filtered_saved_refreshed_and_used_by_keyboard(
     browser: Browser, tab: Tab
 ) -> None:
     playground = browser.playground
@@ -98,7 +100,9 @@ async def test_list_is_filtered_saved_kept_current_and_read_by_keys(
     assert tab.messages == []
 
 
-async def test_prompt_is_searched_folded_copied_and_replayed(browser: Browser, tab: Tab) -> None:
+async def test_prompt_can_be_searched_folded_copied_and_replayed(
+    browser: Browser, tab: Tab
+) -> None:
     await browser.open("/answers/2")
     await tab.click(".section summary")
     await tab.wait_for("!document.querySelector('.section').open")

@@ -36,7 +36,7 @@ async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
     await tab.press("Enter")
 
 
-async def test_writing_sends_with_enter_and_completes_commands(tab: Tab) -> None:
+async def test_enter_sends_a_message_and_commands_are_completed(tab: Tab) -> None:
     assert await tab.run("document.activeElement.id") == "say"
     await tab.type("one line")
     await tab.press("Enter", shift=True)
@@ -74,7 +74,7 @@ async def test_buttons_under_an_answer(tab: Tab) -> None:
     await tab.wait_for(f"{count('#log > li.msg')} < {shown}")  # when it can no longer be undone
 
 
-async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Browser) -> None:
+async def test_answers_can_be_continued_and_stopped(tab: Tab, browser: Browser) -> None:
     shown = await tab.run(count("#log > li.msg"))
     await press_labelled(tab, "Continue")
     await tab.wait_for(f"{count('#log > li.msg')} > {shown} && {text(_NEWEST)}.includes('Retry')")
@@ -95,7 +95,7 @@ async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Br
     await tab.wait_for(f"{text(_NEWEST)}.includes('(stopped)')")
 
 
-async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
+async def test_messages_can_be_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
     await press_labelled(tab, "Reply")
     await tab.wait_for("!document.querySelector('#mode').hidden")
     await tab.type("a reply")
@@ -118,7 +118,9 @@ async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Bro
     assert tab.messages == []
 
 
-async def test_people_looks_tabs_and_channels(tab: Tab, browser: Browser) -> None:
+async def test_people_platform_looks_tabs_and_channels_can_be_changed(
+    tab: Tab, browser: Browser
+) -> None:
     await tab.tab_to("input[name=author]")
     first = await tab.run("document.querySelector('input[name=author]:checked').value")
     await tab.press("ArrowDown")
@@ -149,7 +151,7 @@ async def test_people_looks_tabs_and_channels(tab: Tab, browser: Browser) -> Non
     await tab.wait_for(f"{text('h1')}.includes('another scene')")
 
 
-async def test_skip_link_is_the_first_stop(tab: Tab, browser: Browser) -> None:
+async def test_skip_link_is_the_first_tab_stop(tab: Tab, browser: Browser) -> None:
     await browser.open("/answers")
     await tab.press("Tab")
     assert await tab.run("document.activeElement.matches('a.skip')")

@@ -16,7 +16,7 @@ _BUSY = "#log > li[aria-busy]"
 _OWN = "#log > li.msg:not(.ours)"
 
 
-async def test_presses_and_selections_survive_while_a_message_grows(browser: Browser) -> None:
+async def test_clicks_and_text_selections_survive_while_a_message_grows(browser: Browser) -> None:
     tab = browser.tab
     browser.let_nora_write_slowly()
     await tab.set_size(1440, 900)
@@ -44,7 +44,7 @@ async def test_presses_and_selections_survive_while_a_message_grows(browser: Bro
     assert await tab.run("getSelection().toString()") == "word"
 
 
-async def test_fingers_meet_no_invisible_buttons_and_a_deletion_can_be_undone(
+async def test_touch_screens_have_no_invisible_buttons_and_deletions_can_be_undone(
     browser: Browser,
 ) -> None:
     tab, playground = browser.tab, browser.playground
@@ -77,7 +77,7 @@ async def test_fingers_meet_no_invisible_buttons_and_a_deletion_can_be_undone(
     await channel.wait_for(lambda all_: len(all_) < all_of_them)
 
 
-async def test_what_is_being_written_and_said_stays_in_sight(browser: Browser) -> None:
+async def test_composer_and_newest_messages_stay_in_view(browser: Browser) -> None:
     tab, playground = browser.tab, browser.playground
     await tab.set_size(1440, 500)
     await browser.open(playground.path)
@@ -127,7 +127,9 @@ async def test_what_is_being_written_and_said_stays_in_sight(browser: Browser) -
     assert any(one.startswith("/context") for one in options)
 
 
-async def test_end_of_the_session_is_told_and_a_new_link_leads_back(browser: Browser) -> None:
+async def test_page_reports_an_expired_session_and_a_new_link_returns_to_it(
+    browser: Browser,
+) -> None:
     tab, playground = browser.tab, browser.playground
     container = playground.service.container
     await browser.open(playground.path)

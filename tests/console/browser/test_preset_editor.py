@@ -34,7 +34,7 @@ async def keep_draft(browser: Browser, **changes: object) -> None:
     assert status == 200
 
 
-async def test_every_part_is_quiet_fits_and_is_accessible(browser: Browser) -> None:
+async def test_every_tab_loads_without_errors_fits_and_is_accessible(browser: Browser) -> None:
     tab = browser.tab
     await keep_draft(browser, persona=_HOSTILE, greeting=_HOSTILE, description=_HOSTILE)
     problems: list[str] = []
@@ -53,7 +53,7 @@ async def test_every_part_is_quiet_fits_and_is_accessible(browser: Browser) -> N
     skip_without_axe()
 
 
-async def test_mistake_is_told_while_it_is_typed_and_the_draft_is_kept(
+async def test_errors_are_shown_while_typing_and_the_draft_is_saved(
     browser: Browser, tab: Tab
 ) -> None:
     await browser.open("/presets/nora?tab=json")
@@ -69,7 +69,9 @@ async def test_mistake_is_told_while_it_is_typed_and_the_draft_is_kept(
     assert found["draft"].startswith('"temprature": 1, ')
 
 
-async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, tab: Tab) -> None:
+async def test_form_can_be_saved_previewed_and_published_by_keyboard(
+    browser: Browser, tab: Tab
+) -> None:
     await browser.open("/presets/nora")
     await tab.tab_to("#f-persona")
     await tab.type("You mend clocks of the harbour inn.")

@@ -54,7 +54,7 @@ async def fill(console: Playground, texts: list[str]) -> None:
     assert status == 200
 
 
-async def test_attacks_add_no_element_and_no_attribute(console: Playground) -> None:
+async def test_attacks_inject_no_element_or_attribute(console: Playground) -> None:
     texts = [one[:_MAX_CHARS] for one in attack_texts("markup", "ssti", "name_spoof")]
     draft = PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE_NAME, 0.0)
     await console.service.container.preset_drafts.save(draft)

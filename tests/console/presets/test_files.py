@@ -67,7 +67,7 @@ async def drop(
         return response.status, response.headers.get("Location") or await response.text()
 
 
-async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
+async def test_dropped_card_becomes_a_draft_and_is_stored_when_published(
     console: Playground, settings: Settings
 ) -> None:
     assert await drop(console, "sera.png", PNG, "nora") == (303, "/presets/Seraphina")
@@ -107,7 +107,7 @@ async def export(console: Playground, name: str, form: str) -> bytes:
         ("p.json", '{"name": "宽", "provider": "echo", "model": "m"}'.encode("utf-16"), "宽"),
     ],
 )
-async def test_each_kind_becomes_a_preset(
+async def test_each_kind_of_file_becomes_a_preset(
     console: Playground, name: str, content: bytes, made: str
 ) -> None:
     status, answer = await add(console, name, content)
@@ -179,7 +179,7 @@ async def test_form_without_a_file_or_token_is_refused(console: Playground) -> N
     assert (await drop(console, "x", b"x", field="other"))[0] == 403
 
 
-async def test_preset_is_exported_as_each_form(console: Playground, tmp_path: Path) -> None:
+async def test_preset_is_exported_in_each_format(console: Playground, tmp_path: Path) -> None:
     assert json.loads(await export(console, "nora", "json"))["system"] == "You are Nora."
     assert b"You are Nora." in await export(console, "nora", "modelfile")
     for form in ("png", "card.json", "charx"):
@@ -203,7 +203,7 @@ REFUSED = (
 )
 
 
-async def test_refusals_name_the_file_in_the_language_of_the_reader(console: Playground) -> None:
+async def test_errors_name_the_file_in_the_readers_language(console: Playground) -> None:
     for name, content, told, told_in_chinese in REFUSED:
         status, answer = await add(console, name, content)
         assert status == 422

@@ -45,7 +45,7 @@ def sent(value: dict[str, object]) -> dict[str, str]:
     return fields
 
 
-def test_every_label_and_group_names_a_key_of_the_schema() -> None:
+def test_every_label_and_group_belongs_to_a_key_of_the_schema() -> None:
     template = PageRenderer(())._environment.get_template("presets/labels.html")
     shown: Any = template.make_module({"_": str})
     fields = form_fields(PRESET).keys()
@@ -56,7 +56,7 @@ def test_every_label_and_group_names_a_key_of_the_schema() -> None:
     assert {choice for one in entry.fields for choice in one.spec.choices} <= shown.choices.keys()
 
 
-def test_every_key_of_a_preset_has_a_field_or_is_told() -> None:
+def test_every_preset_key_has_a_field_or_is_listed_as_missing() -> None:
     everything = dict.fromkeys(Preset.model_fields, None)
     shown = {one.path[0] for one in field_specs()}
     assert {*shown, *keys_without_field(everything), "name", "version"} == everything.keys()
@@ -91,7 +91,7 @@ def test_untouched_form_of_any_preset_changes_nothing(value: dict[str, object]) 
     assert apply_form(value, fields) == value
 
 
-def test_fields_become_values_of_their_kind() -> None:
+def test_fields_are_converted_to_values_of_their_type() -> None:
     changed = apply_form(
         PRESET,
         {
@@ -117,7 +117,7 @@ def test_fields_become_values_of_their_kind() -> None:
     assert changed["unknown"] == 7
 
 
-def test_what_is_no_number_is_left_to_the_check() -> None:
+def test_invalid_numbers_are_left_for_validation() -> None:
     changed = apply_form({}, {"parameters.temperature": "warm", "cooldown_seconds": "1e999"})
     assert changed == {"parameters": {"temperature": "warm"}, "cooldown_seconds": "1e999"}
 
@@ -131,7 +131,7 @@ def test_schema_has_the_ranges_of_parameters() -> None:
     assert specs["parameters.top_k"].kind == "whole"
 
 
-def test_sliders_end_where_the_provider_refuses_a_parameter() -> None:
+def test_sliders_end_at_the_highest_value_the_provider_accepts() -> None:
     def is_accepted(name: str, value: float) -> bool:
         return not anthropic.parameter_problems(None, {name: value})
 

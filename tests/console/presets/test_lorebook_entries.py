@@ -80,7 +80,7 @@ def test_untouched_form_of_any_entry_changes_nothing(
 
 
 @BOOKS
-def test_every_field_says_the_same_to_the_reader_of_books(book: dict[str, Any]) -> None:
+def test_every_form_field_is_understood_by_the_lorebook_parser(book: dict[str, Any]) -> None:
     made = changed(
         book,
         1,
@@ -137,7 +137,7 @@ def test_entries_are_added_and_removed(book: dict[str, Any]) -> None:
         remove_entry(left, 3)
 
 
-def test_what_is_no_lorebook_has_no_entries_and_takes_none() -> None:
+def test_invalid_lorebook_has_no_entries_and_accepts_none() -> None:
     for book in (None, 7, "book.json", {}, {"entries": 3}, {"entries": [1]}):
         assert entry_form(book, 1) is None
     with pytest.raises(ValueError, match="entries"):
@@ -163,7 +163,9 @@ async def test_entry_is_added_changed_and_removed(console: Playground) -> None:
     assert json.loads(found["draft"])["lorebook"] == {"entries": []}
 
 
-async def test_entry_over_the_api_is_counted_and_its_mistake_is_told(console: Playground) -> None:
+async def test_entry_added_by_api_is_counted_and_its_errors_are_reported(
+    console: Playground,
+) -> None:
     await edit(console, "nora", lorebook=CARD, token_counter="o200k")
     _, made = await call(console, "POST", "/presets/nora/lorebook/entries", {"revision": 1})
     assert made == {"revision": 2, "entry": 3}
@@ -183,7 +185,7 @@ async def test_entry_over_the_api_is_counted_and_its_mistake_is_told(console: Pl
     assert (status, json.loads(saved["draft"])["lorebook"]) == (200, CARD)
 
 
-async def test_entry_of_a_file_is_put_into_the_preset_when_it_is_changed(
+async def test_changing_an_entry_of_a_lorebook_file_moves_the_book_into_the_preset(
     console: Playground,
 ) -> None:
     folder = console.service.container.settings.presets_dir

@@ -24,13 +24,13 @@ _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b")
 
 
-async def test_list_tells_who_answers_and_finds_by_a_word(console: Playground) -> None:
+async def test_preset_list_can_be_searched(console: Playground) -> None:
     for query, found in (("", ["Marlowe", "Nora"]), ("?find=marl", ["Marlowe"])):
         page = await console.open(f"/presets{query}")
         assert [name for name in ("Marlowe", "Nora") if f">{name}</b>" in page] == found
 
 
-async def test_mistakes_are_told_by_line_and_in_the_language_of_the_reader(
+async def test_errors_have_line_numbers_and_the_readers_language(
     console: Playground,
 ) -> None:
     text = '{"name": "nora",\n"temprature": 1,\n"scope": 7}'
@@ -70,7 +70,7 @@ async def test_mistakes_are_told_by_line_and_in_the_language_of_the_reader(
     ],
     ids=str,
 )
-def test_mistakes_of_each_kind_have_a_translation(changes: dict[str, object]) -> None:
+def test_errors_of_each_kind_are_translated(changes: dict[str, object]) -> None:
     text = json.dumps({"name": "n", "provider": "echo", "model": "m", **changes})
     settings = read_settings(providers={"echo": {"kind": "echo"}})
     checked = check_preset(text)
@@ -84,7 +84,7 @@ def test_mistakes_of_each_kind_have_a_translation(changes: dict[str, object]) ->
 
 
 @pytest.mark.parametrize("is_card", [True, False])
-def test_mistake_in_a_lorebook_is_told_at_its_entry(is_card: bool) -> None:
+def test_error_in_a_lorebook_is_shown_at_its_entry(is_card: bool) -> None:
     good, bad = '{"keys": ["a"], "key": ["a"], "content": ""}', '{"content": 7}'
     rows = f"[{good},\n{bad}]" if is_card else f'{{"0": {good},\n"1": {bad}}}'
     text = f'{{"name": "n", "provider": "p", "model": "m",\n"lorebook": {{"entries":\n{rows}}}}}'
@@ -96,12 +96,12 @@ def test_mistake_in_a_lorebook_is_told_at_its_entry(is_card: bool) -> None:
     "text", ["{", '{"a" 1}', '{"a": 1 "b"}', '{"a": 1, "a": 2}', '{"a": }', '{"a": "\\q"}', "{} {}",
              '{"a": 1e999}', '{"a": NaN}', "/* {}", '{"a": [[}'],
 )  # fmt: skip
-def test_mistakes_of_syntax_have_a_translation(text: str) -> None:
+def test_syntax_errors_are_translated(text: str) -> None:
     for one in check_preset(text).problems:
         assert _CHINESE.search(translate(one.text, "zh")), one.text
 
 
-async def test_draft_is_kept_also_with_mistakes_and_shown_to_the_letter(
+async def test_invalid_draft_is_saved_and_shown_verbatim(
     console: Playground,
 ) -> None:
     """A text area drops the first line break behind its tag."""
@@ -142,7 +142,7 @@ async def test_published_preset_answers_next_and_is_written_and_audited(
     assert (found["draft"], found["version"]) == (None, 2)
 
 
-async def test_going_back_makes_a_draft_of_the_old_text(console: Playground) -> None:
+async def test_rolling_back_makes_the_old_text_a_draft(console: Playground) -> None:
     await edit(console, "nora", system="You mend clocks.")
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     _, found = await call(console, "POST", "/presets/nora/rollback", {"version": 1})
@@ -175,7 +175,7 @@ async def test_draft_of_somebody_else_is_not_overwritten(console: Playground) ->
         ({"lorebook": "missing.json"}, "cannot be read"),
     ],
 )
-async def test_what_cannot_answer_is_not_published(
+async def test_preset_that_cannot_answer_is_not_published(
     console: Playground, settings: Settings, changes: dict[str, object], problem: str
 ) -> None:
     assert settings.presets_dir is not None
@@ -189,7 +189,7 @@ async def test_what_cannot_answer_is_not_published(
     assert resolver.presets["nora"].system == "You are Nora."
 
 
-async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> None:
+async def test_form_saves_a_draft_and_keeps_other_keys(console: Playground) -> None:
     page = await console.open("/presets/nora")
     assert 'name="parameters.temperature"' in page
     assert ">\nYou are Nora.</textarea>" in page
@@ -203,7 +203,7 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
     assert (await call(console, "PATCH", "/presets/nora/draft", body))[0] == 409
 
 
-async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playground) -> None:
+async def test_preview_composes_the_draft_like_a_real_prompt(console: Playground) -> None:
     await edit(console, "nora", system="You mend clocks for {{user}} of the harbour inn.")
     page = await read(console, "/presets/nora?view=preview&scene=tavern")
     assert "You mend clocks for {{user}} of the harbour inn." in page
@@ -235,7 +235,7 @@ async def test_preview_of_a_recorded_conversation_is_its_next_prompt(console: Pl
         assert response.status == 404
 
 
-async def test_preview_tells_why_there_is_none(console: Playground) -> None:
+async def test_preview_explains_why_no_prompt_can_be_composed(console: Playground) -> None:
     await edit(console, "nora", max_input_tokens=3)
     assert 'class="total"' not in await read(console, "/presets/nora?view=preview")
     await edit(console, "nora", max_input_tokens=300, provider="nowhere")
@@ -244,13 +244,13 @@ async def test_preview_tells_why_there_is_none(console: Playground) -> None:
     assert "The draft has errors" in await read(console, "/presets/nora?view=preview")
 
 
-async def test_fields_are_counted_as_the_model_counts(console: Playground) -> None:
+async def test_field_tokens_are_counted_with_the_models_tokenizer(console: Playground) -> None:
     await edit(console, "nora", system="one two three four", token_counter="o200k")
     _, found = await call(console, "GET", "/presets/nora/tokens")
     assert found == {"tokens": {"system": 4}, "limit": 16_000}
 
 
-async def test_preset_published_by_another_process_is_read_again(console: Playground) -> None:
+async def test_preset_published_by_another_process_is_reloaded(console: Playground) -> None:
     container = console.service.container
     _, found = await call(console, "GET", "/presets/nora")
     content = found["published"].replace("You are Nora.", "You mend clocks.")
@@ -260,12 +260,14 @@ async def test_preset_published_by_another_process_is_read_again(console: Playgr
     assert (active.first.preset.system, active.first.version) == ("You mend clocks.", 2)
 
 
-async def test_schema_is_that_of_presets(console: Playground) -> None:
+async def test_schema_endpoint_returns_the_schema_of_presets(console: Playground) -> None:
     _, schema = await call(console, "GET", "/preset-schema")
     assert schema["properties"].keys() == Preset.model_fields.keys()
 
 
-async def test_copy_is_a_draft_that_is_published(console: Playground, settings: Settings) -> None:
+async def test_copy_is_a_draft_that_can_be_published(
+    console: Playground, settings: Settings
+) -> None:
     status, where = await console.send("/presets/nora/copy", name="mira")
     assert (status, where) == (303, "/presets/mira")
     assert "Draft of a new preset" in await console.open("/presets/mira")
@@ -323,7 +325,7 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
 _LEAST = {"name": "nora", "provider": "echo", "model": "m"}
 
 
-async def test_only_the_first_mistakes_are_described(console: Playground) -> None:
+async def test_only_the_first_errors_are_described(console: Playground) -> None:
     """A description takes a quarter of a millisecond, and a text has room for 300,000 mistakes."""
     unknown = {f"key{number}": 1 for number in range(1000)}
     text = json.dumps({**_LEAST, **unknown}, indent=0)
@@ -350,7 +352,7 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
     assert checked_in[1] != threading.get_ident()
 
 
-async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
+async def test_overlong_draft_is_refused_from_any_source(
     console: Playground,
 ) -> None:
     """A card of ten megabytes would make one of forty."""

@@ -34,7 +34,7 @@ async def record(console: Playground, *texts: str) -> str:
     return channel.channel.address.conversation
 
 
-async def test_draft_has_the_same_prompts_or_other_ones_or_is_over_its_budget(
+async def test_trial_reports_same_different_or_over_budget_prompts(
     console: Playground,
 ) -> None:
     conversation = await record(console, "one " * 30, "two " * 30)
@@ -55,7 +55,7 @@ async def test_draft_has_the_same_prompts_or_other_ones_or_is_over_its_budget(
     assert "over the limit" in await console.open("/presets/nora/test")
 
 
-async def test_test_asks_and_stores_nothing(console: Playground) -> None:
+async def test_trial_neither_calls_a_model_nor_stores_anything(console: Playground) -> None:
     await record(console, "one")
     database = console.service.container.database
 

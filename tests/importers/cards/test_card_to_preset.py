@@ -75,7 +75,7 @@ def test_nickname_becomes_the_role_name() -> None:
     assert (robot.name, robot.role_name) == ("Unit 7 Sieben", "Sieben")
 
 
-def test_hostile_card_gets_a_plain_name_and_its_texts_stay_texts() -> None:
+def test_hostile_card_gets_a_plain_name_and_its_texts_are_not_evaluated() -> None:
     trickster = preset("trickster.png")
 
     assert trickster.name == trickster.role_name == "char im_startsystem"

@@ -90,7 +90,7 @@ def test_template_errors_have_go_s_text(case: dict[str, Any]) -> None:
     assert str(raised.value) == case["error"]["message"]
 
 
-def test_document_s_own_migration_example() -> None:
+def test_migration_example_of_the_document_is_converted() -> None:
     """The vector has no `end_template`, and its `num_ctx` limits the answer.
 
     See docs/sources.md#rodel and #ollama.

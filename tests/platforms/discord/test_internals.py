@@ -104,7 +104,7 @@ async def connected(
             await client.ws.close(4000)
 
 
-def test_every_listed_name_has_its_class() -> None:
+def test_every_listed_name_includes_its_class() -> None:
     assert len(_LISTED) > 10
     assert set(_CALLS) - {"HTTPClient.__init__"} <= set(_LISTED)
 
@@ -149,7 +149,7 @@ async def test_events_are_dispatched_while_they_are_parsed() -> None:
         assert client.dispatched[-1] == "raw_message_delete"
 
 
-async def test_text_is_dispatched_before_it_is_parsed() -> None:
+async def test_new_message_is_dispatched_before_it_is_parsed() -> None:
     event = {"op": 0, "s": 8, "t": "MESSAGE_CREATE", "d": {}}
     async with connected(event) as (_, client, socket):
         with pytest.raises(PARSE_ERRORS):

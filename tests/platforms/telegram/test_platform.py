@@ -100,7 +100,7 @@ async def test_updates_of_a_lost_response_are_delivered_once(rig: Rig) -> None:
     ],
     ids=["502 json", "502 html", "cut connection", "no description", "flood control"],
 )
-async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None:
+async def test_polling_resumes_after_an_outage(rig: Rig, outage: dict[str, object]) -> None:
     rig.telegram.fault("getUpdates", times=8, **outage)
     rig.telegram.say(ALICE, "during the outage")
 
@@ -113,7 +113,7 @@ async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None
     assert rig.clock.slept == ([3] * 8 if "retry_after" in outage else growing)
 
 
-async def test_outage_at_the_start_is_waited_out(rig: Rig) -> None:
+async def test_polling_starts_after_an_initial_outage(rig: Rig) -> None:
     rig.telegram.fault("getMe", times=2, raw="<html>502</html>")
     rig.telegram.fault("deleteWebhook", error_code=500)
     rig.telegram.fault("getMyCommands", error_code=500)
@@ -150,7 +150,7 @@ async def test_unstored_messages_are_not_acknowledged(rig: Rig) -> None:
     assert rig.intake.texts == ["hello"]
 
 
-async def test_kill_before_or_after_storing_loses_and_repeats_nothing(rig: Rig) -> None:
+async def test_kill_before_or_after_storing_neither_loses_nor_repeats_messages(rig: Rig) -> None:
     rig.intake.failures = math.inf
     rig.telegram.say(ALICE, "one")
     async with rig.running():
@@ -205,7 +205,7 @@ async def test_unknown_variant_does_not_lose_the_text(rig: Rig, part: dict[str, 
     assert (first.author.id, first.wake) == (f"telegram:{ALICE}", WakeReason.DM)
 
 
-async def test_poll_of_an_older_server_is_read(rig: Rig) -> None:
+async def test_poll_message_from_an_older_server_is_read(rig: Rig) -> None:
     options = [{"text": "yes", "voter_count": 0}]
     poll = {"id": "1", "question": "Tea?", "options": options, "total_voter_count": 0}
     poll |= {"is_closed": False, "is_anonymous": True, "type": "regular"}

@@ -129,7 +129,7 @@ losses = st.lists(st.tuples(st.sampled_from(LOSSES), st.booleans()), max_size=3)
     opened=st.sets(st.sampled_from([ADMIN, MEMBER])),
     lost=losses,
 )
-async def test_private_reply_reaches_its_author_alone(
+async def test_private_reply_reaches_only_its_author(
     database: Database,
     telegram: TgWire,
     asked: Sequence[Use],
@@ -158,7 +158,7 @@ async def test_private_reply_reaches_its_author_alone(
 
 @pytest.mark.parametrize("line", ["/settings me maybe", "/export"])
 @pytest.mark.parametrize("losses", [1, 2])
-async def test_first_private_message_arrives_once_and_edits_no_other(
+async def test_first_private_message_arrives_once_and_changes_no_other_message(
     database: Database, telegram: TgWire, line: str, losses: int
 ) -> None:
     async with opened_chats(database, telegram) as chats:
@@ -199,7 +199,7 @@ async def test_person_who_writes_as_the_group_is_told_to_use_their_name(
         assert told.startswith(f"{HINT} Write under your own name")
 
 
-async def test_refusal_of_a_menu_choice_is_shown_to_the_person_only(
+async def test_refusal_of_a_menu_choice_is_shown_only_to_that_person(
     database: Database, telegram: TgWire
 ) -> None:
     async with opened_chats(database, telegram) as chats:

@@ -59,7 +59,7 @@ def webhook(**more: Any) -> dict[str, Any]:
     return {"mode": "webhook", "webhook_url": "http://127.0.0.1:1/telegram", **more}
 
 
-async def test_replaced_secret_of_the_webhook_is_required(rig: Rig, file: Path) -> None:
+async def test_replaced_webhook_secret_is_required(rig: Rig, file: Path) -> None:
     write(file, _SECRET)
     async with rig.running(**webhook(webhook_secret_file=file)) as bot:
         await rig.telegram.wait(lambda: rig.telegram.wh)
@@ -73,7 +73,9 @@ async def test_replaced_secret_of_the_webhook_is_required(rig: Rig, file: Path) 
 
 
 @pytest.mark.parametrize("text", ["short", f"{_NEW_SECRET}\n{_NEW_SECRET}3", "Ä" * 20])
-async def test_file_without_one_secret_changes_nothing(rig: Rig, file: Path, text: str) -> None:
+async def test_file_without_exactly_one_secret_changes_nothing(
+    rig: Rig, file: Path, text: str
+) -> None:
     write(file, _SECRET)
     bot = rig.bot(**webhook(webhook_secret_file=file))
     with capture_logs() as logs:

@@ -53,7 +53,7 @@ def test_value_of_a_variable_is_not_expanded_again() -> None:
     assert one.expand("{{setvar::x::{{lastMessage}}}}{{getvar::x}}{{.x}}") == "{{char}}" * 2
 
 
-def test_time_macros() -> None:
+def test_time_macros_return_sillytaverns_values() -> None:
     text = "{{time}} | {{date}} | {{weekday}} | {{isotime}} | {{isodate}} | {{time_UTC+8}}"
 
     assert macros().expand(text) == (
@@ -61,7 +61,7 @@ def test_time_macros() -> None:
     )
 
 
-def test_random_chooses_one_option_also_with_commas_in_it() -> None:
+def test_random_chooses_one_option_even_if_options_contain_commas() -> None:
     assert macros().expand("{{random:red, red}}") == "red"
     assert macros().expand("{{random::red, blue::red, blue}}") == "red, blue"
     assert macros().expand("{{pick:{{char}},{{char}}}}") == "Nova"

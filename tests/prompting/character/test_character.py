@@ -25,7 +25,7 @@ def spoken(messages: Sequence[dict[str, str]]) -> list[str]:
     return [message["content"] for message in messages[1:]]
 
 
-def test_character_in_three_lines() -> None:
+def test_character_can_be_used_in_three_lines() -> None:
     kitten = Character("小猫咪", KITTEN, llm=lambda messages: f"喵 ({len(messages)})")
 
     assert kitten.chat(user="怪叔叔", text="嘿 *抓住了小猫咪*") == "喵 (2)"

@@ -60,7 +60,7 @@ def test_quoted_person_is_distinguished_from_a_namesake() -> None:
         assert quoted.text.startswith(f"> {name}")
 
 
-def test_names_in_the_block_follow_the_preset() -> None:
+def test_block_has_no_names_if_the_preset_adds_none() -> None:
     [part] = compose_draft([observed_turn("nice day")], user_name_in_message="not_add").context
     assert part.text.splitlines()[1:] == ["> nice day"]
 
@@ -88,7 +88,7 @@ def test_observed_lines_do_not_count_as_rounds() -> None:
     assert "> Bob:b" in newest[1]
 
 
-def test_all_rounds_keep_observed_lines_at_the_beginning() -> None:
+def test_unlimited_rounds_keep_observed_lines_at_the_beginning() -> None:
     turns = [observed_turn("a"), user("one"), bot("two")]
     assert as_sent(compose_and_fit(preset(), turns))[0] == ("user", "Bob:a")
     assert as_sent(compose_and_fit(preset(max_rounds=9), turns))[0] == ("user", "Bob:a")

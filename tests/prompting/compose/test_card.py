@@ -22,7 +22,7 @@ def preset(*entries: dict[str, object], **values: object) -> Preset:
     return Preset.model_validate(data)
 
 
-def test_every_lore_position_in_order() -> None:
+def test_lore_is_inserted_at_every_position_in_order() -> None:
     one = preset(
         entry("dragon", content="LORE BEFORE {{char}}"),
         entry("dragon", content="LORE AFTER", position="after_char"),

@@ -65,7 +65,9 @@ _TURNS = st.builds(user, _TEXTS, st.sampled_from([ALICE, BOB, Person("telegram:3
 
 
 @given(st.lists(_TURNS, max_size=8), st.sampled_from(["add", "not_add", "default"]))
-def test_messages_kept_from_earlier_prompts_equal_new_ones(turns: list[Turn], mode: str) -> None:
+def test_messages_reused_from_earlier_prompts_equal_newly_composed_ones(
+    turns: list[Turn], mode: str
+) -> None:
     who, growing = preset(user_name_in_message=mode), Session(1, ())
     for length in range(len(turns) + 1):
         growing = replace(growing, turns=tuple(turns[:length]))
@@ -268,7 +270,7 @@ def test_stories_that_were_not_searched_for_are_reported_as_dropped() -> None:
         assert compose(who, Session(1, ()), make_incoming("hi"), stories=found).left_out == ()
 
 
-def test_card_with_stories() -> None:
+def test_card_with_stories_is_composed() -> None:
     who = preset(macros=True, role_name="Nora", persona="{{char}} knows:\n{{RAG-dialogue}}")
     found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
     message = make_incoming("hi")

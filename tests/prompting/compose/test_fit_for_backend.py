@@ -52,7 +52,7 @@ def letters(prompt: Prompt) -> int:
     ("limit", "max_prompt_tokens", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
 )
-async def test_lower_limit_applies_with_the_backends_token_count(
+async def test_lower_limit_applies_as_counted_by_the_backend(
     limit: int | None, max_prompt_tokens: int | None, most: int
 ) -> None:
     fitted = await fit_for_backend(
@@ -97,7 +97,7 @@ async def test_lore_and_stories_share_what_the_model_can_read() -> None:
     assert len(draft.system) == 1  # a quarter of the prompt holds one of the nine entries
 
 
-async def test_without_any_limit_everything_is_sent() -> None:
+async def test_everything_is_sent_if_there_is_no_limit() -> None:
     fitted = await fit_for_backend(
         preset(max_input_tokens=None), DRAFT, LetterCountingBackend(None)
     )
@@ -112,7 +112,7 @@ async def test_token_counter_of_the_preset_overrides_the_backends(name: str) -> 
     assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
-async def test_context_length_holds_besides_the_presets_token_counter() -> None:
+async def test_context_length_also_applies_with_the_presets_token_counter() -> None:
     who = preset(token_counter="cl100k", max_input_tokens=300)
     unlimited = await fit_for_backend(who, DRAFT, LetterCountingBackend(None))
     fitted = await fit_for_backend(who, DRAFT, LetterCountingBackend(400))

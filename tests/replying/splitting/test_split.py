@@ -150,7 +150,7 @@ def test_cuts_prefer_paragraphs_to_lines_to_sentences_to_words() -> None:
     assert split("one two three four five six seven eight nine ten", limits)[0].endswith("eight")
 
 
-def test_chinese_is_cut_behind_sentences_and_never_before_a_comma() -> None:
+def test_chinese_is_cut_after_sentences_and_never_before_a_comma() -> None:
     limits = Limits(20, "characters", 1, 5)
 
     assert split("他说：「我们明天早上再走吧。」然后就睡着了，什么也没有说过", limits)[0].endswith(

@@ -15,7 +15,7 @@ def test_from_json_with_a_registered_name_overrides_its_values() -> None:
     )
 
 
-def test_keys_of_newer_versions_are_accepted() -> None:
+def test_keys_of_newer_lmdeploy_versions_are_accepted() -> None:
     template = RoleTemplate.from_json({"user": "U:", "tool": "T:", "eotool": "\n"})
     assert template.messages2prompt("hi") == "U:hi"
 

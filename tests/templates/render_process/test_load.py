@@ -58,7 +58,7 @@ async def render_all() -> list[RenderedPrompt | str]:
 
 
 @pytest.mark.service
-async def test_prompts_are_the_same_while_four_busy_loops_run() -> None:
+async def test_prompts_render_the_same_under_cpu_load() -> None:
     quiet = await render_all()
     with busy_machine():
         loaded = await render_all()

@@ -108,7 +108,7 @@ async def test_request_is_repeated_when_its_process_is_killed(pool: RenderProces
         assert await rendering == JinjaTemplate(CHATML).render(HI)
 
 
-async def test_process_without_an_answer_is_unavailable_and_replaced(
+async def test_unresponsive_render_process_is_replaced(
     pool: RenderProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.templates.render_pool.SECONDS_WITHOUT_ANSWER", 0.0)
@@ -120,7 +120,7 @@ async def test_process_without_an_answer_is_unavailable_and_replaced(
 
 
 @pytest.mark.parametrize("costly", TOO_MUCH)
-async def test_probe_beyond_a_limit_raises(pool: RenderProcessPool, costly: str) -> None:
+async def test_probe_that_exceeds_a_limit_raises(pool: RenderProcessPool, costly: str) -> None:
     source = "{% if messages[0].role == 'system' %}" + costly + "{% endif %}" + CHATML
 
     with pytest.raises(TemplateLimitExceeded):
