@@ -33,7 +33,7 @@ from bot.chat.incoming import (
     parse_address,
     to_storable_text,
 )
-from bot.chat.session import TITLE_KEY, Consent, HistoryScope, MessagePlace
+from bot.chat.session import CHANNEL_TITLE_KEY, Consent, HistoryScope, MessagePlace
 from bot.ports import ChatSettings, Intake
 from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
@@ -47,7 +47,7 @@ _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THRE
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
 _Event = TypeVar("_Event", IncomingMessage, ButtonPress, MessageDeletion)
-InThread = TypeVar("InThread", bound=IncomingMessage | ButtonPress | ReactionChange)
+ThreadEvent = TypeVar("ThreadEvent", bound=IncomingMessage | ButtonPress | ReactionChange)
 
 
 class HistoryRouter:
@@ -378,10 +378,10 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
         for one in events
         if isinstance(one, IncomingMessage) and one.channel_title
     }
-    known = await settings.get_all(list(titles), TITLE_KEY) if titles else {}
+    known = await settings.get_all(list(titles), CHANNEL_TITLE_KEY) if titles else {}
     for channel, title in titles.items():
         if known.get(channel) != title:
-            await settings.set(channel, TITLE_KEY, title, "")
+            await settings.set(channel, CHANNEL_TITLE_KEY, title, "")
 
 
 _COMMANDS_AFTER_OPT_OUT = (
@@ -460,7 +460,7 @@ def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> In
     )
 
 
-def _remove_title_by(event: InThread, opted_out: Collection[str]) -> InThread:
+def _remove_title_by(event: ThreadEvent, opted_out: Collection[str]) -> ThreadEvent:
     if event.thread_title is None or event.thread_title.person not in opted_out:
         return event
     if isinstance(event, IncomingMessage):

@@ -80,7 +80,7 @@ def read_variable_names(file: Path) -> Collection[str]:
     return ()
 
 
-INCLUDED = "included"
+INCLUDED_MODEL = "included"
 """Used in place of a provider's id to choose the model that comes with Troupe."""
 
 _LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
@@ -120,7 +120,7 @@ class ModelChoice:
         return {f"{_LOCAL_PROVIDER_PREFIX}{part}": value for part, value in chosen.items()}
 
 
-SUGGESTED: Sequence[tuple[str, float, str]] = (
+SUGGESTED_MODELS: Sequence[tuple[str, float, str]] = (
     ("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
     ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
 )
@@ -135,14 +135,14 @@ SERVICE_TITLES = {
 
 def find_service(words: str) -> str | None:
     """Return the id of a service named like "OpenRouter", "claude", or "open_router", or None."""
-    wanted, titles = _only_letters(words), SERVICE_TITLES
-    names = {name: (_only_letters(name), _only_letters(titles[name])) for name in sorted(titles)}
+    wanted, titles = _keep_letters(words), SERVICE_TITLES
+    names = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
     exact = [name for name, known in names.items() if wanted in known]
     found = exact or [name for name, (_, title) in names.items() if wanted and wanted in title]
     return min(found, key=lambda name: len(titles[name]), default=None)
 
 
-def _only_letters(text: str) -> str:
+def _keep_letters(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 

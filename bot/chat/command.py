@@ -68,7 +68,7 @@ class Command:
     """The line without the name; for handlers of subcommands, also without the subcommand."""
 
 
-FIELD_END = "\x1f"
+FIELD_SEPARATOR = "\x1f"
 """Separates the fields of a form in the text of a command."""
 
 
@@ -132,7 +132,9 @@ MENU_ACTIONS = frozenset(
 FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
 """Actions that ask for a text, in a form on platforms with forms."""
 
-_DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
+_BUTTON_DATA = re.compile(
+    rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)"
+)
 
 
 @value_class
@@ -153,7 +155,7 @@ def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
 
 def parse_button(pressed: ButtonPress) -> ButtonData | None:
     """Parse the data of a pressed button. Return None if the button is not under an answer."""
-    found = _DATA.fullmatch(to_storable_text(pressed.data))
+    found = _BUTTON_DATA.fullmatch(to_storable_text(pressed.data))
     if found is None:
         return None
     part = f"{pressed.address.source}:{found['part']}"

@@ -325,14 +325,14 @@ class Reaction(StrEnum):
     """For Telegram, whose reactions do not include 📌."""
 
 
-REMEMBERING = frozenset({Reaction.PIN, Reaction.WRITE})
+MEMORY_REACTIONS = frozenset({Reaction.PIN, Reaction.WRITE})
 """The reactions that ask the bot to remember a message, even if it is not an answer."""
-_TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
+_SKIN_TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
 
 def strip_skin_tone(emoji: str) -> str:
     """Remove skin tones and variation selectors from an emoji."""
-    return _TONES.sub("", emoji)
+    return _SKIN_TONES.sub("", emoji)
 
 
 def parse_reaction(emoji: str) -> Reaction | None:

@@ -25,9 +25,9 @@ from bot.value_class import value_class
 
 ACCESS_KEY_PREFIX = "access "
 """The key prefix of chat settings that control who may use the bot."""
-TITLE_KEY = "title"
+CHANNEL_TITLE_KEY = "title"
 """The setting with a channel's title, as its platform shows it; read from messages."""
-WORDS_KEY = "words"
+BANNED_WORDS_KEY = "words"
 """The chat setting with the words banned from answers, one per line."""
 
 
@@ -438,7 +438,7 @@ class MessageNote:
 
 _MAX_NAME_CHARS = 60
 _MAX_KEPT_FILES = 10  # of one question; no more are read
-_NOUNS: Mapping[MediaKind, str] = {
+_ATTACHMENT_NOUNS: Mapping[MediaKind, str] = {
     MediaKind.IMAGE: "picture",
     MediaKind.ANIMATION: "animation",
     MediaKind.VIDEO: "video",
@@ -453,7 +453,7 @@ _NOUNS: Mapping[MediaKind, str] = {
 }
 MAX_TEXT_BYTES = 100 * 1024
 """The maximum number of bytes that are read from a text file."""
-READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
+READABLE_KINDS = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds of attachments that can be read; only the content shows what a file really is."""
 
 
@@ -490,21 +490,21 @@ NO_FILES = AttachedFiles()
 def clean_file_name(name: str) -> str:
     """Return the file name at the end of a path, on one line and without brackets."""
     _, _, last = name.replace("\\", "/").rpartition("/")
-    return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
+    return " ".join(last.translate(_BRACKET_REPLACEMENTS).split())[:_MAX_NAME_CHARS]
 
 
-_WITHOUT_BRACKETS = str.maketrans("[]", "()")
+_BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 
 
 def has_readable_file(message: IncomingMessage) -> bool:
     """Return whether a message has an attachment that the bot can read for its answer."""
-    return any(one.kind in READABLE and one.source for one in message.attachments)
+    return any(one.kind in READABLE_KINDS and one.source for one in message.attachments)
 
 
 def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
     """Return the attachments of a question to store, so that they can be read again later."""
     own = (*message.repeated_files, *message.attachments)
-    return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
+    return tuple(one for one in own if one.kind in READABLE_KINDS and one.source)[:_MAX_KEPT_FILES]
 
 
 def to_repeated_question(
@@ -541,4 +541,7 @@ def text_with_attachments(message: IncomingMessage) -> str:
 
 def describe_attachments(items: Sequence[MediaItem]) -> list[str]:
     """Return a text such as "[picture cat.jpg]" for each attachment."""
-    return [f"[{' '.join([_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]" for one in items]
+    return [
+        f"[{' '.join([_ATTACHMENT_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]"
+        for one in items
+    ]

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from bot.value_class import value_class
 
-MICROS = 1_000_000
+MICROS_PER_DOLLAR = 1_000_000
 """Millionths per US dollar; money is counted in these, so that sums are exact."""
 
 
@@ -85,13 +85,13 @@ class UsageRow:
 
 def format_cost(micros: int) -> str:
     """Format an amount in US dollars; small amounts get more digits."""
-    if 0 < micros < MICROS // 10_000:
+    if 0 < micros < MICROS_PER_DOLLAR // 10_000:
         return "<$0.0001"
-    digits = 2 if micros >= MICROS or micros % (MICROS // 100) == 0 else 4
-    return f"${micros / MICROS:.{digits}f}"
+    digits = 2 if micros >= MICROS_PER_DOLLAR or micros % (MICROS_PER_DOLLAR // 100) == 0 else 4
+    return f"${micros / MICROS_PER_DOLLAR:.{digits}f}"
 
 
-_COLUMNS = (
+_CSV_COLUMNS = (
     *("day", "person", "channel", "server", "preset", "provider", "model", "answers"),
     *("prompt_tokens", "cached_tokens", "output_tokens", "cost_usd", "answers_without_cost"),
 )
@@ -102,7 +102,7 @@ def format_usage_table(rows: Sequence[UsageRow]) -> str:
     """Return CSV with a header and a line for each row."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer.writerow(_CSV_COLUMNS)
     writer.writerows(_to_cells(row) for row in rows)
     return buffer.getvalue()
 
@@ -112,7 +112,7 @@ def _to_cells(row: UsageRow) -> list[object]:
     is_known = total.cost or total.unpriced < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
     tokens = (total.prompt_tokens, total.cached_tokens, total.output_tokens)
-    cost = f"{total.cost / MICROS:.6f}" if is_known else ""
+    cost = f"{total.cost / MICROS_PER_DOLLAR:.6f}" if is_known else ""
     return [row.day, *map(_without_formula, names), total.answers, *tokens, cost, total.unpriced]
 
 

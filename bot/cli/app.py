@@ -17,12 +17,12 @@ from bot.cli.typer_apps import command_app
 from bot.errors import TroupeError
 from bot.telemetry.json_lines import JsonLines
 
-_HELP = """Run characters and assistants in Discord servers, Telegram chats, and this terminal.
+_HELP_TEXT = """Run characters and assistants in Discord servers, Telegram chats, and this terminal.
 
 Settings are read from the environment (TROUPE_...), the file .env, and the file troupe.toml.
 """
 
-_INSTALLATION = "bot.cli.installation"
+_INSTALLATION_MODULE = "bot.cli.installation"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("bot.cli.run", "Start the service on Discord, Telegram, or in this terminal."),
@@ -34,16 +34,19 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "model": ("bot.cli.model", "Download, list, and describe local models."),
     "render": ("bot.cli.render", "Show the exact prompt that a model would receive."),
     "replay": ("bot.cli.render", "Ask a model again for an earlier answer."),
-    "usage": (_INSTALLATION, "Print the cost of answers as CSV."),
-    "keys": (_INSTALLATION, "Store providers' keys in the database, encrypted."),
+    "usage": (_INSTALLATION_MODULE, "Print the cost of answers as CSV."),
+    "keys": (_INSTALLATION_MODULE, "Store providers' keys in the database, encrypted."),
     "console": ("bot.cli.console", "Log in to the console in a browser."),
-    "nodes": (_INSTALLATION, "Show the processes of the installation."),
-    "jobs": (_INSTALLATION, "Show the exclusive roles and the background work."),
-    "dead-letters": (_INSTALLATION, "Show, retry, or drop messages that could not be handled."),
-    "pause": (_INSTALLATION, "Stop answering until `troupe resume`."),
-    "resume": (_INSTALLATION, "Start answering again after `troupe pause`."),
-    "export": (_INSTALLATION, "Export a person's messages and descriptions as JSON."),
-    "forget": (_INSTALLATION, "Delete the stored data of a person, a channel, or a server."),
+    "nodes": (_INSTALLATION_MODULE, "Show the processes of the installation."),
+    "jobs": (_INSTALLATION_MODULE, "Show the exclusive roles and the background work."),
+    "dead-letters": (
+        _INSTALLATION_MODULE,
+        "Show, retry, or drop messages that could not be handled.",
+    ),
+    "pause": (_INSTALLATION_MODULE, "Stop answering until `troupe resume`."),
+    "resume": (_INSTALLATION_MODULE, "Start answering again after `troupe pause`."),
+    "export": (_INSTALLATION_MODULE, "Export a person's messages and descriptions as JSON."),
+    "forget": (_INSTALLATION_MODULE, "Delete the stored data of a person, a channel, or a server."),
     "policy": ("bot.cli.policy", "Describe what is stored about people, and test its deletion."),
     "db": ("bot.cli.db", "Upgrade, copy, back up, restore, or encrypt the database."),
 }
@@ -87,7 +90,7 @@ class _Commands(TyperGroup):
         return name, command, rest
 
 
-app = command_app(_HELP)
+app = command_app(_HELP_TEXT)
 app.info.cls = _Commands
 
 

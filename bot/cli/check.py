@@ -65,7 +65,7 @@ from bot.tool_servers.factory import make_tool_servers
 
 Report = Callable[[str], None]
 
-_SECONDS = 5.0
+_CHECK_TIMEOUT_SECONDS = 5.0
 """The time limit for checks that take less than a second unless something is wrong."""
 _TEST_QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
@@ -153,25 +153,33 @@ def _list_checks(
     """Yield each check's name, coroutine, and timeout (None if it limits its own time)."""
     folder = _read_presets_or_empty(settings)
     presets = folder.presets
-    yield "presets", _test_presets(settings, renderer), _SECONDS
-    yield "database", _test_database(settings), _SECONDS
-    yield "access", _describe_access(settings), _SECONDS
-    yield "signals", _test_signals(settings), _SECONDS
+    yield "presets", _test_presets(settings, renderer), _CHECK_TIMEOUT_SECONDS
+    yield "database", _test_database(settings), _CHECK_TIMEOUT_SECONDS
+    yield "access", _describe_access(settings), _CHECK_TIMEOUT_SECONDS
+    yield "signals", _test_signals(settings), _CHECK_TIMEOUT_SECONDS
     for spec in settings.configured_platforms:
-        yield spec.kind, _test_platform(spec, settings), _SECONDS
+        yield spec.kind, _test_platform(spec, settings), _CHECK_TIMEOUT_SECONDS
     if stories_by_preset(presets, folder.stories):
-        yield "embedding", _test_embedder(settings), _SECONDS
+        yield "embedding", _test_embedder(settings), _CHECK_TIMEOUT_SECONDS
     for name in settings.mcp_servers:
         yield f"MCP server {name}", _test_tool_server(name, settings), None
     for name, models in _models_by_provider(presets, settings).items():
-        yield f"provider {name}", _test_provider(name, models, settings, renderer), _SECONDS
+        yield (
+            f"provider {name}",
+            _test_provider(name, models, settings, renderer),
+            _CHECK_TIMEOUT_SECONDS,
+        )
         for model in models if asks_models else ():
             capped = _find_most_limited_preset(presets, name, model)
             answer = _ask_model(name, model, capped, settings, renderer)
             yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
         if each.calls_tools and each.provider in settings.providers:
-            yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
+            yield (
+                f"tools of preset {each.name}",
+                _test_tools(each, settings, renderer),
+                _CHECK_TIMEOUT_SECONDS,
+            )
     turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield f"model {model}", _run_trial_alone(trial, turns), None

@@ -39,7 +39,7 @@ from bot.storage.restoring import copy_backup, last_write_time, prepare_restored
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.web_channels import SqlWebChannels, WebMessageBlanker
 
-_Forgotten = Annotated[
+_TombstoneFiles = Annotated[
     list[Path] | None,
     typer.Option(
         help=f"A {FILE_NAME} of another process's data directory; may be given several times."
@@ -135,7 +135,7 @@ def decrypt_database() -> None:
 @app.command("restore")
 def restore_database(
     file: Annotated[Path, typer.Argument(help="A backup by `troupe db backup`.")],
-    forgotten: _Forgotten = None,
+    forgotten: _TombstoneFiles = None,
 ) -> None:
     """Replace the SQLite database with a backup; stop the service first.
 
@@ -171,7 +171,7 @@ def finish_restore(
             " 2026-11-22T14:05:00Z; by default now. Messages written later are answered."
         ),
     ] = None,
-    forgotten: _Forgotten = None,
+    forgotten: _TombstoneFiles = None,
 ) -> None:
     """Prepare a database restored by other tools, before any process uses it.
 

@@ -27,9 +27,9 @@ from bot.runtime.operating_system import IS_WINDOWS
 from bot.settings import Settings, find_environment_overrides, read_settings
 from bot.setup import (
     CODE_SECONDS,
-    INCLUDED,
+    INCLUDED_MODEL,
     SERVICE_TITLES,
-    SUGGESTED,
+    SUGGESTED_MODELS,
     BotStep,
     ModelChoice,
     bot_variables,
@@ -182,11 +182,11 @@ def _model_from_flags(
     model: str | None,
     model_file: Path | None,
 ) -> ModelChoice | None:
-    if provider == INCLUDED:
+    if provider == INCLUDED_MODEL:
         return ModelChoice()
     if provider is not None and base_url is None:
         provider = find_service(provider) or provider
-    known = sorted({INCLUDED, *SERVICE_TITLES})
+    known = sorted({INCLUDED_MODEL, *SERVICE_TITLES})
     if provider is not None and provider not in known and base_url is None:
         near = difflib.get_close_matches(provider, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
@@ -295,7 +295,7 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
     free = free_bytes()
     if free is not None:
         print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
-    options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED}
+    options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED_MODELS}
     source = _choose_option("Which one? (Enter: another one, or back)", options)
     source = source or _ask("OWNER/NAME:FILE (Enter: back)")
     return _download_model(ModelChoice(), source, settings) if source else None

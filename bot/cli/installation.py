@@ -45,7 +45,7 @@ from bot.turn.signals import CONVERSATIONS
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_SERVER = "guild:"
+_SERVER_PREFIX = "guild:"
 _NODE_COLUMNS = ("process", "roles", "version", "up", "seen", "answering", "holds")
 _Platform = Annotated[
     str | None,
@@ -308,7 +308,7 @@ def parse_scope_options(platform: str | None, channel: str | None) -> str:
         raise UserError("use either --platform or --channel")
     if channel:
         found = validate_key(channel, "--channel", "telegram:-1001234")
-        if found.partition(":")[2].startswith(_SERVER):
+        if found.partition(":")[2].startswith(_SERVER_PREFIX):
             raise UserError(f"{channel} is a server; use one of its channels")
         return parse_address(found).channel
     if platform:

@@ -52,8 +52,8 @@ from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
 _UNNAMED_USER = Person("render:1", "You")
 _DEFAULT_NAMES = TemplateNames(char="Assistant", user="You", is_group=False)
-_EPOCH = datetime.fromtimestamp(0, UTC)
-_ADDRESS = Address("render", "1")
+_FIXED_TIME = datetime.fromtimestamp(0, UTC)
+_RENDER_ADDRESS = Address("render", "1")
 
 
 class PromptView(StrEnum):
@@ -208,18 +208,18 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
     turns = tuple(
-        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _EPOCH)
+        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _FIXED_TIME)
         for each in earlier
     )
     incoming = IncomingMessage(
-        address=_ADDRESS,
+        address=_RENDER_ADDRESS,
         external_key="1",
         message_id=None,
         author=_speaker(newest),
         text=newest.content,
-        at=_EPOCH,
+        at=_FIXED_TIME,
         wake=WakeReason.DM,
-        scopes=(_ADDRESS.lane,),
+        scopes=(_RENDER_ADDRESS.lane,),
     )
     return compose(preset, Session(1, turns), incoming)
 

@@ -14,7 +14,7 @@ from bot.chat.incoming import (
     parse_address,
     source_in_key,
 )
-from bot.chat.session import ACCESS_KEY_PREFIX, WORDS_KEY
+from bot.chat.session import ACCESS_KEY_PREFIX, BANNED_WORDS_KEY
 from bot.commands.authority import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
@@ -234,9 +234,9 @@ class AccessHandlers:
             words = [" ".join(one.split()) for one in argument.split(",")]
             value = "\n".join(one for one in words if one.strip("* "))
             chosen = {"none": "", "reset": None}.get(argument.lower(), value)
-            await request.store(settings, scope, WORDS_KEY, chosen)
+            await request.store(settings, scope, BANNED_WORDS_KEY, chosen)
         scopes = () if message.is_private else message.scopes
-        found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
+        found = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         if found is None or not found.value:
             return CommandResult(translatable("No words are banned from answers here."))
         place, banned = _place_text(found.scope, message), ", ".join(found.value.splitlines())

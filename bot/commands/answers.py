@@ -29,10 +29,10 @@ from bot.storage.inbox import SqlInbox
 from bot.texts.text import Text, marked, supported_language, translatable, translate
 from bot.value_class import value_class
 
-READS_HISTORY = ("retry", "undo", "forget", "start")
+COMMANDS_THAT_READ_HISTORY = ("retry", "undo", "forget", "start")
 """The commands whose handlers read the newest turns of the history."""
 _MAX_QUOTED_CHARS = 60
-RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
+RETRY_OTHERS_ACTION = translatable("retry or undo a question that somebody else asked")
 RETRY_QUESTION = "retry question"
 """The name in the audit log for a retry of somebody else's question."""
 
@@ -62,7 +62,9 @@ class NewestQuestionHandlers:
         exchange = _require_newest_exchange(request)
         question, before = exchange.question, exchange.earlier
         if not question.is_said_by(request.incoming.author):
-            await self.admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+            await self.admins.require(
+                request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
+            )
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
@@ -77,7 +79,9 @@ class NewestQuestionHandlers:
         is_own = exchange.question.is_said_by(message.author)
         if not is_own or writes_as_the_group(message):  # unknown which admin asked it
             audited_as = "undo question"
-            await self.admins.require(message, RETRY_OTHERS, needs_name=True, audited_as=audited_as)
+            await self.admins.require(
+                message, RETRY_OTHERS_ACTION, needs_name=True, audited_as=audited_as
+            )
         quoted = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted)
         if exchange.answers:
@@ -148,35 +152,41 @@ def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[Ac
     return active.pick([name for name in names if name]) or (active.first,)
 
 
-BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")
-MOVED_ON = translatable(
+BUTTON_GONE_NOTICE = translatable(
+    "This button no longer works: its answer was deleted or replaced."
+)
+CONVERSATION_MOVED_ON_NOTICE = translatable(
     "The conversation has moved on: this button works only under the newest answer."
 )
-NOT_YOURS = translatable(
+NOT_AUTHOR_NOTICE = translatable(
     "Only the person who asked the question, or an admin, can use this button."
 )
-NOT_REMEMBERED = translatable("That message is not in my memory.")
-_CHANGE_OTHERS = translatable("change the answer to somebody else's question")
-_SEE_OTHERS = translatable("see the context of the answer to somebody else's question")
-_PRESS_OTHERS = translatable("use the buttons of somebody else's question")
-_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
+NOT_REMEMBERED_NOTICE = translatable("That message is not in my memory.")
+_CHANGE_OTHERS_ACTION = translatable("change the answer to somebody else's question")
+_SEE_OTHERS_ACTION = translatable("see the context of the answer to somebody else's question")
+_PRESS_OTHERS_ACTION = translatable("use the buttons of somebody else's question")
+_COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
 """The commands whose replies have buttons of their own."""
-HOW_TO_TYPE = {
+TYPING_HINTS = {
     ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
     ButtonAction.ABOUT: translatable(
         "Write /me and how you describe yourself, or /me clear to delete it."
     ),
 }
 """What to type instead, shown on platforms without forms."""
-_TOO_OLD = translatable(
+_CONFIRMATION_EXPIRED_NOTICE = translatable(
     "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
 )
-NO_ACCESS = translatable("You may not use me here. /forget me and /export still work.")
-_FOR_ASKER_ONLY = translatable("Only the person who asked for it can use this button.")
-_TIME_TO_CONFIRM = timedelta(minutes=15)
+NO_ACCESS_NOTICE = translatable("You may not use me here. /forget me and /export still work.")
+_FOR_ASKER_ONLY_NOTICE = translatable("Only the person who asked for it can use this button.")
+_CONFIRMATION_LIFETIME = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
-_FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP, ButtonAction.ADULT}
-_NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+_FOR_AUTHOR_ONLY_NOTICE = MENU_ACTIONS | {
+    ButtonAction.FORGET,
+    ButtonAction.KEEP,
+    ButtonAction.ADULT,
+}
+_NEWEST_ANSWER_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 _ALWAYS_ALLOWED = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 _AUDITED_AS = {
     ButtonAction.RETRY: RETRY_QUESTION,
@@ -212,7 +222,7 @@ class AnswerButtons:
             elif data is not None:
                 await self.find(pressed, data)
                 if data.action in FORM_ACTIONS and not pressed.values:  # the platform has no forms
-                    return translate(HOW_TO_TYPE[data.action], supported_language(pressed.locale))
+                    return translate(TYPING_HINTS[data.action], supported_language(pressed.locale))
         except UserError as error:
             return translate(error.text, supported_language(pressed.locale))
         except StoreError:  # the press is checked again before it takes effect
@@ -223,27 +233,27 @@ class AnswerButtons:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
         is_checked = data.action not in _ALWAYS_ALLOWED
         if is_checked and await self.access.find_refusal(pressed) is not None:
-            raise UserError(NO_ACCESS)
+            raise UserError(NO_ACCESS_NOTICE)
         pressed = await self.route(pressed)
         key, load = pressed.address.conversation, self.conversations.load_exchange_by_part
         exchange = await load(key, data.part, _MAX_TURNS_BEFORE)
         if exchange is None:
-            raise UserError(BUTTON_GONE)
+            raise UserError(BUTTON_GONE_NOTICE)
         author = exchange.question.turn.speaker
-        if data.action in _FOR_AUTHOR_ALONE and author is not None:
+        if data.action in _FOR_AUTHOR_ONLY_NOTICE and author is not None:
             # People who write as the group itself press buttons under their own names.
             is_anonymous = is_the_group(author, pressed.address) and not pressed.is_private
             if is_anonymous and data.action in MENU_ACTIONS:
                 await self._check_author(pressed, ())
             elif author.id != pressed.author.id:
-                raise UserError(_FOR_ASKER_ONLY)
+                raise UserError(_FOR_ASKER_ONLY_NOTICE)
         else:
             await self._check_author(pressed, {author.id} if author is not None else set())
         asked_at = pressed.shown_at or exchange.question.turn.at
-        if data.action is ButtonAction.FORGET and pressed.at - asked_at > _TIME_TO_CONFIRM:
-            raise UserError(_TOO_OLD)
-        if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
-            raise UserError(MOVED_ON)
+        if data.action is ButtonAction.FORGET and pressed.at - asked_at > _CONFIRMATION_LIFETIME:
+            raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
+        if data.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
+            raise UserError(CONVERSATION_MOVED_ON_NOTICE)
         return exchange
 
     async def find_to_change(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
@@ -268,7 +278,7 @@ class AnswerButtons:
             part = found.turn.sent_as[-1]
             exchange = await conversations.load_exchange_by_part(conversation, part, most)
         if found is None or exchange is None:
-            raise UserError(NOT_REMEMBERED)
+            raise UserError(NOT_REMEMBERED_NOTICE)
         return found, exchange
 
     async def text_to_edit(self, message: IncomingMessage) -> str:
@@ -291,13 +301,13 @@ class AnswerButtons:
         """
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
-            raise UserError(NOT_REMEMBERED)
+            raise UserError(NOT_REMEMBERED_NOTICE)
         is_own = exchange.question.turn.is_said_by(message.author)
         if is_own and not (is_said and writes_as_the_group(message)):
             return
         if is_said:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
-        await self.admins.require(message, _CHANGE_OTHERS, audited_as=audited_as)
+        await self.admins.require(message, _CHANGE_OTHERS_ACTION, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether the command's author asked the question that the quoted answer is for."""
@@ -310,13 +320,13 @@ class AnswerButtons:
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_said_by(message.author):
-            await self.admins.require(message, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+            await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` for another person's personal history if the author is no admin."""
         is_own = exchange.question.turn.is_said_by(message.author)
         if message.address.has_personal_history and not is_own:
-            await self.admins.require(message, _SEE_OTHERS, audited_as="read context")
+            await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")
 
     async def _check_stop(self, pressed: ButtonPress, data: ButtonData) -> None:
         address = pressed.address
@@ -336,12 +346,12 @@ class AnswerButtons:
             return
         is_admin = await self.admins.is_known_admin(pressed)
         if is_admin is None:
-            raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS))
+            raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS_ACTION))
         if not is_admin:
-            raise UserError(NOT_YOURS)
+            raise UserError(NOT_AUTHOR_NOTICE)
 
 
 def _has_own_buttons(turn: Turn) -> bool:
     """Whether a turn is a command that the bot answered with buttons."""
     command = parse_command(turn.text) if turn.role == "user" and turn.sent_as else None
-    return command is not None and command.name in _WITH_BUTTONS
+    return command is not None and command.name in _COMMANDS_WITH_BUTTONS

@@ -15,7 +15,7 @@ from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, join_texts, marked, translatable
 
-_KEY = "anonymous_admins"
+_ANONYMOUS_ADMINS_KEY = "anonymous_admins"
 
 
 def writes_as_the_group(incoming: Request) -> bool:
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
 _PRESS_SECONDS = 3.0
 _MAX_CACHED = 1000
-_ANONYMOUS = translatable(
+_ANONYMOUS_REFUSAL = translatable(
     "Admins who write anonymously count as admins once a named admin sends /settings anonymous on."
 )
 
@@ -58,7 +58,7 @@ class AdminCheck:
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
-        self._known = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
+        self._cached_results = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
         """By author and chat: when the platform's answer expires, and whether it was "yes"."""
 
     async def is_admin(self, incoming: Request) -> bool:
@@ -67,7 +67,7 @@ class AdminCheck:
 
     async def was_recently_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin, or was one in the last 30 seconds."""
-        until, is_one = self._known.get(_admin_cache_key(incoming), (0.0, False))
+        until, is_one = self._cached_results.get(_admin_cache_key(incoming), (0.0, False))
         is_known = is_one and until > self.clock.monotonic()
         return is_known or await self.is_admin(incoming)
 
@@ -92,15 +92,15 @@ class AdminCheck:
         if incoming.author_is_admin is not None:  # the event itself says so
             return await self.is_platform_admin(incoming)
         key, now = _admin_cache_key(incoming), self.clock.monotonic()
-        until, is_one = self._known.get(key, (now, True))
+        until, is_one = self._cached_results.get(key, (now, True))
         if until > now and not is_one:
             return False
         allowed = await self.is_platform_admin(incoming)
-        self._known[key] = now + _CACHE_SECONDS, allowed
+        self._cached_results[key] = now + _CACHE_SECONDS, allowed
         return allowed
 
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
-        return await self.chat_settings.resolve(scopes, _KEY) is not None
+        return await self.chat_settings.resolve(scopes, _ANONYMOUS_ADMINS_KEY) is not None
 
     @command(
         "settings anonymous",
@@ -112,7 +112,7 @@ class AdminCheck:
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
         chosen = "on" if request.argument == "on" else None
-        await request.store(self.chat_settings, request.scope, _KEY, chosen)
+        await request.store(self.chat_settings, request.scope, _ANONYMOUS_ADMINS_KEY, chosen)
         text = translatable("Admins who write anonymously do not count as admins here.")
         if await self._accepts_anonymous_admins(request.incoming.scopes):
             text = translatable(
@@ -168,7 +168,9 @@ class AdminCheck:
         is_anonymous = writes_as_the_group(incoming)
         if not allowed:
             problem = translatable("Only an admin can {action}.", action=action)
-            raise PrivateError(join_texts([problem, _ANONYMOUS], " ") if is_anonymous else problem)
+            raise PrivateError(
+                join_texts([problem, _ANONYMOUS_REFUSAL], " ") if is_anonymous else problem
+            )
         if is_anonymous and needs_name:
             raise PrivateError(
                 translatable(

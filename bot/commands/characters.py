@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from bot.chat.command import FIELD_END, CommandOption, CommandSpec, parse_command
+from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
 from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
@@ -345,8 +345,8 @@ def _ready_reply(preset: Preset) -> CommandResult:
 
 def _form_fields(text: str) -> list[str]:
     """Split typed text at `|`, or a submitted form into all its fields, even empty ones."""
-    if FIELD_END in text:
-        fields = [one.strip() for one in text.split(FIELD_END)]
+    if FIELD_SEPARATOR in text:
+        fields = [one.strip() for one in text.split(FIELD_SEPARATOR)]
         return fields + [""] * (len(_CARD_KEYS) - len(fields))
     return [one.strip() for one in text.split("|", len(_CARD_KEYS) - 1)] if text else []
 

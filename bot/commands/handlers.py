@@ -46,9 +46,9 @@ SETTINGS = CommandSpec(
     ),
     default_action="menu",
 )
-_SEE_WHY = translatable("see why I answer messages here")
-_STOP_OTHERS = translatable("stop the answer to somebody else's question")
-_SEE_PROMPT = translatable("see the exact prompt, because it contains my instructions")
+_SEE_DECISIONS_ACTION = translatable("see why I answer messages here")
+_STOP_OTHERS_ACTION = translatable("stop the answer to somebody else's question")
+_SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my instructions")
 
 
 @dataclass(eq=False)
@@ -82,7 +82,9 @@ class CommandHandlers:
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
         self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
-        access = AccessHandlers(*(self.access, self.admins, _GRANTABLE, self.pairing, self.receive))
+        access = AccessHandlers(
+            *(self.access, self.admins, _GRANTABLE_COMMANDS, self.pairing, self.receive)
+        )
         reports = AnswerReports(self.context, self.admins.admin_ids)
         groups = (self.characters, self.recaps, self.memories, *services, access, reports)
         self._handlers = handlers_by_command(self, presets, questions, *groups)
@@ -92,7 +94,7 @@ class CommandHandlers:
         command = _move_action_to_name(request.command)
         handler = self._handlers.get(command.name)
         if handler is None:
-            group = _GROUPS.get(request.command.name)
+            group = _GROUPS_BY_NAME.get(request.command.name)
             if group is not None:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
@@ -131,7 +133,9 @@ class CommandHandlers:
         is_private=True,
     )
     async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
+        await self.admins.require(
+            request.incoming, _SEE_DECISIONS_ACTION, audited_as="read decisions"
+        )
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
         refusals = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
@@ -178,7 +182,7 @@ class CommandHandlers:
                     "Only the person who asked the question, or an admin, can stop the answer."
                 )
             case _:
-                problem = unknown_admin_notice(request.incoming, _STOP_OTHERS)
+                problem = unknown_admin_notice(request.incoming, _STOP_OTHERS_ACTION)
         raise UserError(problem) if request.stop is StopOutcome.NOTHING else PrivateError(problem)
 
     @command("edit")
@@ -248,7 +252,7 @@ class CommandHandlers:
                 conversation, for_admin=for_admin, answered_at=request.answered_at
             )
             return CommandResult(shown)
-        await self.admins.require_prompt_access(incoming, _SEE_PROMPT)
+        await self.admins.require_prompt_access(incoming, _SEE_PROMPT_ACTION)
         text, file = await self.context.export_prompts(conversation)
         await self.admins.record_admin_action(incoming, "read prompt")
         return CommandResult(text, file=file)
@@ -291,7 +295,7 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
 
 def _move_action_to_name(command: Command) -> Command:
     """Return a command whose name includes its action: "preset use", with the text "nova"."""
-    group, name, text = _GROUPS.get(command.name), command.name, command.text
+    group, name, text = _GROUPS_BY_NAME.get(command.name), command.name, command.text
     if group is not None:
         action, _, text = text.partition(" ")
         name = f"{name} {action.lower() or group.default_action}"
@@ -300,7 +304,7 @@ def _move_action_to_name(command: Command) -> Command:
 
 def is_private(command: Command) -> bool:
     """Return whether only a command's author can see its replies, including errors."""
-    spec = _SPECS.get(_move_action_to_name(command).name)
+    spec = _SPECS_BY_NAME.get(_move_action_to_name(command).name)
     return spec is not None and spec.is_private
 
 
@@ -309,7 +313,7 @@ def _check_choice(command: Command) -> Command:
 
     Commands without choices, or with several options, are returned unchanged.
     """
-    options, chosen = _SPECS[command.name].options, command.text.lower()
+    options, chosen = _SPECS_BY_NAME[command.name].options, command.text.lower()
     if len(options) != 1 or not options[0].choices:
         return command
     if chosen not in options[0].choices and (chosen or options[0].required):
@@ -366,20 +370,20 @@ def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
     )
 
 
-_OWNERS = (
+_HANDLER_CLASSES = (
     *(PresetHandlers, CharacterHandlers, CommandHandlers, AdminCheck, NewestQuestionHandlers),
     *(UserPersonas, PrivacyHandlers, HistoryScopeHandlers, UsageView, AccessHandlers),
     *(AnswerReports, Recaps, MemoryHandlers),
 )
-_FIRST = (
+_FIRST_COMMANDS = (
     *("new", "stop", "retry", "undo", "me", "memory", "forget", "export", "recap", "context"),
     *("preset", "character", "settings", "access"),
 )
 _COMMAND_GROUPS = (PRESET, CHARACTER, MEMORY, SETTINGS, ACCESS_GROUP, PRIVACY)
-COMMANDS = listed_commands(_OWNERS, _COMMAND_GROUPS, _FIRST)
+COMMANDS = listed_commands(_HANDLER_CLASSES, _COMMAND_GROUPS, _FIRST_COMMANDS)
 """The listed commands, in the order of /help."""
-_SPECS = {spec.name: spec for owner in _OWNERS for spec in command_specs(owner)}
-COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS)
+_SPECS_BY_NAME = {spec.name: spec for owner in _HANDLER_CLASSES for spec in command_specs(owner)}
+COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS_BY_NAME)
 """The names of all commands, including those that no menu lists."""
 MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Retry from here"), "retry"),
@@ -388,8 +392,8 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Inspect"), "context"),
     MessageCommandSpec(marked("Report"), "report"),
 )
-_GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}
-_GRANTABLE = frozenset(
+_GROUPS_BY_NAME = {spec.name: spec for spec in COMMANDS if spec.actions}
+_GRANTABLE_COMMANDS = frozenset(
     name
     for spec in COMMANDS
     for name in (spec.name, *(f"{spec.name} {action.name}" for action in spec.actions))

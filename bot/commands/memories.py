@@ -54,30 +54,30 @@ _action = partial(command, is_private=True)
 _PAGE_SIZE, _MAX_LISTED = 10, 40
 _LISTED_CHARS, _LABEL_CHARS = 150, 60
 _SHOW, _LORE = "s", "l"
-_ACTIONS = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
-_VALUE = re.compile(rf"([{''.join(_ACTIONS)}])(\d{{1,9}})")
+_ACTION_BY_CODE = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
+_MENU_VALUE = re.compile(rf"([{''.join(_ACTION_BY_CODE)}])(\d{{1,9}})")
 """Matches the value of a menu option: an action's letter, then a memory's number."""
-_LIST = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
+_LIST_COMMAND = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
 """Matches a command that shows a list of memories."""
-_WHICH = re.compile(r"(?<=\S) (?:\d+|all)$")
+_NUMBER_OR_ALL = re.compile(r"(?<=\S) (?:\d+|all)$")
 """Matches the memory number, or "all", at the end of a command that adds to the lore."""
-_NUMBER = CommandOption("number", marked("the number in /memory list"))
-_NO_SUCH = translatable(
+_NUMBER_OPTION = CommandOption("number", marked("the number in /memory list"))
+_NO_SUCH_MEMORY = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
 )
-_NOT_YOURS = translatable(
+_NOT_YOURS_NOTICE = translatable(
     "Only the person who said it, or whom it is about, can change this memory."
 )
-_NOTHING_SAID = translatable(
+_MISSING_TEXT_NOTICE = translatable(
     "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
 )
-_NOT_SAID_TO_ME = translatable(
+_NOT_ADDRESSED_NOTICE = translatable(
     "That message was not written to me, so only its author can add it to my memories."
 )
-_ONLY_PRIVATE = translatable(
+_PRIVATE_ONLY_NOTICE = translatable(
     "Send this command to me in a private chat: here, others could read along."
 )
-_NO_FILE = translatable(
+_MISSING_FILE_NOTICE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
     " SillyTavern or Character.AI."
 )
@@ -93,8 +93,8 @@ _AUDIENCES = {
     Reach.EVERYWHERE: (translatable("everywhere"), translatable("everywhere")),
 }
 """How lists name each reach: the first name is for the list's own place, the second for others."""
-_COMMA = translatable(", ")
-_OF_SERVER = frozenset({Reach.SERVER, Reach.EVERYWHERE})
+_SEPARATOR = translatable(", ")
+_CHARACTER_OPTION = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
 
 
@@ -152,7 +152,7 @@ class MemoryHandlers:
             return await self.list_memories(request)
         return await self._show_detail(request, await self._find_by_number(request))
 
-    @_action("memory who", marked("show who may know a memory"), _NUMBER)
+    @_action("memory who", marked("show who may know a memory"), _NUMBER_OPTION)
     async def show_who_knows(self, request: CommandRequest) -> CommandResult:
         """Say which people and characters may know a memory."""
         return CommandResult(await self._who_knows(request, await self._find_by_number(request)))
@@ -175,7 +175,7 @@ class MemoryHandlers:
             new = _empty_memory(message, message.author)
             new = replace(new, subject=subject, text=_check_text(text))
         elif message.quote is None:
-            raise UserError(_NOTHING_SAID)
+            raise UserError(_MISSING_TEXT_NOTICE)
         elif request.quoted is not None:
             new = await self._create_quotation(message, request.quoted)
         else:
@@ -191,7 +191,7 @@ class MemoryHandlers:
     @_action(
         "memory correct",
         marked("edit a memory that came from you or is about you"),
-        _NUMBER,
+        _NUMBER_OPTION,
         CommandOption("text", marked("the corrected text")),
     )
     async def correct(self, request: CommandRequest) -> CommandResult:
@@ -205,7 +205,7 @@ class MemoryHandlers:
     @_action(
         "memory pin",
         marked("pin a memory, so that I recall it before all others, or unpin it"),
-        _NUMBER,
+        _NUMBER_OPTION,
     )
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
@@ -217,7 +217,7 @@ class MemoryHandlers:
     @_action(
         "memory forget",
         marked("delete a memory; admins can also delete those of this place"),
-        _NUMBER,
+        _NUMBER_OPTION,
     )
     async def forget(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
@@ -228,14 +228,14 @@ class MemoryHandlers:
             await admins.require(message, what, needs_name=True, audited_as=noted)
         reader = await self._admin_reader(request)
         if await self.memories.forget(old.id, reader) is None:
-            raise UserError(_NOT_YOURS)
+            raise UserError(_NOT_YOURS_NOTICE)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
 
     @_action(
         "memory widen",
         marked("choose who may know what you said"),
-        _NUMBER,
+        _NUMBER_OPTION,
         CommandOption(
             "reach", marked("server, everywhere, or here again"), False, choices=(*_REACHES,)
         ),
@@ -339,7 +339,7 @@ class MemoryHandlers:
     async def _load_chat_to_export(self, request: CommandRequest) -> ExportedChat:
         message = request.incoming
         if not message.is_private:
-            raise UserError(_ONLY_PRIVATE)
+            raise UserError(_PRIVATE_ONLY_NOTICE)
         reader = Claim(message.address.conversation, 0, "")  # this claim can only read
         session = await self.conversations.load_session(reader, MAX_CHAT_LINES)
         turns = [one for one in session.turns if one.text.strip()]
@@ -365,11 +365,11 @@ class MemoryHandlers:
         """Import a file with memories, a character, or a chat. An imported chat continues here."""
         message = request.incoming
         if (data := await self.characters.download_attached_file(message)) is None:
-            raise UserError(_NO_FILE)
+            raise UserError(_MISSING_FILE_NOTICE)
         empty = _empty_memory(message, message.author)
         file = await asyncio.to_thread(read_memory_file, data, empty)
         if file.chat is not None and not message.is_private:
-            raise UserError(_ONLY_PRIVATE)
+            raise UserError(_PRIVATE_ONLY_NOTICE)
         lines: list[str] = []
         if file.card is not None:
             preset = await self.characters.keep_card(request, file.card)
@@ -470,7 +470,7 @@ class MemoryHandlers:
         proposed = [one for one in found if _may_be_lore(message, one) and one.text not in told]
         chosen = [one for one in proposed if last.lower() == "all" or one.id == number]
         if number is not None and not chosen:
-            raise UserError(_NO_SUCH)
+            raise UserError(_NO_SUCH_MEMORY)
         for one in chosen:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
             preset = with_changed_texts(preset, changes)
@@ -493,7 +493,7 @@ class MemoryHandlers:
         found = await self.memories.visible(_reader_of_message(request.incoming))
         memory = next((one for one in found if one.id == number), None)
         if memory is None:
-            raise UserError(_NO_SUCH)
+            raise UserError(_NO_SUCH_MEMORY)
         return memory
 
     def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
@@ -519,7 +519,7 @@ class MemoryHandlers:
         if turn.observed and speaker.id != by.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
-                raise UserError(_NOT_SAID_TO_ME)
+                raise UserError(_NOT_ADDRESSED_NOTICE)
         return new
 
     async def _store(self, by: Request, new: Memory) -> Memory:
@@ -556,11 +556,11 @@ class MemoryHandlers:
     ) -> CommandResult:
         """Return a memory's details; raise `UserError` if it is None (may not be changed)."""
         if one is None:
-            raise UserError(_NOT_YOURS)
+            raise UserError(_NOT_YOURS_NOTICE)
         message = request.incoming
         made = translatable("from what was said") if one.is_derived else translatable("by hand")
         day = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_labels(message, one), made], _COMMA)
+        labels = join_texts([*_labels(message, one), made], _SEPARATOR)
         lines = [
             *([heading] if heading else []),
             f"#{one.id} {one.text}",
@@ -614,11 +614,11 @@ def command_of_choice(values: Sequence[str], asked: str) -> str:
 
     `asked` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
-    found = _VALUE.fullmatch("".join(values))
-    shown = _WHICH.sub("", asked if _LIST.fullmatch(asked) else "/memory list")
+    found = _MENU_VALUE.fullmatch("".join(values))
+    shown = _NUMBER_OR_ALL.sub("", asked if _LIST_COMMAND.fullmatch(asked) else "/memory list")
     if found is None:
         return shown
-    command_start = shown if found[1] == _LORE else f"/memory {_ACTIONS[found[1]]}"
+    command_start = shown if found[1] == _LORE else f"/memory {_ACTION_BY_CODE[found[1]]}"
     return f"{command_start} {found[2]}"
 
 
@@ -642,7 +642,7 @@ def _number_in(word: str) -> int | None:
 def _check_text(text: str) -> str:
     text = " ".join(text.split())
     if not text:
-        raise UserError(_NOTHING_SAID)
+        raise UserError(_MISSING_TEXT_NOTICE)
     if len(text) > MAX_MEMORY_CHARS:
         raise UserError(translatable("Use at most {count} characters.", count=MAX_MEMORY_CHARS))
     return text
@@ -687,7 +687,7 @@ def _is_known_to_character(preset: str, one: Memory) -> bool:
 def _may_be_lore(message: Request, one: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
     is_of_place = one.subject.kind is SubjectKind.PLACE
-    reaches_server = one.audience is not None and one.audience.reach in _OF_SERVER
+    reaches_server = one.audience is not None and one.audience.reach in _CHARACTER_OPTION
     is_here = one.place.server == message.scopes[-1]
     return is_of_place and reaches_server and is_here and one.state is MemoryState.KEPT
 
@@ -698,7 +698,7 @@ def _cut(text: str) -> str:
 
 def _format_memory_line(message: Request, one: Memory) -> Text:
     number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would start a Markdown list
-    labels, text = join_texts(_labels(message, one), _COMMA), _cut(one.text)
+    labels, text = join_texts(_labels(message, one), _SEPARATOR), _cut(one.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 

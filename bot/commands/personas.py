@@ -13,9 +13,9 @@ from bot.ports import ChatSettings
 from bot.prompting.speakers import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
 from bot.texts.text import Text, marked, translatable
 
-_KEY = "persona"
-_EVERYWHERE = "everywhere"
-_NOBODY_ALONE = translatable(
+_PERSONA_KEY = "persona"
+_EVERYWHERE_KEYWORD = "everywhere"
+_WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins, so you would all share this"
     " description. Write under your own name to describe yourself."
 )
@@ -34,7 +34,7 @@ class UserPersonas:
             for user_id in dict.fromkeys(user_ids)
             for key in person_scopes(user_id, scopes)
         }
-        values = await self.chat_settings.get_all(list(keys), _KEY)
+        values = await self.chat_settings.get_all(list(keys), _PERSONA_KEY)
         personas: dict[str, str] = {}
         if not values:
             return personas
@@ -47,7 +47,7 @@ class UserPersonas:
         """Return a person's description, and the scope that has it; None means all channels."""
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
-        values = await self.chat_settings.get_all(list(keys), _KEY)
+        values = await self.chat_settings.get_all(list(keys), _PERSONA_KEY)
         return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
 
     async def resolve_for_speakers(
@@ -82,20 +82,20 @@ class UserPersonas:
     async def change_or_show(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
-        everywhere = first.lower() == _EVERYWHERE
+        everywhere = first.lower() == _EVERYWHERE_KEYWORD
         text = sanitize_persona(rest if everywhere else argument)
         user_id = incoming.author.id
         key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
             return await self._show_persona(incoming)
         if text.lower() == "clear":
-            await self.chat_settings.set(key, _KEY, None, user_id)
+            await self.chat_settings.set(key, _PERSONA_KEY, None, user_id)
             if everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
         if writes_as_the_group(incoming):
-            raise UserError(_NOBODY_ALONE)
-        await self.chat_settings.set(key, _KEY, text, user_id)
+            raise UserError(_WRITING_AS_GROUP_NOTICE)
+        await self.chat_settings.set(key, _PERSONA_KEY, text, user_id)
         if everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)

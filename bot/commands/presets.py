@@ -19,8 +19,8 @@ from bot.routing.speakers import SpeakerCandidate
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
 _MAX_LISTED_CHARS = 100
-_CHANGE = translatable("change who answers here")
-_NAME = CommandOption("name", marked("the preset"), completes=True)
+_CHANGE_ACTION = translatable("change who answers here")
+_PRESET_OPTION = CommandOption("name", marked("the preset"), completes=True)
 PRESET = CommandSpec(
     "preset",
     marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
@@ -41,7 +41,7 @@ class PresetHandlers:
     @command(
         "preset use",
         marked("make this preset answer in this channel (admins)"),
-        _NAME,
+        _PRESET_OPTION,
         needs_admin=True,
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
@@ -51,7 +51,10 @@ class PresetHandlers:
         return await begin_session(text, preset, request, self.dice, self.resolver)
 
     @command(
-        "preset add", marked("add a character that answers here (admins)"), _NAME, needs_admin=True
+        "preset add",
+        marked("add a character that answers here (admins)"),
+        _PRESET_OPTION,
+        needs_admin=True,
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "add")
@@ -69,7 +72,7 @@ class PresetHandlers:
     @command(
         "preset remove",
         marked("remove a character; the others stay (admins)"),
-        _NAME,
+        _PRESET_OPTION,
         needs_admin=True,
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
@@ -89,7 +92,7 @@ class PresetHandlers:
         needs_admin=True,
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE_ACTION)
         await self.resolver.reset(request.scope, **request.change_author)
         active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
@@ -102,7 +105,7 @@ class PresetHandlers:
     @command(
         "preset show",
         marked("show a preset; without a name: the active one"),
-        replace(_NAME, required=False),
+        replace(_PRESET_OPTION, required=False),
     )
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
@@ -168,7 +171,7 @@ class PresetHandlers:
         preset = await self.resolver.find_in_channel(
             request.argument, request.incoming, request.active
         )
-        await self.admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE_ACTION)
         return preset
 
 

@@ -34,10 +34,10 @@ class CommandRequest:
     incoming: IncomingMessage
     active: ActiveCharacters
     recent: Sequence[Turn]
-    """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
+    """The newest turns, oldest first; loaded only for groups and `COMMANDS_THAT_READ_HISTORY`."""
     now: datetime
     failed: Sequence[StoredTurn] = ()
-    """Newest unanswered questions, for commands with `READS_HISTORY` only."""
+    """The newest unanswered questions; loaded only for `COMMANDS_THAT_READ_HISTORY`."""
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
     """A line for each of the newest messages: why it was answered or not."""

@@ -115,7 +115,7 @@ class SessionPages(RouteGroup):
 
 _PAGE_ENTRIES = 200
 # Starts `Caller.name` of an API token, and ends audit actions on tokens: "revoke token".
-_KIND = "token"
+_AUDIT_KIND = "token"
 
 
 @value_class
@@ -185,7 +185,7 @@ class AccessPage(RouteGroup):
 
 
 def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    is_other = entry.who.startswith(f"{_KIND} ") and entry.who != reader.name
-    who = _KIND if is_other else entry.who
-    subject = "" if entry.action.endswith(f" {_KIND}") else entry.subject
+    is_other = entry.who.startswith(f"{_AUDIT_KIND} ") and entry.who != reader.name
+    who = _AUDIT_KIND if is_other else entry.who
+    subject = "" if entry.action.endswith(f" {_AUDIT_KIND}") else entry.subject
     return replace(entry, who=who, subject=subject)

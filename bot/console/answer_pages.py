@@ -19,7 +19,7 @@ from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
-from bot.chat.usage import MICROS, format_cost
+from bot.chat.usage import MICROS_PER_DOLLAR, format_cost
 from bot.console.differences import differing_pieces
 from bot.console.prompt_view import (
     budget_segments,
@@ -54,12 +54,12 @@ _EXCERPT_CHARS = 200
 _MAX_ERRORS = 200
 _MAX_EXPORTED = 1_000
 _MAX_COUNTED = 100
-_COUNTS_SECONDS = 30.0
-_COUNTED_SECONDS = 30 * 86_400.0
+_COUNTS_CACHE_SECONDS = 30.0
+_COUNTED_PERIOD_SECONDS = 30 * 86_400.0
 _MAX_NUMBER = 2**62
-_MOST_MARKS = 5
+_MAX_MARKS = 5
 _ANY_MODEL = "*"
-_NO_TOKENS = translatable(
+_NO_TOKENS_NOTICE = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
 )
 
@@ -101,7 +101,9 @@ class AnswerQuery(BaseModel):
     def to_search(self) -> AnswerSearch:
         return AnswerSearch(
             conversation=self.channel,
-            min_cost=None if self.cost == "" else round(min(max(self.cost, 0.0), 1e9) * MICROS),
+            min_cost=None
+            if self.cost == ""
+            else round(min(max(self.cost, 0.0), 1e9) * MICROS_PER_DOLLAR),
             min_seconds=None if self.seconds == "" else self.seconds,
             since=_to_timestamp(self.since),
             until=_to_timestamp(self.until),
@@ -173,7 +175,7 @@ def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow
         seconds=receipt.timings.seconds,
         reason=receipt.reason,
         left_out=receipt.left_out,
-        cost=None if cost is None else cost / MICROS,
+        cost=None if cost is None else cost / MICROS_PER_DOLLAR,
         question=mask(extract_question(receipt))[:_EXCERPT_CHARS],
         excerpt=mask(receipt.answer)[:_EXCERPT_CHARS],
         check=receipt.check,
@@ -232,7 +234,7 @@ class AnswerPages(RouteGroup):
     replay: Replay
     notes: SqlMessageNotes
     clock: Clock
-    _counted: tuple[float, Mapping[str, Mapping[str, int]]] = (-math.inf, {})
+    _cached_counts: tuple[float, Mapping[str, Mapping[str, int]]] = (-math.inf, {})
 
     @route("GET /api/v1/answers", ApiScope.READ)
     async def list_answers(
@@ -264,11 +266,11 @@ class AnswerPages(RouteGroup):
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
         """Count the last month's answers by filter and value; counts are reused for 30 seconds."""
-        made_at, counts = self._counted
-        if self.clock.monotonic() - made_at > _COUNTS_SECONDS:
-            since = self.clock.now() - _COUNTED_SECONDS
+        made_at, counts = self._cached_counts
+        if self.clock.monotonic() - made_at > _COUNTS_CACHE_SECONDS:
+            since = self.clock.now() - _COUNTED_PERIOD_SECONDS
             counts = await self.answers.count_filter_values(since, _MAX_COUNTED)
-            self._counted = (self.clock.monotonic(), counts)
+            self._cached_counts = (self.clock.monotonic(), counts)
         return counts
 
     @route("GET /answers.jsonl", ApiScope.READ)
@@ -334,7 +336,7 @@ class AnswerPages(RouteGroup):
     async def _tokenize_prompt(self, answer: StoredAnswer) -> Sequence[PromptToken]:
         backend = self.backends.get(answer.receipt.provider)
         if backend is None or not backend.can_tokenize:
-            raise RequestRefused(409, _NO_TOKENS)
+            raise RequestRefused(409, _NO_TOKENS_NOTICE)
         try:
             return await backend.tokenize(answer.receipt.prompt)
         except BackendUnavailable as error:
@@ -503,7 +505,7 @@ def axis_marks(seconds: float) -> Sequence[float]:
     if not seconds:
         return []
     power = 10.0 ** math.floor(math.log10(seconds))
-    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MOST_MARKS)
+    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_MARKS)
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 

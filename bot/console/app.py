@@ -33,7 +33,7 @@ from bot.texts.text import Text, translatable, translate
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
-_WITH_FILES = "multipart/form-data"
+_MULTIPART_FORM = "multipart/form-data"
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -48,7 +48,7 @@ class RequestGate:
             names |= _LOOPBACK_NAMES
         if settings.url is not None:
             names.add(urlsplit(str(settings.url)).hostname or "")
-        self._names = names
+        self._display_names = names
         self._is_https = settings.is_https
 
     def session_cookie(self, http: web.Request) -> str:
@@ -79,7 +79,7 @@ class RequestGate:
     def _check_host_and_origin(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
-        if _host_name(http.host) not in self._names:
+        if _host_name(http.host) not in self._display_names:
             text = translatable(
                 "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
             )
@@ -126,7 +126,9 @@ def _host_name(host: str) -> str:
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
     """Return a form's fields with LF line breaks; uploaded files stay in the request."""
-    if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
+    if http.content_type != _URL_ENCODED and not (
+        with_files and http.content_type == _MULTIPART_FORM
+    ):
         return {}
     try:
         form = await http.post()
@@ -140,7 +142,7 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
 
 
 async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
-    if http.content_type in {_URL_ENCODED, _WITH_FILES}:
+    if http.content_type in {_URL_ENCODED, _MULTIPART_FORM}:
         return {name: value for name, value in form.items() if name != "csrf"}
     if http.content_type != "application/json":
         raise RequestRefused(415, translatable("Send the body as application/json."))
@@ -164,7 +166,7 @@ def _validate(model: type[BaseModel], given: object) -> BaseModel:
 
 
 _DATABASE_FAILED = translatable("The database failed; the log says why.")
-_TITLES = {403: translatable("Not allowed"), 404: translatable("Not found")}
+_ERROR_TITLES = {403: translatable("Not allowed"), 404: translatable("Not found")}
 
 
 class Console:
@@ -230,7 +232,7 @@ class Console:
             return add_security_headers(web.json_response({"error": told}, status=status))
         page = Page("login.html", {"problem": text}, status)
         if status != 401:  # logging in would not help
-            title = _TITLES.get(status, translatable("That did not work"))
+            title = _ERROR_TITLES.get(status, translatable("That did not work"))
             page = Page("refused.html", {"title": title, "problem": text}, status)
         return self._respond_with_page(page, reader)
 

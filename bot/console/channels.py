@@ -16,8 +16,8 @@ from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
 from bot.chat.rate import Rate
-from bot.chat.session import ACCESS_KEY_PREFIX, TITLE_KEY, HistoryScope
-from bot.chat.usage import MICROS, BudgetCap
+from bot.chat.session import ACCESS_KEY_PREFIX, CHANNEL_TITLE_KEY, HistoryScope
+from bot.chat.usage import MICROS_PER_DOLLAR, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.operator_requests import OPERATOR
 from bot.console.routes import (
@@ -40,13 +40,13 @@ from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_SAID_PER_MINUTE = 60
+_MAX_MESSAGES_PER_MINUTE = 60
 _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200
 _MAX_CHANNELS = 500
-_ONE = "/channels/{channel}"
-_CHANNEL = r"^\w+(?:@\w+)?:[^\s#\x00]+$"
-_RULE = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
+_CHANNEL_PATH = "/channels/{channel}"
+_CHANNEL_PATTERN = r"^\w+(?:@\w+)?:[^\s#\x00]+$"
+_RULE_PATTERN = r"^(?:off|(?:person|role|channel) [a-z]+(?:@\w+)?:-?\d+)$"
 _Row = Mapping[str, object]
 
 
@@ -65,7 +65,7 @@ class ChannelsPage(RouteGroup):
         return {
             "default_preset": self.default_preset,
             "channels": await self.state.channels(_MAX_CHANNELS),
-            "settings": [one for one in settings if one.key != TITLE_KEY],
+            "settings": [one for one in settings if one.key != CHANNEL_TITLE_KEY],
         }
 
 
@@ -114,7 +114,7 @@ class ChannelPage(RouteGroup):
     rate_limits: RateLimits
     clock: Clock
 
-    @route(f"GET /api/v1{_ONE}", ApiScope.READ)
+    @route(f"GET /api/v1{_CHANNEL_PATH}", ApiScope.READ)
     async def detail(self, channel: str) -> ChannelDetail:
         """Get a channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._scopes(channel)
@@ -151,7 +151,7 @@ class ChannelPage(RouteGroup):
             budgets=await self._budget_rows(scopes, active),
         )
 
-    @route(f"GET {_ONE}", ApiScope.READ, template="channel.html")
+    @route(f"GET {_CHANNEL_PATH}", ApiScope.READ, template="channel.html")
     async def show(self, channel: str) -> Values:
         found = await self.detail(channel)
         return {
@@ -161,8 +161,8 @@ class ChannelPage(RouteGroup):
             "history_scope": SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)],
         }
 
-    @route(f"POST /api/v1{_ONE}/presets", ApiScope.OPERATE)
-    @route(f"POST {_ONE}/presets", ApiScope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_CHANNEL_PATH}/presets", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL_PATH}/presets", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def choose(
         self,
         request: ConsoleRequest,
@@ -191,15 +191,15 @@ class ChannelPage(RouteGroup):
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
-    @route(f"POST /api/v1{_ONE}/access", ApiScope.OPERATE)
-    @route(f"POST {_ONE}/access", ApiScope.OPERATE, then=_ONE)
+    @route(f"POST /api/v1{_CHANNEL_PATH}/access", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL_PATH}/access", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def set_access(
         self,
         request: ConsoleRequest,
         channel: str,
         scope: Annotated[str, Field(min_length=1, max_length=300)],
         action: Literal["allow", "block", "reset"],
-        rule: Annotated[str, Field(max_length=100, pattern=_RULE)] = "off",
+        rule: Annotated[str, Field(max_length=100, pattern=_RULE_PATTERN)] = "off",
     ) -> ChannelDetail:
         """Allow or block a person, role or channel, like /access; the rule "off" stops the bot."""
         if scope not in await self._scopes(channel):
@@ -210,8 +210,8 @@ class ChannelPage(RouteGroup):
         await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, audited=True)
         return await self.detail(channel)
 
-    @route(f"DELETE /api/v1{_ONE}", ApiScope.OPERATE)
-    @route(f"POST {_ONE}/forget", ApiScope.OPERATE, then="/channels")
+    @route(f"DELETE /api/v1{_CHANNEL_PATH}", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL_PATH}/forget", ApiScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all messages of the channel."""
         scopes, address = await self._scopes(channel), parse_address(channel)
@@ -225,7 +225,7 @@ class ChannelPage(RouteGroup):
     async def say(
         self,
         request: ConsoleRequest,
-        channel: Annotated[str, Field(max_length=300, pattern=_CHANNEL)],
+        channel: Annotated[str, Field(max_length=300, pattern=_CHANNEL_PATTERN)],
         text: Annotated[str, Field(max_length=20_000, pattern=r"\S", description="In Markdown.")],
         key: Annotated[str, Field(max_length=100, description="An idempotency key.")] = "",
     ) -> Mapping[str, str]:
@@ -234,7 +234,7 @@ class ChannelPage(RouteGroup):
         If a request got no response, repeat it with the same key: for a few days, the same token,
         channel and key send only one message.
         """
-        rate = Rate(f"say {request.caller.name}", _SAID_PER_MINUTE, 60)
+        rate = Rate(f"say {request.caller.name}", _MAX_MESSAGES_PER_MINUTE, 60)
         if await self.rate_limits.take([rate]) > 0:
             raise RequestRefused(429, translatable("Too many messages; try again in a minute."))
         allowed, key = request.caller.channels, key or secrets.token_hex(8)
@@ -252,7 +252,7 @@ class ChannelPage(RouteGroup):
         await self.audit.record(request.caller.name, "say", channel)
         return {"channel": channel, "key": key}
 
-    @route(f"GET {_ONE}/export", ApiScope.READ)
+    @route(f"GET {_CHANNEL_PATH}/export", ApiScope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._scopes(channel)
@@ -307,8 +307,8 @@ class ChannelPage(RouteGroup):
             {
                 "kind": cap.kind,
                 "period": cap.period,
-                "spent": spent.get(cap.key, 0) / MICROS,
-                "limit": cap.limit / MICROS,
+                "spent": spent.get(cap.key, 0) / MICROS_PER_DOLLAR,
+                "limit": cap.limit / MICROS_PER_DOLLAR,
             }
             for cap in caps
         ]

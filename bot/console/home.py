@@ -12,7 +12,7 @@ from aiohttp import web
 from pydantic import Field
 
 from bot.chat.access import ApiScope
-from bot.chat.usage import MICROS, UsageTotal, format_usage_table
+from bot.chat.usage import MICROS_PER_DOLLAR, UsageTotal, format_usage_table
 from bot.console.operation import OperationPage
 from bot.console.routes import NavigationItem, RouteGroup, Values, as_download, route
 from bot.ports import Clock
@@ -21,12 +21,12 @@ from bot.telemetry.logs import ERROR_NOTES
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
-_DAYS = 30
+_DEFAULT_DAYS = 30
 _MAX_DAYS = 400
 _FIRST_DAY = date(2020, 1, 1)
 _MOST_GROUPS = 6
 _DAY_SECONDS = 86_400
-_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
+_TIME_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
 
 Span: TypeAlias = Literal["24h", "7d", "30d"]
@@ -96,7 +96,7 @@ class HomePage(RouteGroup):
         activity = await self.figures(span, by)
         return {
             "span": span,
-            "spans": list(_STEPS),
+            "spans": list(_TIME_STEPS),
             "by": by,
             "activity": activity,
             "data": asdict(replace(activity, sums=())),
@@ -108,7 +108,7 @@ class HomePage(RouteGroup):
     @route("GET /api/v1/figures", ApiScope.READ)
     async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
-        step, count = _STEPS[span]
+        step, count = _TIME_STEPS[span]
         until = (self.clock.now() // step + 1) * step
         since = until - step * count
         first_words = [Counter[float]() for _ in range(count)]
@@ -132,7 +132,7 @@ class HomePage(RouteGroup):
             sums,
             answers=[[one.answers for one in line] for line in groups],
             tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in groups],
-            cost=[[one.cost / MICROS for one in line] for line in groups],
+            cost=[[one.cost / MICROS_PER_DOLLAR for one in line] for line in groups],
             cached=[
                 100 * one.cached_tokens / one.prompt_tokens if one.prompt_tokens else None
                 for one in steps
@@ -145,7 +145,7 @@ class HomePage(RouteGroup):
     def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
         today = self.clock.utc_now().date()
         last = max(_FIRST_DAY, min(until or today, today))
-        first = min(since or last - timedelta(days=_DAYS - 1), last)
+        first = min(since or last - timedelta(days=_DEFAULT_DAYS - 1), last)
         return max(first, last - timedelta(days=_MAX_DAYS)), last
 
     @route("GET /api/v1/usage", ApiScope.READ)
@@ -192,7 +192,9 @@ def usage_sums(rows: _Rows) -> list[UsageSum]:
     for name, of in groupby(ordered, key=lambda row: row[1]):
         one = _add_totals([total for *_, total in of])
         tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
-        sums.append(UsageSum(name, one.answers, *tokens, one.cost / MICROS, one.unpriced))
+        sums.append(
+            UsageSum(name, one.answers, *tokens, one.cost / MICROS_PER_DOLLAR, one.unpriced)
+        )
     return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 

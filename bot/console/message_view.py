@@ -14,20 +14,20 @@ from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
-_TAGS: Mapping[Style, str] = {
+_HTML_TAGS: Mapping[Style, str] = {
     Style.BOLD: "strong",
     Style.ITALIC: "em",
     Style.STRIKETHROUGH: "s",
     Style.CODE: "code",
     Style.QUOTE: "q",
 }
-_LINK = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
+_LINK_HTML = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
 _WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
-_ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
+_URL = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
 _MAX_COMPARED_CHARS = 200
 _FACE_COLORS = 10
-_LABELS: Mapping[str, Text] = {
+_BUTTON_LABELS: Mapping[str, Text] = {
     ButtonAction.STOP: translatable("Stop"),
     ButtonAction.RETRY: translatable("Retry"),
     ButtonAction.CONTINUE: translatable("Continue"),
@@ -80,8 +80,8 @@ def view_message(
     tools, versions, others = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
-        label = _LABELS.get(action, button.label)
-        if action in _LABELS and len(message.buttons) > 1:
+        label = _BUTTON_LABELS.get(action, button.label)
+        if action in _BUTTON_LABELS and len(message.buttons) > 1:
             tools.append((button, action, label))
         elif action == ButtonAction.VERSION:
             versions.append(button)
@@ -142,8 +142,8 @@ def _nested_html(
 
 def _link_urls(text: str) -> Markup:
     html, at = Markup(), 0
-    for match in _ADDRESS.finditer(text):
-        html += Markup.escape(text[at : match.start()]) + _LINK.format(match[0], match[0])
+    for match in _URL.finditer(text):
+        html += Markup.escape(text[at : match.start()]) + _LINK_HTML.format(match[0], match[0])
         at = match.end()
     return html + Markup.escape(text[at:])
 
@@ -155,8 +155,8 @@ def _to_element(span: StyledSpan, content: Markup) -> Markup:
         case Style.SPOILER:
             return Markup('<span class="spoiler" tabindex="0">{}</span>').format(content)
         case Style.LINK if span.detail.startswith(("https://", "http://")):
-            return _LINK.format(span.detail, content)
+            return _LINK_HTML.format(span.detail, content)
         case Style.LINK:
             return content
         case style:
-            return Markup("<{0}>{1}</{0}>").format(Markup(_TAGS[style]), content)  # noqa: S704
+            return Markup("<{0}>{1}</{0}>").format(Markup(_HTML_TAGS[style]), content)  # noqa: S704

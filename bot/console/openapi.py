@@ -14,8 +14,8 @@ from bot import __version__
 from bot.chat.access import ApiScope
 from bot.console.routes import Route, RouteGroup, add_security_headers, is_integer_type, route
 
-_REFERENCE = "#/components/schemas/{model}"
-_STATUSES: Mapping[int, str] = {
+_SCHEMA_REFERENCE = "#/components/schemas/{model}"
+_STATUS_DESCRIPTIONS: Mapping[int, str] = {
     401: "The API token is missing or not valid.",
     403: "The token lacks the scope, or the request comes from another site.",
     404: "The requested object does not exist.",
@@ -27,7 +27,7 @@ _STATUSES: Mapping[int, str] = {
     503: "The database failed.",
 }
 """The HTTP statuses, other than 200, that any route may return, with descriptions."""
-_DOCUMENTED = ConfigDict(
+_SCHEMA_CONFIG = ConfigDict(
     use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
 )
 _Schemas = Mapping[Any, Any]
@@ -60,7 +60,7 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
     inputs += [(one, "serialization", _adapter_of(one)) for one in answers]
     inputs.sort(key=lambda one: str(one[0]))
-    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REFERENCE)
     components = definitions["$defs"]
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
@@ -81,8 +81,8 @@ def _adapter_of(answer: Any) -> TypeAdapter[Any]:
     if answer is ApiError:
         return TypeAdapter(answer)
     if isinstance(answer, type) and is_dataclass(answer):
-        return TypeAdapter(with_config(_DOCUMENTED)(answer))
-    return TypeAdapter(answer, config=_DOCUMENTED)
+        return TypeAdapter(with_config(_SCHEMA_CONFIG)(answer))
+    return TypeAdapter(answer, config=_SCHEMA_CONFIG)
 
 
 def _operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
@@ -133,7 +133,8 @@ def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     answer = {} if route.answer is None else schemas[route.answer, "serialization"]
     error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     refusals = {
-        str(one): {"description": text, "content": error} for one, text in _STATUSES.items()
+        str(one): {"description": text, "content": error}
+        for one, text in _STATUS_DESCRIPTIONS.items()
     }
     return {
         "200": {

@@ -31,9 +31,9 @@ from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
-_FRESH_SECONDS = 1.0  # for this time, all readers get the same state
+_CACHE_SECONDS = 1.0  # for this time, all readers get the same state
 _MAX_ERRORS = 10
-_TRIAL = "/operation/providers/{provider}/try"
+_TRIAL_PATH = "/operation/providers/{provider}/try"
 _Row = Mapping[str, object]
 
 
@@ -97,8 +97,8 @@ class OperationPage(RouteGroup):
     try_preset: Callable[[Preset], Awaitable[str]]
     mask: Callable[[str], str]
     clock: Clock
-    _newest: OperationState | None = None
-    _made_at: float = 0.0
+    _cached_state: OperationState | None = None
+    _cached_at: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @route("GET /api/v1/operation", ApiScope.READ)
@@ -107,10 +107,10 @@ class OperationPage(RouteGroup):
         """Get the current state: components, queues, and roles."""
         async with self._lock:
             now = self.clock.monotonic()
-            if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
-                self._newest = await self._build_state()
-                self._made_at = now
-            return self._newest
+            if self._cached_state is None or now - self._cached_at >= _CACHE_SECONDS:
+                self._cached_state = await self._build_state()
+                self._cached_at = now
+            return self._cached_state
 
     @route("GET /api/v1/operation/errors/{error}", ApiScope.READ)
     @route("GET /operation/errors/{error}", ApiScope.READ, template="operation_error.html")
@@ -123,8 +123,8 @@ class OperationPage(RouteGroup):
         steps = (*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
         return replace(failed, steps=steps)
 
-    @route(f"POST /api/v1{_TRIAL}", ApiScope.OPERATE)
-    @route(f"POST {_TRIAL}", ApiScope.OPERATE, template="operation_trial.html")
+    @route(f"POST /api/v1{_TRIAL_PATH}", ApiScope.OPERATE)
+    @route(f"POST {_TRIAL_PATH}", ApiScope.OPERATE, template="operation_trial.html")
     async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
         """Test a provider with one short request to the model of its first preset."""
         if all(one["name"] != provider for one in self.providers):

@@ -104,8 +104,8 @@ def _ignore_progress(_event: object) -> None:
     """Show no progress, because the answer is shown when complete."""
 
 
-_QUESTION = "Say hello in one short sentence."
-_CONVERSATION = "web:trial"
+_TRIAL_QUESTION = "Say hello in one short sentence."
+_TRIAL_CONVERSATION = "web:trial"
 _MAX_OUTPUT_TOKENS = 32
 _MAX_SECONDS = 60.0
 
@@ -121,15 +121,15 @@ def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
 async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
     """Send one short request to a preset's model; return the answer."""
     prompt = Prompt(
-        messages=(Message("user", _QUESTION),),
+        messages=(Message("user", _TRIAL_QUESTION),),
         model=bare_prompt(preset).model,
-        conversation=_CONVERSATION,
+        conversation=_TRIAL_CONVERSATION,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
         template=choose_template(preset),
     )
     try:
         async with asyncio.timeout(_MAX_SECONDS):
-            answer = await requests.send(preset, prompt, _CONVERSATION)
+            answer = await requests.send(preset, prompt, _TRIAL_CONVERSATION)
     except TimeoutError:
         raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
     return answer.text

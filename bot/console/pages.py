@@ -16,8 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
 from bot.chat.incoming import parse_address
-from bot.chat.session import TITLE_KEY
-from bot.chat.usage import MICROS, format_cost
+from bot.chat.session import CHANNEL_TITLE_KEY
+from bot.chat.usage import MICROS_PER_DOLLAR, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.message_view import color_of
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
@@ -28,11 +28,11 @@ from bot.storage.reports import ServiceState
 from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import LANGUAGES, to_translatable, translatable, translatable_count, translate
 
-_FOLDER = Path(__file__).parent
+_CONSOLE_FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
-_NAMES_SECONDS = 5.0
+_NAMES_CACHE_SECONDS = 5.0
 _MAX_SPEAKERS = 5_000
-_NAMES_SHOWN = 3
+_MAX_NAMES_IN_TITLE = 3
 
 
 @dataclass(slots=True)
@@ -48,18 +48,18 @@ class DisplayNames:
     people: Mapping[str, str] = field(default_factory=dict)
     _channels: Mapping[str, str] = field(default_factory=dict)
     _titles: Mapping[str, str] = field(default_factory=dict)
-    _is_read: bool = False
+    _is_loaded: bool = False
 
     async def refresh(self) -> None:
         """Read the names, unless they are already loaded."""
-        if self._is_read:
+        if self._is_loaded:
             return
-        self._is_read = True
-        self.clock.call_later(_NAMES_SECONDS, self._drop_names)
+        self._is_loaded = True
+        self.clock.call_later(_NAMES_CACHE_SECONDS, self._drop_names)
         said = await self.state.newest_speakers(_MAX_SPEAKERS)
         own = await self.web_channels.all()
         settings = await self.state.chat_settings()
-        self._titles = {one.scope: one.value for one in settings if one.key == TITLE_KEY}
+        self._titles = {one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY}
         self.faces = await asyncio.to_thread(self.read_faces)
         self.people = {one.id: one.name for _, one in reversed(said)}
         speakers: dict[str, dict[str, str]] = {}
@@ -72,7 +72,7 @@ class DisplayNames:
 
     def _drop_names(self) -> None:
         """Drop all names, so that forgotten names are gone even if nobody opens a page."""
-        self.people, self._channels, self._titles, self._is_read = {}, {}, {}, False
+        self.people, self._channels, self._titles, self._is_loaded = {}, {}, {}, False
 
     def channel_title(self, language: str, key: str) -> str:
         """Return the platform's name, followed by the channel's own title or its people's names."""
@@ -89,8 +89,8 @@ class DisplayNames:
 
 
 def _join_first_names(names: Sequence[str]) -> str:
-    more = f" +{len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
-    return f"{', '.join(names[:_NAMES_SHOWN])}{more}"
+    more = f" +{len(names) - _MAX_NAMES_IN_TITLE}" if len(names) > _MAX_NAMES_IN_TITLE else ""
+    return f"{', '.join(names[:_MAX_NAMES_IN_TITLE])}{more}"
 
 
 class PageRenderer:
@@ -128,7 +128,7 @@ class PageRenderer:
     def _environment(self) -> Environment:
         """The Jinja environment, created when needed, because most processes never show a page."""
         environment = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"),
+            loader=FileSystemLoader(_CONSOLE_FOLDER / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -148,7 +148,7 @@ class PageRenderer:
             thousands="{:,}".format,
             moment=lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
             seconds=lambda seconds: f"{seconds:.{2 if seconds < 10 else 1}f}",
-            dollars=lambda amount: format_cost(round(amount * MICROS)),
+            dollars=lambda amount: format_cost(round(amount * MICROS_PER_DOLLAR)),
         )
         return environment
 
@@ -161,4 +161,8 @@ def static_address(name: str) -> str:
 
 @cache
 def static_files() -> Mapping[str, bytes]:
-    return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}
+    return {
+        one.name: one.read_bytes()
+        for one in (_CONSOLE_FOLDER / "static").iterdir()
+        if one.is_file()
+    }

@@ -58,11 +58,11 @@ ToIncomingMessage: TypeAlias = Callable[
 ]
 
 _PATH = "/playground"
-_CHANNEL = "/playground/{channel}"
-_MESSAGE = "/playground/{channel}/messages/{message}"
+_CHANNEL_PATH = "/playground/{channel}"
+_MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN = 100
-_NEWEST = 20
+_MESSAGES_SHOWN_FIRST = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_COPIES = 50
 _MAX_CHANGES = 50
@@ -70,8 +70,8 @@ _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
 _WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
 _STREAM_SECONDS = 300.0  # after this time, the page must reconnect
 _CHECK_SECONDS = 5.0  # between checks that the session is valid
-_DRAFT = "draft"
-_PLAIN = ("", marked("Plain"))
+_DRAFT_MESSAGE_ID = "draft"
+_PLAIN_LOOK = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
 ReplyTo = Annotated[str, Field(max_length=64)]
@@ -106,7 +106,7 @@ class PlaygroundPages(RouteGroup):
         check_scope(request.caller, ApiScope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
-    @route(f"GET {_CHANNEL}", ApiScope.READ, template="playground/channel.html")
+    @route(f"GET {_CHANNEL_PATH}", ApiScope.READ, template="playground/channel.html")
     async def show(
         self,
         request: ConsoleRequest,
@@ -133,7 +133,7 @@ class PlaygroundPages(RouteGroup):
             "messages": [view_message(one, known, answers, header["names"]) for one in shown],
             "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
             "author": author or found.people[0].id,
-            "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
+            "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN_LOOK],
             "replied": known.get(reply),
             "edited": edited if edited is not None and edited.author is not None else None,
             "key": _new_key(),
@@ -196,17 +196,17 @@ class PlaygroundPages(RouteGroup):
             await self.resolver.set_active(channel.address.lane, used, OPERATOR.id)
         return _redirect_to(channel)
 
-    @route(f"POST {_CHANNEL}/delete", ApiScope.OPERATE, then=_PATH)
+    @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, then=_PATH)
     async def delete_channel(self, channel: str) -> None:
         await self.channels.delete((await self._find(channel)).id)
 
-    @route(f"POST {_CHANNEL}/look", ApiScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_CHANNEL_PATH}/look", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
         look, found = self._require_known_look(channel_look), await self._find(channel)
         await self.channels.change(found.id, lambda one: replace(one, look=look))
 
-    @route(f"POST {_CHANNEL}/people", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL_PATH}/people", ApiScope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
         """Add a person to a channel, so that the operator can write as them."""
         found = await self._find(channel)
@@ -219,7 +219,7 @@ class PlaygroundPages(RouteGroup):
             raise UserError(text)
         return _redirect_to(found, person)
 
-    @route(f"GET {_CHANNEL}/events", ApiScope.READ)
+    @route(f"GET {_CHANNEL_PATH}/events", ApiScope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
         """Send the channel's changes, as server-sent events."""
         found = await self._find(channel)
@@ -231,7 +231,9 @@ class PlaygroundPages(RouteGroup):
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
             has_answer = any(map(is_finished, changes))
-            answers = await self._channel_answers(found, _NEWEST) if has_answer else ()
+            answers = (
+                await self._channel_answers(found, _MESSAGES_SHOWN_FIRST) if has_answer else ()
+            )
             header = await self._header_values(found)
 
             def rendered(message: WebMessage) -> str:
@@ -247,7 +249,7 @@ class PlaygroundPages(RouteGroup):
         events = channel_events(self.channels, found.id, after, render)
         return await stream_events(request, events, self.clock)
 
-    @route(f"POST {_CHANNEL}/messages", ApiScope.OPERATE)
+    @route(f"POST {_CHANNEL_PATH}/messages", ApiScope.OPERATE)
     async def say(
         self,
         channel: str,
@@ -263,19 +265,19 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [_with_text(message, text)])
         return _redirect_to(found, person)
 
-    @route(f"POST {_MESSAGE}/edit", ApiScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE_PATH}/edit", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
         found = await self._find_own_message(channel, message)
         if text != found.text:
             edited = replace(found, edited_at=self.clock.utc_now())
             await self.channels.replace(channel, _with_text(edited, text))
 
-    @route(f"POST {_MESSAGE}/delete", ApiScope.OPERATE, then=_CHANNEL)
+    @route(f"POST {_MESSAGE_PATH}/delete", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def delete(self, channel: str, message: str) -> None:
         found = await self._find_own_message(channel, message)
         await self.channels.replace(channel, found.to_tombstone())
 
-    @route(f"POST {_MESSAGE}/press", ApiScope.OPERATE)
+    @route(f"POST {_MESSAGE_PATH}/press", ApiScope.OPERATE)
     async def press(
         self,
         channel: str,
@@ -294,7 +296,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [pressed])
         return _redirect_to(found, person)
 
-    @route(f"POST {_CHANNEL}/next", ApiScope.OPERATE, template="playground/next.html")
+    @route(f"POST {_CHANNEL_PATH}/next", ApiScope.OPERATE, template="playground/next.html")
     async def show_next(
         self,
         channel: str,
@@ -304,7 +306,7 @@ class PlaygroundPages(RouteGroup):
     ) -> Values:
         found = await self._find(channel)
         person = _find_person(found, author)
-        written = WebMessage(_DRAFT, person, text, self.clock.utc_now())
+        written = WebMessage(_DRAFT_MESSAGE_ID, person, text, self.clock.utc_now())
         replied = await self.channels.find(found.id, reply_to) if reply_to else None
         answer = await self.preview(self.to_incoming_message(found, written, person, replied))
         header, prompt = await self._header_values(found), answer.prompt

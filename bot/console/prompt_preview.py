@@ -30,11 +30,11 @@ from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
-_BEGINS_BRANCH = translatable(
+_BRANCH_NOTICE = translatable(
     "A reply to an earlier message starts a separate history; its prompt is known once it is sent."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
-_NO_EPOCH = 0  # lower than any claim's epoch, because the preview only reads
+_LOWEST_EPOCH = 0  # lower than any claim's epoch, because the preview only reads
 
 
 @value_class
@@ -53,10 +53,10 @@ class PromptPreview:
         """Return the characters that would answer a message, and the prompt of the first."""
         placed = await self.find_history(to_storable_message(message))
         if placed is None:
-            return NextAnswer(problem=_BEGINS_BRANCH)
+            return NextAnswer(problem=_BRANCH_NOTICE)
         message = placed
         active = await self.resolver.resolve(message.scopes)
-        claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
+        claim = Claim(message.address.conversation, _LOWEST_EPOCH, "preview")
         recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
         now = self.clock.utc_now()
         dice = self.dice or random.Random(message.text).random  # noqa: S311
@@ -130,7 +130,7 @@ class DraftComposer:
         """
         message = scene.message
         speaker = ActivePreset(preset, None, version)
-        claim = Claim(message.address.conversation, _NO_EPOCH, "preview")
+        claim = Claim(message.address.conversation, _LOWEST_EPOCH, "preview")
         sources = self.sources if may_spend else replace(self.sources, may_spend=False)
         active = await self._replace_speaker(speaker, scene)
         group = MessageGroup(claim, InboxMessage(0, message, 0))
@@ -147,7 +147,7 @@ class DraftComposer:
         return counter(texts)
 
     async def find_recorded_scene(self, conversation: str) -> Scene | None:
-        claim = Claim(conversation, _NO_EPOCH, "preview")
+        claim = Claim(conversation, _LOWEST_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
         scene = find_newest_scene(conversation, session.number, session.turns)
         return None if scene is None else replace(scene, answers=())

@@ -17,9 +17,9 @@ from bot.value_class import value_class
 _CONTROL_LOOK_ALIKE = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
 )
-_ROLES = r"\[?(?:system|user|assistant)\]?"
+_ROLE_PATTERN = r"\[?(?:system|user|assistant)\]?"
 _WITH_SPEAKERS = ("newest", "observed", "history")
-_QUOTED = "> "
+_QUOTE_PREFIX = "> "
 """The prefix of each observed line, and of typed text that looks like a speaker's name."""
 Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
 """The begin and end of a piece in a text, and its kind."""
@@ -113,7 +113,7 @@ class LookAlikeFinder:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
         names = [re.escape(tag) for tag in sorted(tags, key=len, reverse=True)]
         self._speaker = re.compile(
-            rf"^((?:{_QUOTED})*)((?:{'|'.join([*names, _ROLES])})[ \t]*[:：])",
+            rf"^((?:{_QUOTE_PREFIX})*)((?:{'|'.join([*names, _ROLE_PATTERN])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
         )
         # Otherwise the template writes speaker names, so any name in a message was typed.
@@ -132,7 +132,7 @@ class LookAlikeFinder:
         for match in self._speaker.finditer(text):
             quotes, tag = match.groups()
             is_first = match.start() == 0 and tag == f"{speaker}:"
-            ours = is_tagged and (quotes == _QUOTED if is_observed else is_first)
+            ours = is_tagged and (quotes == _QUOTE_PREFIX if is_observed else is_first)
             marks.append((match.span(2), PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE))
         return list(cut_at_marks(text, sorted(marks)))
 

@@ -24,7 +24,7 @@ Values: TypeAlias = Mapping[str, object]
 
 R = TypeVar("R", bound=web.StreamResponse)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[object]])
-_WITH_BODY = {"POST", "PUT", "PATCH"}
+_METHODS_WITH_BODY = {"POST", "PUT", "PATCH"}
 
 
 @value_class
@@ -160,11 +160,11 @@ class Route:
 
     @property
     def body(self) -> type[BaseModel] | None:
-        return self.model if self.method in _WITH_BODY else None
+        return self.model if self.method in _METHODS_WITH_BODY else None
 
     @property
     def query(self) -> type[BaseModel] | None:
-        return None if self.method in _WITH_BODY else self.model
+        return None if self.method in _METHODS_WITH_BODY else self.model
 
     async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
         """Call the handler; `given` is the validated body or query."""

@@ -32,7 +32,7 @@ from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.settings import ConsoleSettings
 
 _log = structlog.get_logger(__name__)
-_MORE_PORTS = 20
+_PORTS_TO_TRY = 20
 _MAX_BODY_BYTES = 20 * 2**20
 _BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
@@ -101,7 +101,7 @@ async def _listen(
     any_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    more = (*range(console.port + 1, console.port + _MORE_PORTS), 0) if any_port else ()
+    more = (*range(console.port + 1, console.port + _PORTS_TO_TRY), 0) if any_port else ()
     for port in (console.port, *more):
         try:
             return await loop.create_server(
@@ -117,12 +117,12 @@ async def _listen(
     raise AssertionError("the last port is any free one")
 
 
-_FILE = "console-address"
+_ADDRESS_FILE = "console-address"
 
 
 @contextlib.contextmanager
 def publish_address(data_dir: Path, address: str) -> Iterator[None]:
-    file = data_dir / _FILE
+    file = data_dir / _ADDRESS_FILE
     file.write_text(address, encoding="utf-8")
     try:
         yield
@@ -133,7 +133,7 @@ def publish_address(data_dir: Path, address: str) -> Iterator[None]:
 def find_address(data_dir: Path) -> str | None:
     """Return the address of this data directory's console; None if no console runs."""
     try:
-        return (data_dir / _FILE).read_text(encoding="utf-8").strip() or None
+        return (data_dir / _ADDRESS_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
 

@@ -15,7 +15,7 @@ from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
-_TEMPLATE = "setup.html"
+_TEMPLATE_NAME = "setup.html"
 _Short = Annotated[str, Field(max_length=300)]
 
 
@@ -27,7 +27,7 @@ class SetupPage(RouteGroup):
     audit: AuditLog
     mask: Callable[[str], str]
 
-    @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE)
+    @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def show(self) -> Values:
         """Show the setup steps, and the models of model servers on this machine."""
         is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # refreshed every 2 s
@@ -46,13 +46,13 @@ class SetupPage(RouteGroup):
             **values,
         }
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/token", ApiScope.OPERATE, template=_TEMPLATE)
+    @route(f"POST {SETUP_PATH}/{{platform}}/token", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def check_token(
         self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
     ) -> web.Response | Values:
         return await self._try_step(platform, self.steps.check_token(platform, token.strip()))
 
-    @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE, template=_TEMPLATE)
+    @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def check_model(
         self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
     ) -> web.Response | Values:
@@ -60,7 +60,7 @@ class SetupPage(RouteGroup):
         choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
         return await self._try_step("model", self.steps.check_model(choice))
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/admin", ApiScope.OPERATE, template=_TEMPLATE)
+    @route(f"POST {SETUP_PATH}/{{platform}}/admin", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def ask_for_admin(self, platform: str) -> web.Response | Values:
         return await self._try_step(platform, self.steps.ask_for_admin(platform))
 
@@ -79,7 +79,7 @@ class SetupPage(RouteGroup):
     async def forget(self, platform: str) -> None:
         await self.steps.forget(platform)
 
-    @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE)
+    @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def write(self, request: ConsoleRequest) -> Values:
         names = self.steps.names_to_set()
         try:

@@ -292,12 +292,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
-            return (), (), _windows_in_force(of_bot, learns=learns, reserves=True)
+            return (), (), _effective_windows(of_bot, learns=learns, reserves=True)
         learns_chat = learns and not edits
         return (
-            _windows_in_force(limits.route_calls, learns=learns_chat, reserves=edits),
-            _windows_in_force(limits.chat_calls, learns=learns_chat, reserves=edits),
-            _windows_in_force(limits.bot_calls, learns=learns, reserves=edits),
+            _effective_windows(limits.route_calls, learns=learns_chat, reserves=edits),
+            _effective_windows(limits.chat_calls, learns=learns_chat, reserves=edits),
+            _effective_windows(limits.bot_calls, learns=learns, reserves=edits),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
@@ -351,7 +351,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self.clock.sleep(seconds)
 
 
-def _windows_in_force(
+def _effective_windows(
     windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
 ) -> tuple[CallWindow, ...]:
     return tuple(

@@ -95,33 +95,33 @@ class SentRows:
     poll_seconds: float = _POLL_SECONDS
 
     def __post_init__(self) -> None:
-        self._arrivals: dict[int, asyncio.Future[str | None]] = {}
-        self._asks_at = -math.inf
+        self._sent_futures: dict[int, asyncio.Future[str | None]] = {}
+        self._next_poll_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
         """Wait for any process to send a row; return its message id, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
-        arrival = self._arrivals.setdefault(row_id, loop.create_future())
+        arrival = self._sent_futures.setdefault(row_id, loop.create_future())
         try:
             while not arrival.done():
                 await asyncio.wait([arrival], timeout=self.poll_seconds)
-                if not arrival.done() and loop.time() >= self._asks_at:
-                    self._asks_at = loop.time() + self.poll_seconds
+                if not arrival.done() and loop.time() >= self._next_poll_at:
+                    self._next_poll_at = loop.time() + self.poll_seconds
                     await self._poll_sent_rows()
             external_id = arrival.result()
         finally:
-            self._arrivals.pop(row_id, None)
+            self._sent_futures.pop(row_id, None)
         if external_id is None:
             raise AnswerRefused("the first message of the answer was refused")
         return external_id
 
     async def _poll_sent_rows(self) -> None:
-        for row_id, external_id in (await self.outbox.sent_ids([*self._arrivals])).items():
+        for row_id, external_id in (await self.outbox.sent_ids([*self._sent_futures])).items():
             self.record_sent(row_id, external_id)
 
     def record_sent(self, row_id: int, external_id: str | None) -> None:
         """Record the message id of a sent row, or None if the row will never be sent."""
-        arrival = self._arrivals.get(row_id)
+        arrival = self._sent_futures.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 

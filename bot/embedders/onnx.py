@@ -21,8 +21,8 @@ from bot.ports import Embedder
 from bot.prompting.embedding import FunctionEmbedder
 from bot.settings import EmbeddingSettings
 
-_SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
-_PACKAGES = ("onnxruntime", "tokenizers")
+_PATH_SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
+_REQUIRED_PACKAGES = ("onnxruntime", "tokenizers")
 _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 
 
@@ -42,7 +42,7 @@ class _OnnxModel:
         return self._run(*self._loaded, text)
 
     def _load(self) -> tuple[Any, Any]:
-        runtime, tokenizers = (import_module(name) for name in _PACKAGES)
+        runtime, tokenizers = (import_module(name) for name in _REQUIRED_PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
@@ -51,7 +51,9 @@ class _OnnxModel:
             )
             tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer))
         except Exception as error:  # neither package has a base class for its errors
-            raise EmbeddingError(f"{_SETTING}: {self._model} cannot be loaded: {error}") from error
+            raise EmbeddingError(
+                f"{_PATH_SETTING}: {self._model} cannot be loaded: {error}"
+            ) from error
         tokenizer.enable_truncation(MAX_TEXT_TOKENS)
         tokenizer.no_padding()
         return session, tokenizer
@@ -79,7 +81,7 @@ def _model_file(path: Path) -> Path:
     if path.is_dir():
         found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
         if not found:
-            raise SettingsError(f"{_SETTING}: there is no .onnx file in {path}")
+            raise SettingsError(f"{_PATH_SETTING}: there is no .onnx file in {path}")
         # Besides model.onnx, there may be variants for other hardware.
         return next((file for file in found if file.name == "model.onnx"), found[0])
     return path
@@ -97,15 +99,15 @@ def _uses_mean_pooling(model: Path) -> bool:
     try:
         pooling = msgspec.json.decode(config.read_bytes(), type=dict[str, object])
     except msgspec.DecodeError as error:
-        raise SettingsError(f"{_SETTING}: {config} cannot be read: {error}") from None
+        raise SettingsError(f"{_PATH_SETTING}: {config} cannot be read: {error}") from None
     return pooling.get("pooling_mode_mean_tokens") is True
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     """Create the embedder; raise `SettingsError` if a file or package is missing."""
     if settings.model_path is None:
-        raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
-    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SettingsError(f"{_PATH_SETTING} is not set; set it to an .onnx file or its folder")
+    if missing := [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]:
         raise SettingsError(
             f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
             f"`pip install {' '.join(missing)}`"
@@ -113,7 +115,7 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     file = _model_file(settings.model_path.expanduser())
     tokenizer = _find_beside(file, "tokenizer.json")
     if tokenizer is None:
-        raise SettingsError(f"{_SETTING}: there is no tokenizer.json beside {file}")
+        raise SettingsError(f"{_PATH_SETTING}: there is no tokenizer.json beside {file}")
     uses_mean = _uses_mean_pooling(file)
     embed = _OnnxModel(file, tokenizer, uses_mean=uses_mean).embed
     version = f"{model_fingerprint(file)}:{'mean' if uses_mean else 'first'}"

@@ -28,10 +28,12 @@ MAIN_ICON = "assets/icon/image/main.png"
 _CARD_PATH = "card.json"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal cards become equal files
 
-_PERSONA = "system_prompt.txt"
-_DATABASE = "chroma.sqlite3"
-_STORY = re.compile(r"(^|/)[^/.]+[^/]*\.txt$")
-_DOCUMENTS = "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:document' ORDER BY id"
+_PERSONA_FILE = "system_prompt.txt"
+_DATABASE_FILE = "chroma.sqlite3"
+_STORY_FILE = re.compile(r"(^|/)[^/.]+[^/]*\.txt$")
+_SELECT_DOCUMENTS = (
+    "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:document' ORDER BY id"
+)
 
 
 def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
@@ -57,17 +59,20 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 def read_haruhi_zip(data: bytes) -> CharacterData:
     """Return a zip archive's ChatHaruhi character; raises `PresetError` or `CharacterError`."""
     files = _unpack(data)
-    persona_file, database = _find_topmost(files, _PERSONA), _find_topmost(files, _DATABASE)
+    persona_file, database = (
+        _find_topmost(files, _PERSONA_FILE),
+        _find_topmost(files, _DATABASE_FILE),
+    )
     if persona_file is None:
         raise CharacterError.translatable(
             "it has no {persona}; a ChatHaruhi 1 or 2 character is a zip with {persona} and"
             " stories",
-            persona=_PERSONA,
+            persona=_PERSONA_FILE,
         )
     if database is not None:
         stories = _read_documents(files[database])
     else:
-        names = sorted(name for name in files if _STORY.search(name))
+        names = sorted(name for name in files if _STORY_FILE.search(name))
         stories = [_decode_text(files[name]) for name in names if name != persona_file]
     texts = tuple(story for story in stories if story.strip())
     return with_default_placeholder(CharacterData(_decode_text(files[persona_file]), texts))
@@ -138,11 +143,11 @@ def _read_documents(data: bytes) -> list[str]:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(data)
             database.execute("PRAGMA trusted_schema = OFF")
-            rows = database.execute(_DOCUMENTS)
+            rows = database.execute(_SELECT_DOCUMENTS)
             return [_plain_text(text) for (text,) in rows if isinstance(text, str)]
     except sqlite3.Error as error:
         raise CharacterError.translatable(
-            "its {database} cannot be read: {error}", database=_DATABASE, error=str(error)
+            "its {database} cannot be read: {error}", database=_DATABASE_FILE, error=str(error)
         ) from error
 
 

@@ -21,7 +21,7 @@ _EXAMPLE_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILI
 _KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
 _DEFAULT_DEPTH = 4
-_ROLES = {"system": 0, "user": 1, "assistant": 2}
+_ROLE_NUMBERS = {"system": 0, "user": 1, "assistant": 2}
 
 
 def preset_from_card(
@@ -128,7 +128,7 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
             "extensions": {
                 "position": _POSITION_AT_DEPTH,
                 "depth": _DEFAULT_DEPTH if (depth := note.integer("depth")) is None else depth,
-                "role": _ROLES.get(note.text("role"), 0),
+                "role": _ROLE_NUMBERS.get(note.text("role"), 0),
                 "ignore_budget": True,
             },
         }

@@ -27,7 +27,7 @@ from bot.texts.text import error_text, translatable
 _VERSION_2_COLUMN = "luotuo_openai"
 CharacterFile: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
 
-_HARUHI_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters were written for it
+_HARUHI_TOKEN_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters were written for it
 
 
 def read_character_folder(directory: Path) -> PresetsInFolder:
@@ -150,7 +150,7 @@ def _read_haruhi(content: bytes) -> CharacterData:
 
 
 def _to_character_file(data: CharacterData) -> CharacterFile:
-    return {"persona": data.persona, **_HARUHI_BUDGET}, data.texts
+    return {"persona": data.persona, **_HARUHI_TOKEN_BUDGET}, data.texts
 
 
 _READERS: Mapping[str, Callable[[bytes], CharacterData]] = {

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bot.errors import TemplateError
 from bot.texts.text import marked, translatable
 
-_SPACE = " \t\r\n"
+_GO_WHITESPACE = " \t\r\n"
 _OPENING_BRACES = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
 _CLOSING_BRACES = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
 _COMMENT = re.compile(r"[ \t\r\n]?/\*.*?\*/", re.DOTALL)
@@ -35,10 +35,10 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_COMPARISON_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _FUNCTIONS = frozenset(
     {"and", "index", "json", "len", "not", "or", "print", "printf", "slice", "currentDate"}
-    | _COMPARISONS.keys()
+    | _COMPARISON_OPERATORS.keys()
 )
 _UNKNOWN_TOKENS = {
     "": marked("unclosed action"),
@@ -50,7 +50,7 @@ _MAX_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # to limit the run time; real templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 
-_FIELDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+_FIELDS_BY_TYPE: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (Path(__file__).parent / "go_types.toml").read_text("utf-8")
 )
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -78,9 +78,13 @@ class _Value(NamedTuple):
     type: str = "any"
 
 
-_ROOT = _Value("", "root")
-_MISSING = _Value("none", "nothing")  # the value of a missing key
-_LITERALS = {"true": _Value("true", "bool"), "false": _Value("false", "bool"), "nil": _MISSING}
+_ROOT_VALUE = _Value("", "root")
+_MISSING_VALUE = _Value("none", "nothing")  # the value of a missing key
+_LITERALS = {
+    "true": _Value("true", "bool"),
+    "false": _Value("false", "bool"),
+    "nil": _MISSING_VALUE,
+}
 _MESSAGES_ROOT = {
     "System": _Value('(chat.system | join("\\n\\n"))', "text"),
     "Messages": _Value("chat.messages", "list of message"),
@@ -134,8 +138,10 @@ def _tokenize(source: str) -> Iterator[_Token]:
     at, trims = 0, False
     while opening := _OPENING_BRACES.search(source, at):
         text = source[at : opening.start()]
-        text = text.lstrip(_SPACE) if trims else text
-        yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line_number(source, at))
+        text = text.lstrip(_GO_WHITESPACE) if trims else text
+        yield _Token(
+            "text", text.rstrip(_GO_WHITESPACE) if opening[1] else text, _line_number(source, at)
+        )
         at = _skip_comment(source, opening.end())
         if at == opening.end():
             yield _Token("{{", "{{", _line_number(source, at))
@@ -149,7 +155,7 @@ def _tokenize(source: str) -> Iterator[_Token]:
         if closing is None:
             raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
         at, trims = closing.end(), closing["trim"] is not None
-    text = source[at:].lstrip(_SPACE) if trims else source[at:]
+    text = source[at:].lstrip(_GO_WHITESPACE) if trims else source[at:]
     yield _Token("text", text, _line_number(source, at))
     yield _Token("eof", "", _line_number(source, len(source)))
 
@@ -191,11 +197,11 @@ class _Translator:
         self._position = 0
         self._root = root
         self._namespaced = namespaced  # variables assigned with `=`, perhaps in a loop or branch
-        self._dot = _ROOT
-        self._variables = {"$": _ROOT}
+        self._dot = _ROOT_VALUE
+        self._variables = {"$": _ROOT_VALUE}
         self._loops = self._depth = 0
         self._indent = indent
-        self._taken: Counter[str] = Counter()
+        self._used_names: Counter[str] = Counter()
         self._is_cut = False
         self.lines: list[str] = []
         self.prints_json = False
@@ -339,8 +345,8 @@ class _Translator:
         self._depth -= 1
 
     def _unique_name(self, name: str) -> str:
-        self._taken[name] += 1
-        return name if self._taken[name] == 1 else f"{name}_{self._taken[name]}"
+        self._used_names[name] += 1
+        return name if self._used_names[name] == 1 else f"{name}_{self._used_names[name]}"
 
     def _emit(self, line: str) -> None:
         self.lines.append("  " * self._indent + line)
@@ -428,13 +434,13 @@ class _Translator:
     def _access_field(self, value: _Value, name: str) -> _Value:
         match value.type:
             case "root":
-                return self._root.get(name, _MISSING)
+                return self._root.get(name, _MISSING_VALUE)
             case "any" | "nothing" | "object":
                 return _Value(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
                 return _Value(f"{value.source}[{_quote(name)}]", _element_type(kind))
-            case kind if name in _FIELDS.get(kind, {}):
-                value_type = _FIELDS[kind][name]
+            case kind if name in _FIELDS_BY_TYPE.get(kind, {}):
+                value_type = _FIELDS_BY_TYPE[kind][name]
                 source = f"{value.source}.{_WORD_BORDER.sub('_', name).lower()}"
                 empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
                 return _Value(f"({source} or {empty})" if empty else source, value_type)
@@ -463,9 +469,11 @@ class _Translator:
             case "slice", [container, *_] if len(given) <= 3:
                 bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
                 return _Value(f"{sources[0]}[{bounds}]", container.type)
-            case _ if name in _COMPARISONS and len(given) >= 2:
+            case _ if name in _COMPARISON_OPERATORS and len(given) >= 2:
                 # Only `eq` accepts several values, one of which must match.
-                tests = [f"{sources[0]} {_COMPARISONS[name]} {other}" for other in sources[1:]]
+                tests = [
+                    f"{sources[0]} {_COMPARISON_OPERATORS[name]} {other}" for other in sources[1:]
+                ]
                 return _Value(_join_sources(" or ", tests), "bool")
             case _:
                 return self._translate_text_call(name, given)

@@ -11,7 +11,7 @@ from bot.prompting.text.jsonc import JsonFields
 
 Json = Mapping[str, object]
 
-_SEQUENCES = (
+_SEQUENCE_KEYS = (
     "input_sequence", "output_sequence", "system_sequence", "first_output_sequence",
     "last_output_sequence", "first_input_sequence", "last_input_sequence",
     "input_suffix", "output_suffix", "system_suffix", "system_sequence_prefix",
@@ -21,8 +21,8 @@ _SEQUENCES = (
 _MACRO = re.compile(r"\{\{([^\W\d]\w*)[^{}]*\}\}")
 _NAME_MACROS = {"name", "user", "char"}
 _TEXT_MACROS = {"newline": "\n", "noop": "", "trim": ""}
-_BEHAVIORS = {"none", "force", "always"}
-_MODES = {"none": "not_add", "force": "default", "always": "add"}
+_NAMES_BEHAVIORS = {"none", "force", "always"}
+_NAMING_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -31,7 +31,7 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     expands_macros = bool(data.get("macro", True))
     texts = {
         key: _expand_texts(read.text(key), key) if expands_macros else read.text(key)
-        for key in _SEQUENCES
+        for key in _SEQUENCE_KEYS
     }
     sequences = _InstructTemplateBuilder(texts, data, expands_macros=expands_macros)
     keys: dict[str, object] = {
@@ -47,7 +47,7 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 # How SillyTavern writes messages, by position; the sequences replace the `$` variables.
-_LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8").rstrip("\n"))
+_JINJA_LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8").rstrip("\n"))
 
 
 class _InstructTemplateBuilder:
@@ -68,7 +68,7 @@ class _InstructTemplateBuilder:
     @property
     def naming_mode(self) -> str:
         """The value of `user_name_in_message`, which is "add" if the template has name macros."""
-        return "add" if self._uses_name_macros else _MODES[self._behavior]
+        return "add" if self._uses_name_macros else _NAMING_MODE_BY_BEHAVIOR[self._behavior]
 
     @property
     def jinja(self) -> str:
@@ -82,7 +82,7 @@ class _InstructTemplateBuilder:
         if not story and not after_story:
             story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
         before, after = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
-        return _LAYOUT.substitute(
+        return _JINJA_LAYOUT.substitute(
             alignment=self._alignment_message(first_user),
             story=self._message_template(story, after_story, "'System'"),
             narration=self._message_template(before, after, "(name or 'System')"),
@@ -166,7 +166,7 @@ class _InstructTemplateBuilder:
 def _names_behavior(data: Json) -> str:
     """Return when to show names: "none", "force" (in groups) or "always"; read old flags, too."""
     behavior = data.get("names_behavior")
-    if isinstance(behavior, str) and behavior in _BEHAVIORS:
+    if isinstance(behavior, str) and behavior in _NAMES_BEHAVIORS:
         return behavior
     if data.get("names"):
         return "always"
@@ -210,7 +210,7 @@ def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
     return list(dict.fromkeys(stop for stop in found if stop))
 
 
-_CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
+_CONTROL_TOKEN = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
 def context_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -240,7 +240,7 @@ def _without_control_tokens(text: str) -> str:
     if first < 0:
         return text
     head, story, tail = text[:first], text[first:last], text[last:]
-    head, tail = ("" if _CONTROL.search(part) else part for part in (head, tail))
+    head, tail = ("" if _CONTROL_TOKEN.search(part) else part for part in (head, tail))
     return head + story + tail
 
 

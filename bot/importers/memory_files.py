@@ -23,7 +23,7 @@ from bot.value_class import value_class
 MAX_MEMORY_CHARS = 500
 MAX_MEMORIES = 1_000
 """The maximum number of memories in a file."""
-_FORMAT = "troupe memories"
+_FORMAT_NAME = "troupe memories"
 _OWN_DATA_KEY = "troupe"
 """The key of our additional data in World Info and cards; SillyTavern keeps it."""
 _ME, _PLACE = "me", "place"
@@ -50,7 +50,7 @@ class MemoryFile:
 def write_json(memories: Sequence[Memory], person: str) -> str:
     """Return the memories as JSON; "me" stands for the person with the id `person`."""
     rows = [{"text": one.text, **_memory_fields(one, person)} for one in memories]
-    return _dump({"format": _FORMAT, "version": 1, "memories": rows})
+    return _dump({"format": _FORMAT_NAME, "version": 1, "memories": rows})
 
 
 def write_world_info(memories: Sequence[Memory], person: str) -> str:
@@ -114,7 +114,7 @@ def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
     except (UnicodeDecodeError, JsonSyntaxError):
         value = JsonFields(None)  # `read_chat` reports the problem
     match value.values:
-        case {"format": str(name), "memories": list(rows)} if name == _FORMAT:
+        case {"format": str(name), "memories": list(rows)} if name == _FORMAT_NAME:
             return _read_rows([(JsonFields(one).text("text"), one) for one in rows], owner)
         case {"spec": _, "data": dict(fields)}:
             return _read_card(value.values, fields, owner)

@@ -81,20 +81,20 @@ class _ModelfileParser:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
+        self._position = 0
 
     def parse(self) -> Iterator[ModelfileCommand]:
         while self._skip(_IGNORED) < len(self._text):
             yield self._read_command()
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
-        found = pattern.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-        return self._at
+        found = pattern.match(self._text, self._position)
+        self._position = found.end() if found else self._position
+        return self._position
 
     def _read_command(self) -> ModelfileCommand:
-        first = self._text[self._at]
-        self._at += 1
+        first = self._text[self._position]
+        self._position += 1
         name, end = self._read_word(_LETTERS)
         name = (name if not _is_printable(first) else first + name).lower()
         if end not in " \t" or name not in _COMMANDS:
@@ -110,11 +110,11 @@ class _ModelfileParser:
 
     def _read_word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
         """Read a word; return it and the character after it."""
-        begin = self._at
+        begin = self._position
         end = self._skip(allowed)
         if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
-        self._at += 1
+        self._position += 1
         return self._text[begin:end], self._text[end]
 
     def _read_argument(self, allowed: re.Pattern[str]) -> str:
@@ -131,21 +131,21 @@ class _ModelfileParser:
         size = len(quotes)
         if line.endswith(quotes) and len(line) >= 2 * size:
             return line[size : len(line) - size]
-        while self._at < len(self._text):
-            lines += [self._text[self._at - 1], self._read_line()]
+        while self._position < len(self._text):
+            lines += [self._text[self._position - 1], self._read_line()]
             if lines[-1].rstrip().endswith(quotes):
                 return "".join(lines).rstrip()[size:-size]
         raise PresetError(_UNEXPECTED_END)
 
     def _read_line(self) -> str:
         """Read the rest of the line with its line break; drop the characters that ollama drops."""
-        begin = self._at
+        begin = self._position
         text = self._text[begin : self._skip(_REST_OF_LINE)]
-        self._at += 1
+        self._position += 1
         return "".join(one for one in text if one in " \t" or _is_printable(one))
 
     def _error(self, problem: str) -> PresetError:
-        read = self._text[: self._at]
+        read = self._text[: self._position]
         line = 1 + read.count("\r") + read.count("\n")  # CR LF counts twice, as in ollama
         return PresetError.translatable("(line {line}): {problem}", line=line, problem=problem)
 
@@ -162,7 +162,7 @@ def _quote(text: str) -> str:
 
 
 # The type of each parameter in ollama's api.Options.
-_SAMPLING: dict[str, type[int] | type[float]] = {
+_SAMPLING_PARAMETER_TYPES: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), float),
     **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), float),
     **dict.fromkeys(("mirostat_tau", "mirostat_eta"), float),
@@ -279,7 +279,7 @@ def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
 
 def _parameter_command(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
-    if name not in _SAMPLING:
+    if name not in _SAMPLING_PARAMETER_TYPES:
         raise PresetError.translatable(
             "preset {preset}: ollama has no parameter {key}; remove it",
             preset=repr(preset.name),
@@ -323,10 +323,12 @@ def _parse_message(args: str) -> dict[str, str]:
 def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for name, text in values.items():
-        if name in _SAMPLING:
+        if name in _SAMPLING_PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
         elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
-            near = difflib.get_close_matches(name, [*_SAMPLING, "stop"], n=1, cutoff=0.75)
+            near = difflib.get_close_matches(
+                name, [*_SAMPLING_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75
+            )
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
@@ -352,7 +354,7 @@ def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_number(name: str, text: str) -> float:
-    kind = _SAMPLING[name]
+    kind = _SAMPLING_PARAMETER_TYPES[name]
     try:
         return kind(text)
     except ValueError:

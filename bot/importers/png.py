@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from bot.errors import PresetError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_KEYWORDS = (b"chara", b"ccv3")
+_CARD_CHUNK_KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the image without cards, its V1/V2 JSON, and its V3 JSON; raises `PresetError`."""
-    kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
+    kept, cards = [SIGNATURE], dict.fromkeys(_CARD_CHUNK_KEYWORDS, b"")
     for kind, body, raw in _read_chunks(data):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and (name := keyword.lower()) in cards:
@@ -43,7 +43,7 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     others = [
         raw
         for kind, body, raw in chunks[:-1]
-        if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _KEYWORDS
+        if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _CARD_CHUNK_KEYWORDS
     ]
     return b"".join([SIGNATURE, *others, *texts, chunks[-1][2]])
 

@@ -28,7 +28,7 @@ from bot.value_class import value_class
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
 _JSON_STARTS = ("{", "[", "//", "/*")
-_BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
+_OLLAMA_BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
 _FROM_COMMENT = re.compile(r"^#\s*FROM\s+(\S+)\s*$", re.MULTILINE)
 _TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
 _TEMPLATE_KEYS = ("template", "names_in_template")
@@ -237,7 +237,7 @@ def _preset_name(source: str, text: str) -> str:
     If FROM is one of ollama's own blobs, use the name in the comment that ollama writes.
     """
     name = PureWindowsPath(source).name  # splits at slashes and backslashes
-    if _BLOB.fullmatch(name):
+    if _OLLAMA_BLOB.fullmatch(name):
         comment = _FROM_COMMENT.search(text)
         name = PureWindowsPath(comment[1]).name if comment else ""
     return name.removesuffix(".gguf").replace(":", "-").strip().lstrip(".-~") or "imported"

@@ -81,14 +81,14 @@ _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
 )
 # HTML tags. Scripts search a model's answers for other tags, such as <plan>.
-_TAG = re.compile(
+_HTML_TAG = re.compile(
     r"(?<!\$)</?(a|abbr|article|aside|b|blockquote|body|br|button|center|code|details|div|em"
     r"|fieldset|font|footer|form|h[1-6r]|head|header|html|i|iframe|img|input|label|legend|li|link|main|meta|nav|ol"
     r"|p|pre|progress|q|s|script|section|small|span|strong|style|sub|summary|sup|svg|table|tbody|td"
     r"|th|thead|tr|u|ul|!doctype)(?![\w-])[^<>]*>",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"^```\w*\n?|\n?```$", re.MULTILINE)
+_CODE_FENCE = re.compile(r"^```\w*\n?|\n?```$", re.MULTILINE)
 _REGEX_LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
 _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
@@ -130,9 +130,9 @@ def _read_script(read: JsonFields, name: str) -> dict[str, object]:
 
 
 def _without_html(text: str) -> str:
-    if not _TAG.search(text):
+    if not _HTML_TAG.search(text):
         return text
-    plain = _TAG.sub("", _HIDDEN_HTML.sub("", _FENCE.sub("", text)))
+    plain = _HTML_TAG.sub("", _HIDDEN_HTML.sub("", _CODE_FENCE.sub("", text)))
     lines = (line.strip() for line in plain.splitlines())
     return "\n".join(line for line in lines if line)
 
@@ -143,9 +143,9 @@ _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
 _DEFAULT_DEPTH = 4
 _ALL_CHARACTERS = 100001  # the `character_id` of the order for all characters
 _MARKERS = frozenset(get_args(MarkerName))
-_PLACES = frozenset({"chatHistory", "dialogueExamples"})
-_OVERRIDABLE = frozenset({"main", "jailbreak"})
-_FORMATS = {
+_SCRIPT_PLACES = frozenset({"chatHistory", "dialogueExamples"})
+_CARD_OVERRIDABLE_PROMPTS = frozenset({"main", "jailbreak"})
+_FORMAT_PLACEHOLDERS = {
     "charPersonality": "personality_format",
     "scenario": "scenario_format",
     "worldInfoBefore": "wi_format",
@@ -197,12 +197,15 @@ def _convert_prompt(identifier: str, read: JsonFields, settings: JsonFields) -> 
         "content": "" if read.flag("marker") else read.text("content"),
         "name": read.text("name"),
     }
-    is_fixed = identifier in _OVERRIDABLE and read.flag("forbid_overrides")
+    is_fixed = identifier in _CARD_OVERRIDABLE_PROMPTS and read.flag("forbid_overrides")
     if identifier in _MARKERS and not is_fixed:
         prompt["marker"] = identifier
-        if identifier in _FORMATS:
-            prompt["content"] = settings.text(_FORMATS[identifier])
-    if read.integer("injection_position") == _POSITION_AT_DEPTH and identifier not in _PLACES:
+        if identifier in _FORMAT_PLACEHOLDERS:
+            prompt["content"] = settings.text(_FORMAT_PLACEHOLDERS[identifier])
+    if (
+        read.integer("injection_position") == _POSITION_AT_DEPTH
+        and identifier not in _SCRIPT_PLACES
+    ):
         depth, order = read.integer("injection_depth"), read.integer("injection_order")
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
         prompt["order"] = 100 if order is None else order

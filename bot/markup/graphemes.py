@@ -6,10 +6,10 @@ from collections.abc import Set
 import regex
 
 # `\X` alone takes quadratic time for a row of flags.
-_CLUSTER = regex.compile(r"\p{RI}{2}[\p{Grapheme_Extend}\u200d]*|\X")
+_GRAPHEME_CLUSTER = regex.compile(r"\p{RI}{2}[\p{Grapheme_Extend}\u200d]*|\X")
 # Letters that look blank; platforms refuse messages that contain nothing else.
-_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
+_FILLER_CHARACTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 
 
 def is_visible(text: str) -> bool:
@@ -17,8 +17,8 @@ def is_visible(text: str) -> bool:
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
-        unicodedata.category(letter) not in _INVISIBLE
-        and letter not in _FILLERS
+        unicodedata.category(letter) not in _INVISIBLE_CATEGORIES
+        and letter not in _FILLER_CHARACTERS
         and not "\ufe00" <= letter <= "\ufe0f"  # variation selectors
         for letter in text
     )
@@ -26,4 +26,4 @@ def is_visible(text: str) -> bool:
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
     """Return the positions in a range of a text where grapheme clusters start."""
-    return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}
+    return {cluster.start() for cluster in _GRAPHEME_CLUSTER.finditer(text, start, stop)}

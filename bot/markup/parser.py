@@ -15,10 +15,10 @@ from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
 # `$5 and $10` is money; a formula contains TeX, and no spaces next to the dollar signs.
-_DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
+_DOLLAR_FORMULA = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
-_PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
-_DOUBLE_DOLLARS = re.compile(r"\$\$(?P<tex>[^$]+?)\$\$", re.DOTALL)
+_BACKSLASH_FORMULA = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
+_DOUBLE_DOLLAR_FORMULA = re.compile(r"\$\$(?P<tex>[^$]+?)\$\$", re.DOTALL)
 _BLOCK_MARKS = {"$$": "$$", "\\[": "\\]"}
 _MAX_NESTING = 20
 
@@ -28,12 +28,12 @@ def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
 
     Formulas are written as `\(x\)`, `\[x\]`, `$x$` or `$$x$$`.
     """
-    for pattern in (_PARENTHESES, _DOUBLE_DOLLARS, _DOLLARS):
+    for pattern in (_BACKSLASH_FORMULA, _DOUBLE_DOLLAR_FORMULA, _DOLLAR_FORMULA):
         found = pattern.match(text, position, end)
         if found is None:
             continue
         tex = next(group for group in found.groups() if group is not None)
-        if pattern is not _DOLLARS or _LOOKS_LIKE_TEX.search(tex):
+        if pattern is not _DOLLAR_FORMULA or _LOOKS_LIKE_TEX.search(tex):
             return tex, found.end()
     return None
 

@@ -18,9 +18,9 @@ from bot.texts.caches import text_cache
 from bot.value_class import value_class
 
 _BULLETS = ("•", "◦", "▪")
-_RULE = "⸻"
-_TASK = re.compile(r"\[(?P<done>[ xX])\] ")
-_ADDRESS = re.compile(r"https?://[^\s<>\"]+")
+_HORIZONTAL_RULE = "⸻"
+_TASK_MARKER = re.compile(r"\[(?P<done>[ xX])\] ")
+_URL = re.compile(r"https?://[^\s<>\"]+")
 _LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
 # A text that contains none of these is plain and need not be parsed.
 _MARKUP = re.compile(
@@ -102,7 +102,7 @@ class _TextWriter:
         self._has_links = has_links
         self._pieces: list[str] = []
         self._length = 0
-        self._open: list[_OpenSpan] = []
+        self._open_spans: list[_OpenSpan] = []
         self._spans: list[StyledSpan] = []
         self._lists: list[_OpenList] = []
         self._rows: list[list[str]] | None = None  # of the current table; None outside a table
@@ -160,7 +160,7 @@ class _TextWriter:
             case "math_block":
                 self._write_styled(tex_to_unicode(token.content), Style.CODE_BLOCK)
             case "hr":
-                self._write(_RULE)
+                self._write(_HORIZONTAL_RULE)
             case "table_open":
                 self._rows, self._alignments = [], []
             case _:
@@ -213,11 +213,11 @@ class _TextWriter:
             self._write(f"{indentation}  ")
 
     def _is_at_block_start(self) -> bool:
-        return bool(self._open) and self._open[-1].start == self._length
+        return bool(self._open_spans) and self._open_spans[-1].start == self._length
 
     def _write_inline(self, token: Token, *, is_first: bool) -> None:
         match token.type:
-            case "text" if is_first and self._lists and (task := _TASK.match(token.content)):
+            case "text" if is_first and self._lists and (task := _TASK_MARKER.match(token.content)):
                 self._write("☐ " if task["done"] == " " else "☑ ")
                 self._write(token.content[task.end() :])
             case "softbreak" | "hardbreak":
@@ -243,15 +243,15 @@ class _TextWriter:
 
     def _end_link(self) -> None:
         """End the current link; if links are unsupported, write its URL after the text."""
-        span = self._open[-1]
+        span = self._open_spans[-1]
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
-        is_web = self._has_links and _ADDRESS.fullmatch(span.detail) is not None
-        inside = any(one.style is Style.LINK for one in self._open[:-1])
+        is_web = self._has_links and _URL.fullmatch(span.detail) is not None
+        inside = any(one.style is Style.LINK for one in self._open_spans[:-1])
         if is_web and not is_shown and not inside and not _LOOKS_LIKE_ADDRESS.match(text):
             self._end_span()
             return
-        self._open.pop()
+        self._open_spans.pop()
         if not is_shown and span.detail:
             self._write(f" ({span.detail})" if text.strip() else span.detail)
 
@@ -260,22 +260,22 @@ class _TextWriter:
         self._length += len(text)
 
     def _start_span(self, style: Style, detail: str = "") -> None:
-        self._open.append(_OpenSpan(style, self._length, detail))
+        self._open_spans.append(_OpenSpan(style, self._length, detail))
 
     def _end_span(self) -> None:
         """End the innermost span; drop the span if an outer one has the same style."""
-        span = self._open.pop()
-        outer = {one.style for one in self._open}
+        span = self._open_spans.pop()
+        outer = {one.style for one in self._open_spans}
         if span.start < self._length and span.style not in outer:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
 
     def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
         """Write code; split the bold, italic and struck-through spans around it."""
-        open_styles = {one.style for one in self._open}
+        open_styles = {one.style for one in self._open_spans}
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code splits these spans
             self._write(text)
             return
-        emphasis = [one for one in self._open if one.style in EMPHASIS]
+        emphasis = [one for one in self._open_spans if one.style in EMPHASIS]
         outermost = {one.style: one for one in reversed(emphasis)}
         for one in outermost.values():
             if one.start < self._length:

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 
-_GAP = " │ "
+_COLUMN_GAP = " │ "
 _MAX_CELL_WIDTH = 40
 """The maximum width of a cell; a table with a wider one would not fit on a phone."""
 _MAX_TABLE_WIDTH = 120
@@ -19,11 +19,11 @@ def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> st
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
-    is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
+    is_wide = sum(widths) + len(_COLUMN_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
     if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
         return _format_as_list(filled)
     sides = [*alignments, *[""] * columns][:columns]
-    head, *lines = [_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
+    head, *lines = [_COLUMN_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
     rule = "─┼─".join("─" * width for width in widths)
     return "\n".join([head, rule, *lines])
 

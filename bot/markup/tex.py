@@ -5,14 +5,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-_TABLES = tomllib.loads(Path(__file__).with_name("tex.toml").read_text("utf-8"))
+_TEX_TABLES = tomllib.loads(Path(__file__).with_name("tex.toml").read_text("utf-8"))
 _SYMBOLS: Mapping[str, str] = {
-    **dict(pair.split("=", 1) for pair in _TABLES["symbols"].split()),
+    **dict(pair.split("=", 1) for pair in _TEX_TABLES["symbols"].split()),
     "quad": "  ",
     "qquad": "    ",
 }
-_IGNORED = frozenset(_TABLES["without_sign"].split())
-_STYLES = frozenset(_TABLES["styles"].split())
+_COMMANDS_WITHOUT_SYMBOL = frozenset(_TEX_TABLES["without_sign"].split())
+_STYLE_COMMANDS = frozenset(_TEX_TABLES["styles"].split())
 _DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
     zip(
@@ -41,12 +41,12 @@ def tex_to_unicode(tex: str) -> str:
 class _TexConverter:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
 
     def convert_until(self, end: str | None, depth: int) -> str:
         """Convert everything up to the token `end`; None: up to the end of the formula."""
         pieces: list[str] = []
-        while self._at < len(self._tokens):
+        while self._position < len(self._tokens):
             following = self._next_token()
             if following == end:
                 break
@@ -54,14 +54,14 @@ class _TexConverter:
         return "".join(pieces)
 
     def _next_token(self) -> str:
-        token = self._tokens[self._at]
-        self._at += 1
+        token = self._tokens[self._position]
+        self._position += 1
         return token
 
     def _convert_argument(self, depth: int) -> str:
-        while self._at < len(self._tokens) and self._tokens[self._at].isspace():
-            self._at += 1
-        if self._at == len(self._tokens):
+        while self._position < len(self._tokens) and self._tokens[self._position].isspace():
+            self._position += 1
+        if self._position == len(self._tokens):
             return ""
         return self._convert_token(self._next_token(), depth + 1)
 
@@ -96,16 +96,16 @@ class _TexConverter:
             return f"C({above}, {self._convert_argument(depth)})"
         if name == "sqrt":
             degree = ""
-            if self._tokens[self._at : self._at + 1] == ["["]:
-                self._at += 1
+            if self._tokens[self._position : self._position + 1] == ["["]:
+                self._position += 1
                 degree = _convert_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
             return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             letter = self._convert_argument(depth)
             return _DOUBLE_STRUCK.get(letter, letter)
-        if name in _STYLES:
+        if name in _STYLE_COMMANDS:
             return self._convert_argument(depth)
-        if name in _IGNORED:
+        if name in _COMMANDS_WITHOUT_SYMBOL:
             return ""
         if name in _SYMBOLS:
             return _SYMBOLS[name]

@@ -16,7 +16,7 @@ from bot.chat.prompt import Image
 from bot.chat.session import (
     MAX_TEXT_BYTES,
     NO_FILES,
-    READABLE,
+    READABLE_KINDS,
     AttachedFiles,
     AttachedText,
     UnreadFile,
@@ -34,11 +34,11 @@ _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
 _MAX_FILES = 10
 _TIMEOUT_SECONDS = 30.0  # for all files of a message together, because its answer waits
-_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 _TOO_LARGE = translatable("it is larger than 10 MiB")
 _TOO_MANY = translatable("I read at most 10 files per message")
-_UNREACHABLE = translatable("it could not be downloaded")
+_DOWNLOAD_FAILED = translatable("it could not be downloaded")
 _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I can only read pictures, text files and PDFs")
 _OTHER_ENCODING = translatable("please save it as UTF-8")
@@ -104,7 +104,7 @@ class _FileCollector:
         """Read files and collect their contents; `get`, if given, replaces `download`."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
-            if item.kind not in READABLE or is_hidden or not item.source:
+            if item.kind not in READABLE_KINDS or is_hidden or not item.source:
                 self.unread.append(UnreadFile(item, None))
             elif why := await self._read_item(item, deadline, get or self._download):
                 self.unread.append(UnreadFile(item, why))
@@ -128,10 +128,10 @@ class _FileCollector:
             return _NOT_PUBLIC
         except (PlatformError, FetchFailed, TimeoutError) as error:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
-            return _UNREACHABLE
+            return _DOWNLOAD_FAILED
 
     async def _add_content(self, item: MediaItem, data: bytes) -> Text | None:
-        if data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
+        if data.startswith(_PICTURE_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
             if self._with_images:
                 if is_missing("PIL"):
                     return _NOT_INSTALLED

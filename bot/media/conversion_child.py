@@ -24,7 +24,7 @@ _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
 _MAX_FILES_OF_LIBRARIES = 64
 _PDF_END = b"\nstartxref\n0\n%%EOF\n"
-_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
+_PICTURE_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 
 def to_jpeg(data: bytes) -> bytes:
     """Return the first frame of a picture as an upright JPEG that is small enough for models."""
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
+    with Image.open(io.BytesIO(data), formats=_PICTURE_FORMATS) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels")

@@ -28,13 +28,22 @@ _REDIRECT_STATUSES = frozenset(
         *(HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT),
     }
 )
-_HEADERS = {"Connection": "close"}
+_REQUEST_HEADERS = {"Connection": "close"}
 # ASCII only, without characters that other URL parsers read differently.
 _SAFE_URL = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
-_NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]"
+)
 # IPv6 ranges that embed an IPv4 address: NAT64, 6to4, Teredo, IPv4-mapped, IPv4-compatible.
-_RANGES = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96")
-_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(one) for one in _RANGES]
+_IPV6_TRANSITION_RANGES = (
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
+    "2002::/16",
+    "2001::/32",
+    "::ffff:0:0/96",
+    "::/96",
+)
+_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(one) for one in _IPV6_TRANSITION_RANGES]
 
 
 class FetchFailed(TroupeError):
@@ -88,7 +97,7 @@ class PublicFetcher:
             url = parse_public_url(address, self._ports)
             client = HttpClient(
                 f"{url.scheme}://{url.netloc}",
-                _HEADERS,
+                _REQUEST_HEADERS,
                 connect_seconds=_CONNECT_SECONDS,
                 uses_proxy=False,
                 allows_address=self._is_allowed,
@@ -125,7 +134,7 @@ def parse_public_url(address: str, ports: Collection[int] = _ALLOWED_PORTS) -> S
         raise FetchRefused("the URL contains a user name or password")
     if port is not None and port not in ports:
         raise FetchRefused(f"the URL's port is {port}; only 80 and 443 are allowed")
-    if not (_NAME.fullmatch(host) or _is_ip_address(host)):
+    if not (_HOST_NAME.fullmatch(host) or _is_ip_address(host)):
         raise FetchRefused("the URL's host is not a public name")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower(), fragment="")
 

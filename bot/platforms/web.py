@@ -38,7 +38,7 @@ PLAIN = Limits(
 )
 _POLL_SECONDS = 2.0  # another process's signal of a change may be lost
 _MAX_CHANGES = 100
-_CURSORS = f"{WEB_PLATFORM}:"
+_CURSOR_PREFIX = f"{WEB_PLATFORM}:"
 SPEC = PlatformSpec(
     kind=WEB_PLATFORM,
     factory="bot.platforms.web:WebPlatform",
@@ -235,9 +235,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     @override
     async def run(self, intake: Intake) -> None:
-        stored = await intake.cursors(_CURSORS)
+        stored = await intake.cursors(_CURSOR_PREFIX)
         read = parse_cursors(
-            stored, lambda name, at: (name.removeprefix(_CURSORS), parse_number(at))
+            stored, lambda name, at: (name.removeprefix(_CURSOR_PREFIX), parse_number(at))
         )
         self._read_to = dict(read)
         stop_watching = self._channels.on_change(lambda _ids: self._is_changed.set())
@@ -277,7 +277,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
                 events.append(event)
         newest = changes[-1].revision if changes else channel.revision
         if events:
-            await intake.receive(events, {f"{_CURSORS}{channel.id}": str(newest)})
+            await intake.receive(events, {f"{_CURSOR_PREFIX}{channel.id}": str(newest)})
         self._read_to[channel.id] = newest
         if newest < channel.revision:
             self._is_changed.set()

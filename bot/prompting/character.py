@@ -34,7 +34,7 @@ from bot.value_class import value_class
 
 Messages = list[dict[str, str]]
 
-_MODES = ("default", "add", "not_add")
+_NAMING_MODES = ("default", "add", "not_add")
 
 
 @value_class
@@ -110,9 +110,10 @@ class Character:
         self._parsed_persona = parse_persona(persona)
         self._count = _to_text_counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
-        if str(user_name_in_message).lower() not in _MODES:
+        if str(user_name_in_message).lower() not in _NAMING_MODES:
             raise CharacterError(
-                f"user_name_in_message={user_name_in_message!r}: use one of {', '.join(_MODES)}"
+                f"user_name_in_message={user_name_in_message!r}: "
+                f"use one of {', '.join(_NAMING_MODES)}"
             )
         self._naming = user_name_in_message.lower()
         self._lines: list[TranscriptLine] = []

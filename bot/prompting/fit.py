@@ -124,24 +124,24 @@ class _OptionalContent:
         self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
         self._unit_sizes = _unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
-        self._sums = list(accumulate(self._sizes))
-        self._made: dict[int, tuple[Draft, Prompt]] = {}
+        self._cumulative_sizes = list(accumulate(self._sizes))
+        self._drafts_by_size: dict[int, tuple[Draft, Prompt]] = {}
 
     @property
     def item_count(self) -> int:
         return len(self._sizes)
 
     def estimate(self, kept: int) -> int:
-        return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
+        return self._required_tokens + (self._cumulative_sizes[kept - 1] if kept > 0 else 0)
 
     def prompt(self, kept: int) -> Prompt:
         return self._draft_with(kept)[1]
 
     def _draft_with(self, kept: int) -> tuple[Draft, Prompt]:
-        if kept not in self._made:
+        if kept not in self._drafts_by_size:
             draft = self._make_draft(kept)
-            self._made[kept] = draft, draft.prompt
-        return self._made[kept]
+            self._drafts_by_size[kept] = draft, draft.prompt
+        return self._drafts_by_size[kept]
 
     def _make_draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
@@ -161,8 +161,8 @@ class _OptionalContent:
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
-        so_far = self._sums[kept - 1] if kept else 0
-        return bisect_right(self._sums, so_far + tokens_left, kept)
+        so_far = self._cumulative_sizes[kept - 1] if kept else 0
+        return bisect_right(self._cumulative_sizes, so_far + tokens_left, kept)
 
     def to_fitted_prompt(self, kept: int, tokens: int) -> FittedPrompt:
         draft, prompt = self._draft_with(kept)

@@ -19,16 +19,16 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import error_text, translatable
 from bot.value_class import value_class
 
-_SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
+_SPEAKER_PREFIX = r"^[^\n:：「」]*[:：][ \t]*"
 # The closing bracket is at the end of a line, before the next speaker's opening bracket.
-_BRACKETED = re.compile(
-    rf"({_SPEAKER})「((?:(?!{_SPEAKER}「)[\s\S])*?)」(?=[ \t\r]*$)", re.MULTILINE
+_BRACKETED_UTTERANCE = re.compile(
+    rf"({_SPEAKER_PREFIX})「((?:(?!{_SPEAKER_PREFIX}「)[\s\S])*?)」(?=[ \t\r]*$)", re.MULTILINE
 )
 
 
 def strip_dialogue_brackets(text: str) -> str:
     """Remove the brackets around whole utterances: `春日: 「早！」` becomes `春日: 早！`."""
-    return _BRACKETED.sub(r"\1\2", text)
+    return _BRACKETED_UTTERANCE.sub(r"\1\2", text)
 
 
 HaruhiRow: TypeAlias = Mapping[str, object]

@@ -126,9 +126,11 @@ def _compare(left: str, operator: str, right: str) -> bool:
     )
 
 
-_TABLES = tomllib.loads((Path(__file__).parent / "macros.toml").read_text("utf-8"))
-_MOMENT: Mapping[str, str] = _TABLES["moment"]
-_TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, reverse=True)))
+_MACRO_TABLES = tomllib.loads((Path(__file__).parent / "macros.toml").read_text("utf-8"))
+_MOMENT_FORMATS: Mapping[str, str] = _MACRO_TABLES["moment"]
+_MOMENT_TOKEN = re.compile(
+    r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT_FORMATS, key=len, reverse=True))
+)
 _DURATION_UNITS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
@@ -141,7 +143,7 @@ def format_moment(at: datetime, pattern: str) -> str:
     def written(token: re.Match[str]) -> str:
         if token[1] is not None:
             return token[1]
-        text = at.strftime(_MOMENT[token[0]])
+        text = at.strftime(_MOMENT_FORMATS[token[0]])
         match token[0]:
             case "Do":
                 return _ordinal(at.day)
@@ -150,7 +152,7 @@ def format_moment(at: datetime, pattern: str) -> str:
             case name:
                 return str(int(text)) if len(name) == 1 and text.isdecimal() else text
 
-    return _TOKEN.sub(written, pattern)
+    return _MOMENT_TOKEN.sub(written, pattern)
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
@@ -191,22 +193,22 @@ _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _DICE_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY_MACRO = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
-_TRIM = "\x00trim\x00"  # texts contain no NUL, which is removed first
-_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
-_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
+_TRIM_MARK = "\x00trim\x00"  # texts contain no NUL, which is removed first
+_DOUBLE_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
+_MACRO_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 
-_ALIASES: Mapping[str, str] = _TABLES["aliases"]
-_CONSTANTS: Mapping[str, str] = _TABLES["constants"]
-_TIMES: Mapping[str, str] = _TABLES["times"]
+_ALIASES: Mapping[str, str] = _MACRO_TABLES["aliases"]
+_CONSTANTS: Mapping[str, str] = _MACRO_TABLES["constants"]
+_TIME_FORMATS: Mapping[str, str] = _MACRO_TABLES["times"]
 _VARIABLE_MACROS = frozenset(
     f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
     "has", "delete", "flush")
 ) | {"varexists", "globalvarexists"}  # fmt: skip
-_KNOWN_MACROS = frozenset({"char", "user", *_TABLES["fields"], *_TABLES["functions"]}).union(
-    _CONSTANTS, _TIMES, _VARIABLE_MACROS
-)
-_SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
+_KNOWN_MACROS = frozenset(
+    {"char", "user", *_MACRO_TABLES["fields"], *_MACRO_TABLES["functions"]}
+).union(_CONSTANTS, _TIME_FORMATS, _VARIABLE_MACROS)
+_BLOCK_MACROS = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
 }
 """Macros whose last argument may be the text up to a closing tag."""
@@ -298,7 +300,7 @@ class Macros:
             return None
         if zone := _TIME_ZONE.fullmatch(call.inner):
             offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
-            return format_moment(self.now.astimezone(timezone(offset)), _TIMES["time"])
+            return format_moment(self.now.astimezone(timezone(offset)), _TIME_FORMATS["time"])
         if call.name == "if":
             return self._choose_branch(document, index, closing, depth)
         if expression := parse_expression(call.inner):
@@ -328,7 +330,7 @@ class Macros:
                 count = min(_parse_count(argument, 1), _MAX_REPEATS)
                 return ("\n" if name == "newline" else " ") * count
             case "trim":
-                return argument if arguments else _TRIM
+                return argument if arguments else _TRIM_MARK
             case "datetimeformat":
                 return format_moment(self.now, argument)
             case "timediff":
@@ -340,8 +342,8 @@ class Macros:
                 return self._plain_value(name, argument)
 
     def _plain_value(self, name: str, argument: str) -> str:
-        if name in _TIMES:
-            return format_moment(self.now, _TIMES[name])
+        if name in _TIME_FORMATS:
+            return format_moment(self.now, _TIME_FORMATS[name])
         match name:
             case "char":
                 return self.char
@@ -441,7 +443,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
         for call in calls:
             is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
             if not is_known and parse_expression(call.inner) is None:
-                written = _CALL.match(call.inner)
+                written = _MACRO_CALL.match(call.inner)
                 name = written[2] if written else " ".join(call.inner.split())
                 found.setdefault(name[:40])
     return list(found)
@@ -449,7 +451,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
 
 def _remove_trim_marks(text: str) -> str:
     """Remove trim marks and the line breaks around them; a regex would take quadratic time."""
-    first, *rest = text.split(_TRIM)
+    first, *rest = text.split(_TRIM_MARK)
     if not rest:
         return text
     *between, last = rest
@@ -483,7 +485,9 @@ class _Document:
         for index, call in enumerate(self.calls):
             if call.is_closing and opened[call.name]:
                 self.closing[opened[call.name].pop()] = index
-            elif call.name in _SCOPED and len(call.arguments) < _block_argument_number(call.name):
+            elif call.name in _BLOCK_MACROS and len(call.arguments) < _block_argument_number(
+                call.name
+            ):
                 opened[call.name].append(index)
 
     def find_else(self, index: int, closing: int) -> int | None:
@@ -517,7 +521,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
     if comment.startswith("//"):
         flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
         return _Call(start, end, inner, "//", flags, () if comment == "//" else (comment,))
-    found = _CALL.match(inner)
+    found = _MACRO_CALL.match(inner)
     if found is None:
         return _Call(start, end, inner)
     rest = inner[found.end() :]
@@ -546,7 +550,7 @@ def _brace_pairs(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each outermost pair of double braces, in order."""
     pairs: list[tuple[int, int]] = []
     open_starts: list[int] = []
-    for brace in _BRACES.finditer(text):
+    for brace in _DOUBLE_BRACES.finditer(text):
         if brace[0] == "{{":
             open_starts.append(brace.start())
         elif open_starts:

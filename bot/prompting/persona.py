@@ -26,7 +26,7 @@ _LIMIT_ARGUMENT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
 
 _ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
 _LOOKS_LIKE_PLACEHOLDER = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
-_NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
+_NAME_PLACEHOLDER = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
 DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
@@ -151,7 +151,7 @@ def fill_placeholders(
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
     """Replace `{{role}}`, `{{角色}}` and, if the user's name is known, `{{user}}`, `{{用户}}`."""
     names = {"role": role_name, "角色": role_name, "user": user_name, "用户": user_name}
-    return _NAMES.sub(lambda match: names[match[1]] or match[0], text)
+    return _NAME_PLACEHOLDER.sub(lambda match: names[match[1]] or match[0], text)
 
 
 def roleplay_prompt(role_name: str, persona: str) -> str:

@@ -148,11 +148,11 @@ def _tool_answer(content: object) -> object:
 _ASK_COMMAND = re.compile(r"\A\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 
 # Words of any script: `{上下文}` is a field, `{}` and `{"k": 1}` are plain text.
-_FIELD = re.compile(r"\{(\w+)\}")
+_FIELD_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def field_names(*texts: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for text in texts for name in _FIELD.findall(text)))
+    return tuple(dict.fromkeys(name for text in texts for name in _FIELD_PLACEHOLDER.findall(text)))
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
@@ -169,7 +169,7 @@ def extra_keys_section(keys: str | Sequence[str] | None) -> str:
 
 def fill_fields(text: str, values: Mapping[str, str]) -> str:
     """Replace fields with values in one pass, which keeps fields inside values unchanged."""
-    return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
+    return _FIELD_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
@@ -337,7 +337,7 @@ class Prompter(ABC):
     ) -> str: ...
 
 
-_PREAMBLE = (
+_ALPACA_PREAMBLE = (
     "Below is an instruction that describes a task, paired with extra messages such as input that"
     " provides further context if possible. Write a response that appropriately completes the"
     " request.\n\n### Instruction:\n"
@@ -361,7 +361,7 @@ class AlpacaPrompter(Prompter):
             system, user = instruction.get("system", ""), instruction.get("user", "") + extra
         else:
             system, user = f"{instruction or ''}\n\n{extra}", ""
-        super().__init__(_PREAMBLE + system, user, tools)
+        super().__init__(_ALPACA_PREAMBLE + system, user, tools)
 
     @override
     def _as_text(self, system: str, user: str, given: Any, history: History, tools: Tools) -> str:

@@ -124,8 +124,8 @@ def _cut_to_limit(text: str) -> str:
 MAX_TAG_CHARS = 80
 """The number of characters from a line's start within which a speaker's tag must end."""
 
-_ROLES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
-ROLE_SKELETONS = frozenset(map(confusable_skeleton, _ROLES))
+_ROLE_NAMES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
+ROLE_SKELETONS = frozenset(map(confusable_skeleton, _ROLE_NAMES))
 
 # Words that turn a short text into a role name: `System message`, `the assistant`.
 _ROLE_WORDS = frozenset(map(confusable_skeleton, ("system", "assistant", "система", "ассистент")))
@@ -364,7 +364,7 @@ class EchoFilter:
         self.stopped = False
         """Whether another speaker's tag ended the answer."""
         self._own = frozenset() if own is None else frozenset([_plain_label(own)])
-        self._known = (self._own | set(map(_plain_label, others))) - {""}
+        self._known_labels = (self._own | set(map(_plain_label, others))) - {""}
         self._held = ""
         self._at_line_start = True
         self._has_text = False
@@ -420,7 +420,7 @@ class EchoFilter:
         if colon is None:
             needs_more = not is_complete and len(line) < limit and self._may_become_a_tag(line)
             return None if needs_more else 0
-        if _plain_tag(line[: colon.start()]) not in self._known:
+        if _plain_tag(line[: colon.start()]) not in self._known_labels:
             return 0
         after, closing = line[colon.end() :], _closing_delimiter(line[: colon.start()])
         text = after.removeprefix(closing).lstrip()
@@ -430,7 +430,7 @@ class EchoFilter:
 
     def _may_become_a_tag(self, line: str) -> bool:
         prefix = _plain_tag(line)
-        return any(label.startswith(prefix) for label in self._known)
+        return any(label.startswith(prefix) for label in self._known_labels)
 
 
 def _closing_delimiter(before: str) -> str:

@@ -16,7 +16,9 @@ from bot.texts.text import StoredPattern, marked, supported_language, translatab
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_REFUSAL = translatable("I would rather not say that here. Let’s talk about something else.")
+_REFUSAL_SENTENCE = translatable(
+    "I would rather not say that here. Let’s talk about something else."
+)
 _WITHHELD_BY_WORDS = marked("withheld: contains a word banned in this chat")
 _WITHHELD_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
 _WITHHELD_UNCHECKED = marked("withheld: moderation failed")
@@ -71,7 +73,7 @@ def _phrase_pattern(phrase: Sequence[str]) -> str:
 
 def refusal_sentence(locale: str | None) -> str:
     """Return the sentence that replaces a refused answer."""
-    return translate(_REFUSAL, supported_language(locale))
+    return translate(_REFUSAL_SENTENCE, supported_language(locale))
 
 
 @dataclass(eq=False)

@@ -95,7 +95,7 @@ def _translate_label(label: Text, language: str) -> str:
 
 _MIN_UNITS_FOR_THOUGHTS = 300
 """The free units that thoughts need in a message; with fewer, they get a message of their own."""
-_FRAME_UNITS = 16
+_SPOILER_FRAME_UNITS = 16
 """The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
 _ELLIPSIS = " …"
 _SPOILER_ENDS = re.compile(r"\|(?=\||\Z)|`(?=``)")
@@ -115,7 +115,7 @@ def fold_thoughts(
         return tuple(parts)
     at, units = messages[-1], limits.units
     last = parts[at]
-    most = limits.without_name_line(last.content.face).max_units - _FRAME_UNITS
+    most = limits.without_name_line(last.content.face).max_units - _SPOILER_FRAME_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
     left = most - units(text)
     if left >= min(_MIN_UNITS_FOR_THOUGHTS, units(thoughts)):
@@ -142,7 +142,7 @@ LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
 _FILE_NAME = "answer.md"
 _MAX_PARTS_IN_THREAD = 1_000
 """The maximum number of thread parts per answer, so that answers' part numbers do not overlap."""
-_HINT = translatable("📄 The whole answer is in this file.")
+_WHOLE_ANSWER_HINT = translatable("📄 The whole answer is in this file.")
 _THREAD_TITLE = translatable("The rest of the answer")
 
 
@@ -196,7 +196,9 @@ def arrange_parts(
         return tuple(parts)
     first = parts[0]
     if form == "file":
-        caption = MessageContent(translate(_HINT, supported_language(locale)), first.content.face)
+        caption = MessageContent(
+            translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
+        )
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
     places = choose_part_places(form, first.part, locale, part_name)
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))

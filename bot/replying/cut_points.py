@@ -11,7 +11,7 @@ from bot.markup.graphemes import grapheme_starts
 from bot.value_class import value_class
 
 # Indentation, quote marks and list markers may precede the fence.
-_LINE = re.compile(
+_FENCE_LINE = re.compile(
     r"^(?P<margin>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
     r"(?P<info>[^\n]*)",
     re.MULTILINE,
@@ -69,24 +69,24 @@ class FenceLine:
 
 def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
     """Yield the lines of `text[start:end]` that may open or close a code block."""
-    for match in _LINE.finditer(text, start, end):
+    for match in _FENCE_LINE.finditer(text, start, end):
         yield FenceLine(
             match.start(), *match.span("run"), match.end(), match["margin"], match["info"]
         )
 
 
-_TOKEN = re.compile(r"\\.|`+|\*{1,3}|__|~~|\|\|", re.DOTALL)
+_MARK_TOKEN = re.compile(r"\\.|`+|\*{1,3}|__|~~|\|\|", re.DOTALL)
 _PARAGRAPH_END = re.compile(r"\n[ \t>]*\n")
 _TRAILING_MARKS = re.compile(r"[*_~|`]+\Z")
 _HALF_LINK = re.compile(r"!?\[(?P<label>[^\[\]\n]+)\]\([^()\s]*\Z")
-_QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
+_QUOTE_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 
 def find_open_marks(text: str) -> tuple[str, ...]:
     """Return the Markdown marks that a text's last paragraph leaves open, in order."""
     breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
     position, stack = breaks[-1] if breaks else 0, list[str]()
-    while found := _TOKEN.search(text, position):
+    while found := _MARK_TOKEN.search(text, position):
         position = found.end()
         if found[0].startswith("`"):
             end = _find_inline_code_end(text, found[0], position)
@@ -119,7 +119,7 @@ def close_open_markdown(part: str) -> str:
 def quote_prefix(text: str, position: int) -> str:
     """Return the `> ` prefix of the line at a position, to repeat after a cut there."""
     line = text.rfind("\n", 0, position) + 1
-    found = _QUOTE.match(text, line, position)
+    found = _QUOTE_PREFIX.match(text, line, position)
     return found[0].lstrip() if found else ""
 
 

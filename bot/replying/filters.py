@@ -86,7 +86,7 @@ class RepeatedStartFilter:
 
     def __init__(self, begun: str) -> None:
         self._begun = begun.rstrip()
-        self._gap = begun[len(self._begun) :]
+        self._trailing_whitespace = begun[len(self._begun) :]
         self._held = ""
         self._is_at_cut = True
 
@@ -98,10 +98,10 @@ class RepeatedStartFilter:
         if len(self._held) < len(self._begun) and self._begun.startswith(self._held):
             return ""  # it may be a repeated beginning
         rest = self._held.removeprefix(self._begun)
-        if not rest.strip() and self._gap.startswith(rest):
+        if not rest.strip() and self._trailing_whitespace.startswith(rest):
             return ""
         self._is_at_cut = False
-        pairs = zip(rest, self._gap, strict=False)
+        pairs = zip(rest, self._trailing_whitespace, strict=False)
         return rest[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
@@ -114,7 +114,7 @@ _MAX_TAIL_CHARS = 8000
 _CHARS_BETWEEN_CHECKS = 48
 _PROBE_CHARS = 24
 _MAX_CANDIDATES = 8
-_FENCE = "```"
+_CODE_FENCE = "```"
 
 # The number of repetitions that count as endless, by minimum length of the repeated text.
 _MIN_REPEATS = 6
@@ -152,7 +152,7 @@ class RepetitionDetector:
         self._tail = ""
         self._fences = 0
         self._chars = 0
-        self._begin = 0  # position of the repetition in the answer
+        self._repetition_start = 0  # position of the repetition in the answer
         self._unit_chars = 0
 
     def feed(self, text: str) -> None:
@@ -166,7 +166,7 @@ class RepetitionDetector:
         """Return the answer with the repeated text only once, cut at a sentence or word."""
         if not self.found:
             return text
-        begin = self._begin
+        begin = self._repetition_start
         kept = text[: begin + self._unit_chars]
         if kept.rstrip().endswith((".", "!", "?", "。", "！", "？")):
             return kept
@@ -177,7 +177,7 @@ class RepetitionDetector:
 
     def _detect_repetition(self) -> None:
         added = "".join(self._pending)
-        self._fences += (self._tail[-len(_FENCE) + 1 :] + added).count(_FENCE)
+        self._fences += (self._tail[-len(_CODE_FENCE) + 1 :] + added).count(_CODE_FENCE)
         self._tail = (self._tail + added)[-_MAX_TAIL_CHARS:]
         self._chars += len(added)
         self._pending.clear()
@@ -196,7 +196,7 @@ class RepetitionDetector:
                 begin = len(tail)
                 while unit == tail[max(0, begin - len(unit)) : begin]:
                     begin -= len(unit)
-                self._begin = self._chars - len(tail) + begin
+                self._repetition_start = self._chars - len(tail) + begin
                 return
             end = at + _PROBE_CHARS - 1
 

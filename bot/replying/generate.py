@@ -286,8 +286,8 @@ class _AnswerBuilder:
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
         self._written: list[str] = []
-        self._begun = ""
-        self._beginning: RepeatedStartFilter | None = None
+        self._text_to_continue = ""
+        self._repeated_start: RepeatedStartFilter | None = None
         self._reasoning: list[str] = []
         self.finish = Finish(FinishReason.STOP)
         """The event that ended the newest request, with its tool calls."""
@@ -304,9 +304,9 @@ class _AnswerBuilder:
 
     def begin_request(self) -> str:
         """Start the next request, and return the text of the previous request."""
-        if self._beginning is not None:
-            self._feed(self._beginning.finish())
-            self._beginning = None
+        if self._repeated_start is not None:
+            self._feed(self._repeated_start.finish())
+            self._repeated_start = None
         written = self.unfiltered_text[self._written_before :]
         self._usages.append(self.finish.usage)
         self.finish = Finish(FinishReason.STOP)
@@ -383,12 +383,12 @@ class _AnswerBuilder:
 
     def begin_continuation(self) -> None:
         """Treat the next text as a continuation of the text so far."""
-        self._begun = self.unfiltered_text
-        self._beginning = RepeatedStartFilter(self._begun)
+        self._text_to_continue = self.unfiltered_text
+        self._repeated_start = RepeatedStartFilter(self._text_to_continue)
 
     def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
-        if self._beginning is not None and not interrupted:
-            self._feed(self._beginning.finish())
+        if self._repeated_start is not None and not interrupted:
+            self._feed(self._repeated_start.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._show(self._token_filter.feed(rest + self._output_filter.finish()))
         self._show(self._token_filter.finish())
@@ -406,7 +406,7 @@ class _AnswerBuilder:
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
-            begun=self._begun,
+            begun=self._text_to_continue,
         )
 
     @property
@@ -420,7 +420,7 @@ class _AnswerBuilder:
     def _add_text(self, text: str) -> None:
         if self.limit is not None:
             self._visible_tokens += sum(self.limit.count([text]))
-        self._feed(text if self._beginning is None else self._beginning.feed(text))
+        self._feed(text if self._repeated_start is None else self._repeated_start.feed(text))
 
     def _feed(self, text: str) -> None:
         self._written.append(text)

@@ -61,7 +61,7 @@ class LiveReply:
         self._message_ids, self._shown = list[str](), list[str]()  # by part index
         self.shown_at: list[float] = []
         """The times of live sends and edits, in Unix seconds."""
-        self._known: dict[int, MessageContent] = {}  # by part index, what is certainly shown
+        self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
         self._changed = asyncio.Event()
         before = self.earlier
         self._in_flight: asyncio.Lock = before._in_flight if before else asyncio.Lock()  # noqa: SLF001
@@ -96,7 +96,9 @@ class LiveReply:
 
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether a part's message certainly shows exactly this content."""
-        known = {one.part: self._known.get(at) for at, (_, one) in enumerate(self._openings)}
+        known = {
+            one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._openings)
+        }
         return known.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
@@ -207,7 +209,7 @@ class LiveReply:
         if part == len(self._message_ids):
             await self._open(part, text)
         elif self._shown[part] != text:
-            self._known.pop(part, None)
+            self._shown_contents.pop(part, None)
             async with self._in_flight:
                 if not self.may_edit():
                     return
@@ -219,7 +221,7 @@ class LiveReply:
             self.shown_at.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown[part] = text
-            self._known[part] = content
+            self._shown_contents[part] = content
 
     def _content(self, part: int, text: str) -> MessageContent:
         return MessageContent(text, self.face, buttons=() if part else self.buttons)
@@ -237,7 +239,7 @@ class LiveReply:
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown.append(text)
         if opened.shows_content(opening.content):
-            self._known[part] = opening.content
+            self._shown_contents[part] = opening.content
 
 
 def waiting_notice(waiting: Waiting) -> Text:

@@ -20,10 +20,10 @@ Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
 
 _MARKUP = "*_~` :"
-_LINK = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
+_URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
 _SHORTEST_QUOTE_CHARS = 8
-_WORD = StoredPattern(marked("wakes at {word}"))
-DREW_BELOW = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
+_WAKES_AT_WORD = StoredPattern(marked("wakes at {word}"))
+CHANCE_SUCCEEDED = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time, because other messages wait
@@ -48,10 +48,10 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
         return marked("answers everything here")
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
     if word is not None:
-        return _WORD.with_values(word=word)
+        return _WAKES_AT_WORD.with_values(word=word)
     drawn = dice()
     if drawn < preset.wake.chance:
-        return DREW_BELOW.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
+        return CHANCE_SUCCEEDED.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
     return None
 
 
@@ -90,7 +90,7 @@ def _has_word(word: str, text: str) -> bool:
 
 def name_position(preset: Preset, text: str) -> int | None:
     """Return where a character's name first occurs as a word outside links, or None."""
-    text = _LINK.sub(lambda link: " " * len(link[0]), text)
+    text = _URL.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.shown_name, *preset.aliases) if name]
     found = (find_word(_normalize(name), _normalize(text)) for name in names)
     return min((position for position in found if position is not None), default=None)
@@ -123,7 +123,7 @@ def _normalize(text: str) -> str:
 MAX_ANSWERS_IN_A_ROW = 3
 """The maximum number of answers in a row by characters, until a person writes again."""
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
-_DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
+_CHANCE_FAILED = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
 _TOO_MANY_IN_A_ROW = StoredPattern(marked("at most {number} characters answer in a row"))
 
 _ADDRESSED_REASONS = {
@@ -284,8 +284,8 @@ def _decide_by_chance(
     drawn = chance.dice()
     figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
     if drawn < threshold:
-        return _with_choice(one, threshold, DREW_BELOW.with_values(**figures))
-    lost = _with_reason(one, _DREW_NOT_BELOW.with_values(**figures))
+        return _with_choice(one, threshold, CHANCE_SUCCEEDED.with_values(**figures))
+    lost = _with_reason(one, _CHANCE_FAILED.with_values(**figures))
     return replace(lost, score=one.score + threshold)
 
 

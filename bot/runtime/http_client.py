@@ -74,7 +74,7 @@ _IDLE_SECONDS = 30.0  # a firewall may drop connections that are idle longer
 _PAUSE_STEP_SECONDS = 0.05  # pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
-_EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
+_UNROUNDED_TIMEOUT_THRESHOLD = 1e9  # aiohttp rounds timeouts above this to whole seconds
 # A compressed body may be a decompression bomb.
 _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__version__}"}
 
@@ -179,8 +179,10 @@ class HttpClient:
             auto_decompress=False,
             max_field_size=_MAX_HEADER_BYTES,
             proxy=_find_environment_proxy(url) if self.uses_proxy else None,
-            timeout=aiohttp.ClientTimeout(connect=self.connect_seconds, ceil_threshold=_EXACT),
-            trace_configs=[_TRACES],
+            timeout=aiohttp.ClientTimeout(
+                connect=self.connect_seconds, ceil_threshold=_UNROUNDED_TIMEOUT_THRESHOLD
+            ),
+            trace_configs=[_TRACE_CONFIG],
         )
         return self._session
 
@@ -289,7 +291,7 @@ class _Deadline:
     """Like `asyncio.timeout_at`, but extends the deadline if this process was suspended."""
 
     def __init__(self, at: float) -> None:
-        self._at = at
+        self._expires_at = at
         self._loop = asyncio.get_running_loop()
         self._is_final_read = at <= self._loop.time()  # or else keep-alives could extend it forever
         self._has_expired = False
@@ -297,22 +299,22 @@ class _Deadline:
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- requests are sent by tasks
-        self._task, self._cancels = task, task.cancelling()
-        self._timer = self._loop.call_at(self._at, self._on_timer)
+        self._task, self._cancel_count = task, task.cancelling()
+        self._timer = self._loop.call_at(self._expires_at, self._on_timer)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
-        is_alone = self._has_expired and self._task.uncancel() <= self._cancels
+        is_alone = self._has_expired and self._task.uncancel() <= self._cancel_count
         if is_alone and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
     def _on_timer(self) -> None:
         now = self._loop.time()
-        late = now - self._at
+        late = now - self._expires_at
         if late > PROCESS_PAUSE_SECONDS:
             # This process was suspended, or the machine was asleep. The server may have answered
             # in time, so that its data is still in the kernel.
-            self._at = again_at = now + late
+            self._expires_at = again_at = now + late
         elif not self._is_final_read:
             # The event loop may have been too busy to read data that arrived in time.
             self._is_final_read = True
@@ -342,11 +344,11 @@ async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: o
     context.trace_request_ctx.is_sent = True
 
 
-_TRACES = aiohttp.TraceConfig()
-_TRACES.on_connection_reuseconn.append(_record_connection_reuse)
+_TRACE_CONFIG = aiohttp.TraceConfig()
+_TRACE_CONFIG.on_connection_reuseconn.append(_record_connection_reuse)
 # Despite its name, aiohttp calls this before it writes the headers. An exception raised here closes
 # the connection, unlike exceptions raised in the connection's own signals.
-_TRACES.on_request_headers_sent.append(_check_write)
+_TRACE_CONFIG.on_request_headers_sent.append(_check_write)
 
 
 class _CheckingResolver(aiohttp.ThreadedResolver):

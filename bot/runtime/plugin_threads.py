@@ -24,12 +24,22 @@ from bot.ports import Intake
 from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.texts.text import StoredPattern, marked
 
-_TIMEOUTS = {"close": 2.0, "embed_query": 4.0, "run": None, "run_shard": None, "stream": None}
+_TIMEOUTS_BY_METHOD = {
+    "close": 2.0,
+    "embed_query": 4.0,
+    "run": None,
+    "run_shard": None,
+    "stream": None,
+}
 """The time limits of some methods, in seconds; None: a method runs until it is cancelled."""
-_RESULTS: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
-_RESULTS |= {"embed_documents": list | tuple, "embed_query": bytes, "generate": GenerationEvent}
-_RESULTS |= {"tool": str, "limits": Limits, "connection_error": str | None}
-_RESULTS |= dict.fromkeys(("model_health", "models_in_memory"), list | tuple)
+_RESULT_TYPES: dict[str, Any] = {"count_tokens": int, "describe": PromptDescription, "send": str}
+_RESULT_TYPES |= {
+    "embed_documents": list | tuple,
+    "embed_query": bytes,
+    "generate": GenerationEvent,
+}
+_RESULT_TYPES |= {"tool": str, "limits": Limits, "connection_error": str | None}
+_RESULT_TYPES |= dict.fromkeys(("model_health", "models_in_memory"), list | tuple)
 """The result types of some methods; the results of others are not checked."""
 _START_TIMEOUT_SECONDS = 30.0
 _READ_TIMEOUT_SECONDS = 0.2
@@ -50,7 +60,7 @@ class PluginThread:
     allowed: tuple[type[Exception], ...] = ()
     _values: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
-    _reading: concurrent.futures.Future[Any] | None = None
+    _pending_read: concurrent.futures.Future[Any] | None = None
 
     def make(self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError) -> Any:
         """Call a factory in the thread and wait for it; raises `error` if it fails."""
@@ -75,10 +85,10 @@ class PluginThread:
         async def run() -> None:
             self._values[name] = _check_result(name, function())
 
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
+        if self._pending_read is None or self._pending_read.done():
+            self._pending_read = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
             try:
-                self._reading.result(_READ_TIMEOUT_SECONDS)
+                self._pending_read.result(_READ_TIMEOUT_SECONDS)
             except Exception as error:  # noqa: BLE001 # third-party code
                 self._log_failure(f"{type(error).__name__} in {name}")
         try:
@@ -132,7 +142,7 @@ class PluginThread:
                     raise
                 raise self._log_failure(type(error).__name__) from error
 
-        seconds = _TIMEOUTS.get(name, self.seconds)
+        seconds = _TIMEOUTS_BY_METHOD.get(name, self.seconds)
         ended: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
             await asyncio.wait([ended], timeout=seconds)
@@ -154,7 +164,7 @@ class PluginThread:
 
 
 def _check_result(name: str, result: Any) -> Any:
-    if not isinstance(result, _RESULTS.get(name, object)):
+    if not isinstance(result, _RESULT_TYPES.get(name, object)):
         raise TypeError
     return result
 

@@ -16,7 +16,7 @@ except ImportError:  # the extra is not installed; there is none for Windows
 
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0
-_ending: set[asyncio.Future[Any]] = set()
+_abandoned_tasks: set[asyncio.Future[Any]] = set()
 """Abandoned tasks that still run, kept here because the event loop has only weak references."""
 
 
@@ -45,14 +45,14 @@ async def wait_or_abandon(seconds: float, work: Awaitable[T]) -> T:
         if done:
             return task.result()
     finally:  # has no effect on a task that is done
-        _ending.add(task)
+        _abandoned_tasks.add(task)
         task.add_done_callback(_discard_abandoned)
         task.cancel()
     raise TimeoutError
 
 
 def _discard_abandoned(task: asyncio.Future[Any]) -> None:
-    _ending.discard(task)
+    _abandoned_tasks.discard(task)
     if not task.cancelled():
         task.exception()  # so that asyncio does not log "exception was never retrieved"
 
@@ -152,14 +152,14 @@ class ResumeLimiter:
     """
 
     def __init__(self) -> None:
-        self._in_this_pass = 0
+        self._resumed_in_pass = 0
         self._waiting = deque[Callable[[], None]]()
         self._is_scheduled = False
 
     def call_or_defer(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
-        if self._in_this_pass < _MAX_PER_PASS and not self._waiting:
-            self._in_this_pass += 1
+        if self._resumed_in_pass < _MAX_PER_PASS and not self._waiting:
+            self._resumed_in_pass += 1
             self._schedule_next_pass()
             callback()
         else:
@@ -167,8 +167,8 @@ class ResumeLimiter:
 
     async def wait_turn(self) -> None:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
-        if self._in_this_pass < _MAX_PER_PASS and not self._waiting:
-            self._in_this_pass += 1
+        if self._resumed_in_pass < _MAX_PER_PASS and not self._waiting:
+            self._resumed_in_pass += 1
             self._schedule_next_pass()
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -182,9 +182,9 @@ class ResumeLimiter:
 
     def _start_pass(self) -> None:
         self._is_scheduled = False
-        self._in_this_pass = 0
-        while self._waiting and self._in_this_pass < _MAX_PER_PASS:
-            self._in_this_pass += 1
+        self._resumed_in_pass = 0
+        while self._waiting and self._resumed_in_pass < _MAX_PER_PASS:
+            self._resumed_in_pass += 1
             self._schedule_next_pass()
             self._waiting.popleft()()
 

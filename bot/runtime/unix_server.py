@@ -20,7 +20,7 @@ from bot.runtime.operating_system import HAS_UNIX_SOCKETS
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, run_supervised
 
 _START_SECONDS = 120.0  # for a large model file on a slow disk
-_SOCKET = "engine.sock"
+_SOCKET_NAME = "engine.sock"
 _CONNECT_SECONDS = 30.0  # a busy machine may pause everything for seconds
 _PROBE_SECONDS = 1.0
 
@@ -44,8 +44,8 @@ async def run_unix_server(
         unix_socket, url, headers = None, ENGINE_URL, {}
         place: dict[str, object]
         if HAS_UNIX_SOCKETS:
-            folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))
-            unix_socket = folder / _SOCKET
+            folder = Path(stack.enter_context(create_socket_folder(_SOCKET_NAME)))
+            unix_socket = folder / _SOCKET_NAME
             place = {"socket": unix_socket}
         else:
             place = {"port": _find_free_port(), "key": secrets.token_urlsafe()}

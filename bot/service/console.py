@@ -56,12 +56,12 @@ class ConsoleContainer:
     """Creates the console's pages and the services that they use."""
 
     def __init__(self, container: Container) -> None:
-        self._c = container
+        self._container = container
         self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are the checks for /readyz."""
-        c, home = self._c, first_page(self._c.settings)
+        c, home = self._container, first_page(self._container.settings)
         policy = PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values()))
         pages = [*self._create_pages(probes), policy]
         return make_console(
@@ -76,7 +76,7 @@ class ConsoleContainer:
         )
 
     def _create_pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
-        c, prompts, editing = self._c, self._c.exact_prompts, self.preset_editing
+        c, prompts, editing = self._container, self._container.exact_prompts, self.preset_editing
         providers, conversations = c.settings.providers, c.conversations
         preview = PromptPreview(
             c.prompt_sources,
@@ -144,11 +144,11 @@ class ConsoleContainer:
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
             name: (preset.character_name, self.preset_editing.picture(name))
-            for name, preset in self._c.resolver.presets.items()
+            for name, preset in self._container.resolver.presets.items()
         }
 
     def _setup_state_by_part(self) -> Mapping[Text | str, bool]:
-        settings = self._c.settings
+        settings = self._container.settings
         used = {one["name"] for one in self._provider_rows if one["presets"]}
         return {
             translatable("Model"): bool(used),
@@ -160,25 +160,26 @@ class ConsoleContainer:
         }
 
     def _chat_patterns(self) -> Mapping[str, str]:
-        ids = self._c.resources.bot_ids
+        ids = self._container.resources.bot_ids
         return {
-            source_name(one.kind, ids.get(one.kind, "")): one.chat_pattern for one in self._c.specs
+            source_name(one.kind, ids.get(one.kind, "")): one.chat_pattern
+            for one in self._container.specs
         }
 
     @cached_property
     def replay(self) -> PromptReplay:
         return PromptReplay(
             self._operator_requests,
-            self._c.resolver.presets,
-            self._c.answer_log,
+            self._container.resolver.presets,
+            self._container.answer_log,
             self._draft_previews.find_prepared,
             self._draft_composer,
-            self._c.published_presets.prepare,
+            self._container.published_presets.prepare,
         )
 
     @cached_property
     def preset_editing(self) -> PresetEditing:
-        c = self._c
+        c = self._container
         return PresetEditing(
             c.resolver,
             c.preset_versions,
@@ -193,15 +194,15 @@ class ConsoleContainer:
 
     @cached_property
     def _draft_previews(self) -> DraftPreviews:
-        return DraftPreviews(self.preset_editing, self._draft_composer, self._c.answer_log)
+        return DraftPreviews(self.preset_editing, self._draft_composer, self._container.answer_log)
 
     @cached_property
     def _draft_composer(self) -> DraftComposer:
-        c = self._c
+        c = self._container
         return DraftComposer(c.prompt_sources, c.resolver, c.conversations)
 
     def _create_operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
-        c = self._c
+        c = self._container
         return OperationPage(
             probes,
             self._state,
@@ -224,7 +225,7 @@ class ConsoleContainer:
     @property
     def _provider_rows(self) -> list[Mapping[str, object]]:
         """Return a row per configured provider, with the presets that use it."""
-        presets = self._c.resolver.presets.values()
+        presets = self._container.resolver.presets.values()
         return [
             {
                 "name": name,
@@ -233,16 +234,16 @@ class ConsoleContainer:
                 "presets": [one.name for one in presets if one.provider == name],
                 "max_in_flight": provider.max_in_flight,
             }
-            for name, provider in self._c.settings.providers.items()
+            for name, provider in self._container.settings.providers.items()
         ]
 
     @cached_property
     def setup_steps(self) -> SetupSteps:
-        return SetupSteps(self._c.settings, Path(".env"))
+        return SetupSteps(self._container.settings, Path(".env"))
 
     @cached_property
     def _operator_requests(self) -> OperatorRequests:
-        c = self._c
+        c = self._container
         return OperatorRequests(c.backends, c.spending, c.provider_slots, c.usage_log, c.clock)
 
 

@@ -24,7 +24,7 @@ from bot.value_class import value_class
 
 _SECONDS_BEFORE_DELETION = 300.0  # less than an hour, so that hourly restarts do not prevent it
 _SECONDS_BETWEEN_DELETIONS = 3600.0
-_SECONDS_BETWEEN_LAGS = 0.5
+_SECONDS_BETWEEN_LAG_CHECKS = 0.5
 _SECONDS_BETWEEN_CHECKS = 2.0
 _SILENT_CHECKS = 4  # first checks without warnings, while parts are connecting
 _log = structlog.get_logger(__name__)
@@ -101,8 +101,8 @@ def heartbeat_jobs(
 async def measure_loop_lag(clock: Clock) -> None:
     """Measure twice per second how late a timer fires because the event loop is busy."""
     while True:
-        due_at = clock.monotonic() + _SECONDS_BETWEEN_LAGS
-        await clock.sleep(_SECONDS_BETWEEN_LAGS)
+        due_at = clock.monotonic() + _SECONDS_BETWEEN_LAG_CHECKS
+        await clock.sleep(_SECONDS_BETWEEN_LAG_CHECKS)
         LOOP_LAG.observe(max(0.0, clock.monotonic() - due_at))
 
 

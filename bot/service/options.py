@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 ALL_ROLES = frozenset(Role)
-_ALL = "all"
+_ALL_ROLES_NAME = "all"
 _NOT_SET_UP = "is not set up (see docs/settings.md); the platforms that are set up are"
 
 
@@ -59,14 +59,16 @@ def parse_roles(names: str) -> frozenset[Role]:
     """Parse --role: role names separated by commas, or `all`; raises `SettingsError`."""
     roles: set[Role] = set()
     for name in _split_names(names):
-        if name == _ALL:
+        if name == _ALL_ROLES_NAME:
             roles |= ALL_ROLES
         elif name in ALL_ROLES:
             roles.add(Role(name))
         else:
-            raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL])}")
+            raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL_ROLES_NAME])}")
     if not roles:
-        raise SettingsError(f"--role: name one of {', '.join([*sorted(ALL_ROLES), _ALL])}")
+        raise SettingsError(
+            f"--role: name one of {', '.join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])}"
+        )
     return frozenset(roles)
 
 

@@ -41,7 +41,7 @@ class PublishedPresets:
         """The preset name of each file, including files that are now broken."""
         self._reported: Mapping[str, str] = dict(self._resolver.disabled)
         """The problems that were already logged, by preset name."""
-        self._seen: Mapping[str, str] | None = None
+        self._seen_marks: Mapping[str, str] | None = None
         """The rows of the last poll; None: no poll yet."""
         self._resolver.set_published_loader(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
@@ -68,10 +68,10 @@ class PublishedPresets:
     async def poll(self) -> None:
         """Mark presets as stale if a new version was published since the last poll."""
         rows = await self._container.inbox.cursors(_CURSOR_PREFIX)
-        seen = rows if self._seen is None else self._seen
+        seen = rows if self._seen_marks is None else self._seen_marks
         new = [name.removeprefix(_CURSOR_PREFIX) for name in rows if rows[name] != seen.get(name)]
         self._resolver.mark_stale(new)
-        self._seen = rows
+        self._seen_marks = rows
 
     async def watch_files(self) -> None:
         """Publish changes in the presets folder every two seconds, until cancelled."""

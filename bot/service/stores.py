@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from bot.chat.usage import MICROS, BudgetKind, Period
+from bot.chat.usage import MICROS_PER_DOLLAR, BudgetKind, Period
 from bot.commands.personas import UserPersonas
 from bot.console.login import ConsoleLinks
 from bot.delivery.pacing import WaitingCalls
@@ -224,7 +224,7 @@ def _lease_owner(settings: Settings, use: DataDirUse) -> str:
 def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
     """Return the rules for budgets from the settings; raises `SettingsError`."""
     limits = {
-        (kind, period): round(dollars * MICROS)
+        (kind, period): round(dollars * MICROS_PER_DOLLAR)
         for kind in BudgetKind
         for period in Period
         if (dollars := getattr(budgets, f"{kind}_{period}")) is not None

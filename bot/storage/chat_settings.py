@@ -81,14 +81,14 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     def __init__(
         self, stored: ChatSettings, signals: Signals, clock: Clock, max_age_seconds: float | None
     ) -> None:
-        self._stored = stored
+        self._sql_settings = stored
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
         # each scope's settings, and when they were read
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
-        self._uncertain: dict[str, float] = {}  # scopes not to cache, and until when
-        self._changes = 0
+        self._uncacheable_until: dict[str, float] = {}  # scopes not to cache, and until when
+        self._pending_changes = 0
         signals.subscribe(CHAT_SETTINGS, self._drop_cached)
 
     @override
@@ -97,13 +97,15 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     ) -> None:
         is_committed = False
         try:
-            await self._stored.set(scope, key, value, by, audited=audited)
+            await self._sql_settings.set(scope, key, value, by, audited=audited)
             is_committed = True
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed
                 now = self._clock.monotonic()
-                self._uncertain = {one: end for one, end in self._uncertain.items() if end > now}
-                self._uncertain[scope] = now + _MAX_COMMIT_SECONDS
+                self._uncacheable_until = {
+                    one: end for one, end in self._uncacheable_until.items() if end > now
+                }
+                self._uncacheable_until[scope] = now + _MAX_COMMIT_SECONDS
             self._signals.publish(CHAT_SETTINGS, [scope])
 
     @override
@@ -133,16 +135,16 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals.publish(CHAT_SETTINGS, [conversation])
 
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
-        changes = self._changes
-        stored = await self._stored.get_scopes(scopes)
+        changes = self._pending_changes
+        stored = await self._sql_settings.get_scopes(scopes)
         found = {scope: stored.get(scope, _NO_SETTINGS) for scope in scopes}
-        if changes == self._changes:  # otherwise the values may be outdated
+        if changes == self._pending_changes:  # otherwise the values may be outdated
             for scope, values in found.items():
                 self._cache_scope(scope, values, now)
         return found
 
     def _cache_scope(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
-        if read_at < self._uncertain.get(scope, 0.0):
+        if read_at < self._uncacheable_until.get(scope, 0.0):
             return
         self._scopes[scope] = values, read_at
         self._scopes.move_to_end(scope)
@@ -150,7 +152,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
             self._scopes.popitem(last=False)
 
     def _drop_cached(self, scopes: Sequence[str]) -> None:
-        self._changes += 1
+        self._pending_changes += 1
         endings = tuple(f"@{scope}" for scope in scopes)
         named = frozenset(scopes)
         changed = [one for one in self._scopes if one in named or one.endswith(endings)]

@@ -16,8 +16,8 @@ from typing_extensions import override
 from bot.errors import UnknownEncryptionKey
 from bot.value_class import value_class
 
-_MARK = "\x02troupe:"
-_MARK_BYTES = _MARK.encode()
+_ENCRYPTED_MARK = "\x02troupe:"
+_ENCRYPTED_MARK_BYTES = _ENCRYPTED_MARK.encode()
 
 
 @value_class
@@ -52,20 +52,20 @@ class TextCodec:
             return plain
         if isinstance(plain, str):
             if self.encrypting_key:
-                return _MARK + self.encrypt(plain.encode())
-            return _MARK + plain if plain.startswith(_MARK) else plain
+                return _ENCRYPTED_MARK + self.encrypt(plain.encode())
+            return _ENCRYPTED_MARK + plain if plain.startswith(_ENCRYPTED_MARK) else plain
         if self.encrypting_key:
-            return _MARK_BYTES + self.encrypt(plain).encode()
-        return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
+            return _ENCRYPTED_MARK_BYTES + self.encrypt(plain).encode()
+        return _ENCRYPTED_MARK_BYTES + plain if plain.startswith(_ENCRYPTED_MARK_BYTES) else plain
 
     def decode(self, stored: Any) -> Any:
         """Decode a stored value; raises the same errors as `decrypt`."""
-        if isinstance(stored, str) and stored.startswith(_MARK):
-            rest = stored.removeprefix(_MARK)
-            return rest if rest.startswith(_MARK) else self.decrypt(rest).decode()
-        if isinstance(stored, bytes) and stored.startswith(_MARK_BYTES):
-            plain = stored.removeprefix(_MARK_BYTES)
-            if plain.startswith(_MARK_BYTES):
+        if isinstance(stored, str) and stored.startswith(_ENCRYPTED_MARK):
+            rest = stored.removeprefix(_ENCRYPTED_MARK)
+            return rest if rest.startswith(_ENCRYPTED_MARK) else self.decrypt(rest).decode()
+        if isinstance(stored, bytes) and stored.startswith(_ENCRYPTED_MARK_BYTES):
+            plain = stored.removeprefix(_ENCRYPTED_MARK_BYTES)
+            if plain.startswith(_ENCRYPTED_MARK_BYTES):
                 return plain
             return self.decrypt(plain.decode("ascii", "replace"))
         return stored  # SQLite may hold any type
@@ -92,4 +92,8 @@ class PassThroughCodec(TextCodec):
 def _key_id(stored: str | bytes) -> str:
     """Return the id of a stored value's key; "" if it is not encrypted."""
     begin = stored if isinstance(stored, str) else stored[:32].decode("latin-1")
-    return begin.removeprefix(_MARK).partition(":")[0] if begin.startswith(_MARK) else ""
+    return (
+        begin.removeprefix(_ENCRYPTED_MARK).partition(":")[0]
+        if begin.startswith(_ENCRYPTED_MARK)
+        else ""
+    )

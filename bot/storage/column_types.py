@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from bot.storage.codec import TextCodec
 
-_UNENCRYPTED = TextCodec()
-_ATTRIBUTE = "troupe_text_codec"
+_PLAIN_CODEC = TextCodec()
+_CODEC_ATTRIBUTE = "troupe_text_codec"
 
 
 def attach_codec(engine: Engine, codec: TextCodec) -> None:
     """Let an engine encode and decode with a codec; call this before the first statement."""
-    setattr(engine.dialect, _ATTRIBUTE, codec)
+    setattr(engine.dialect, _CODEC_ATTRIBUTE, codec)
 
 
 class _EncryptableType(TypeDecorator[Any]):
@@ -33,11 +33,11 @@ class _EncryptableType(TypeDecorator[Any]):
 
     @override
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return getattr(dialect, _ATTRIBUTE, _UNENCRYPTED).encode(value)
+        return getattr(dialect, _CODEC_ATTRIBUTE, _PLAIN_CODEC).encode(value)
 
     @override
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return getattr(dialect, _ATTRIBUTE, _UNENCRYPTED).decode(value)
+        return getattr(dialect, _CODEC_ATTRIBUTE, _PLAIN_CODEC).decode(value)
 
 
 class EncryptableText(_EncryptableType):

@@ -22,7 +22,10 @@ class DataDirUse(Enum):
     TERMINAL = "terminal.lock"
 
 
-_HOLDERS = {DataDirUse.SERVICE: "another troupe", DataDirUse.TERMINAL: "another chat in a terminal"}
+_HOLDER_NAMES = {
+    DataDirUse.SERVICE: "another troupe",
+    DataDirUse.TERMINAL: "another chat in a terminal",
+}
 
 
 def create_data_dir(data_dir: Path) -> Path:
@@ -61,8 +64,8 @@ def lock_data_dir(
         except OSError:
             lock.seek(0)
             raise SettingsError(
-                f"{_HOLDERS[use]} (process {lock.read().strip() or 'unknown'}) uses {data_dir}; "
-                "stop it, or set TROUPE_DATA_DIR to another directory"
+                f"{_HOLDER_NAMES[use]} (process {lock.read().strip() or 'unknown'}) uses"
+                f" {data_dir}; stop it, or set TROUPE_DATA_DIR to another directory"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

@@ -35,7 +35,7 @@ from bot.value_class import value_class
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
-_FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
+_DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
 _READ_ONLY_STATE = "25006"
 # They show at the start whether the encryption key of recent texts is missing.
@@ -318,7 +318,7 @@ def parse_url(url: str) -> URL:
 async def _translate_errors(work: Awaitable[T]) -> T:
     try:
         return await work
-    except _FAILURES as error:
+    except _DATABASE_ERRORS as error:
         raise translate_error(error) from None
 
 

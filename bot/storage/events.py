@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from bot.chat.incoming import parse_address
-from bot.chat.usage import MICROS
+from bot.chat.usage import MICROS_PER_DOLLAR
 from bot.storage.database import ClockStore, reading, transaction
 from bot.storage.leases import read_installation_id
 from bot.storage.statements import SQL, Rows, Unit
@@ -117,7 +117,7 @@ def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: 
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
                 data |= {"prompt_tokens": read, "output_tokens": written}
-                data |= {"cost": None if cost is None else cost / MICROS}
+                data |= {"cost": None if cost is None else cost / MICROS_PER_DOLLAR}
         case EventKind.FAILED:
             if (key := columns[0]).startswith(ERROR_NOTES):
                 data = {"error": key.removeprefix(ERROR_NOTES)}

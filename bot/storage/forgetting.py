@@ -37,7 +37,11 @@ from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
 FILE_NAME = "forgotten.jsonl"
-_STATEMENTS = ("forget_characters", "forget_list_of_characters", "forget_changes_of_characters")
+_CHARACTER_STATEMENTS = (
+    "forget_characters",
+    "forget_list_of_characters",
+    "forget_changes_of_characters",
+)
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,7 +157,7 @@ class PersonalData(RecordingStore):
         """Delete the characters of a server; return the scopes whose settings changed."""
 
         def unit() -> Unit[Sequence[str]]:
-            for name in _STATEMENTS:
+            for name in _CHARACTER_STATEMENTS:
                 yield SQL[name].query(person=owner, until=math.inf)
             chosen = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
             for scope, key in chosen:

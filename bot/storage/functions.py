@@ -7,9 +7,9 @@ from sqlalchemy import Connection, func, select, text
 
 from bot.storage.statements import PARAMETER, SERVER_CLOCK, SQL, Statement, read_sections
 
-_INCLUDED = re.compile(r"\{(\w+)([^{}]*)\}")
-_LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
-_EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
+_INCLUDED_STATEMENT = re.compile(r"\{(\w+)([^{}]*)\}")
+_INSTALL_LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
+_SELECT_EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
 class PostgresFunction:
@@ -45,7 +45,9 @@ def _read_functions() -> dict[str, PostgresFunction]:
     functions: dict[str, PostgresFunction] = {}
     for name, section in read_sections("functions.sql").items():
         if section.startswith("CREATE"):
-            source = _INCLUDED.sub(lambda found: _expand_included(found[1], found[2]), section)
+            source = _INCLUDED_STATEMENT.sub(
+                lambda found: _expand_included(found[1], found[2]), section
+            )
             for called, function in functions.items():
                 source = source.replace(f"troupe_{called}(", f"{function.name}(")
             functions[name] = PostgresFunction(name, source)
@@ -62,9 +64,9 @@ def install_functions(connection: Connection) -> None:
     Functions of other versions stay, because processes of these versions may still call them.
     """
     names = {"names": [one.name for one in FUNCTIONS.values()]}
-    existing = set(connection.execute(_EXISTING, names).scalars())
+    existing = set(connection.execute(_SELECT_EXISTING, names).scalars())
     missing = [one for one in FUNCTIONS.values() if one.name not in existing]
     if missing:
-        connection.execute(_LOCK)  # two processes cannot create the same function at once
+        connection.execute(_INSTALL_LOCK)  # two processes cannot create the same function at once
         for one in missing:
             connection.exec_driver_sql(one.definition)

@@ -34,12 +34,12 @@ class SqlRoleLeases(ClockStore):
         return [row[0] for row in rows]
 
 
-_INSTALLATION = ""  # in place of a platform's name
+_INSTALLATION_KEY = ""  # in place of a platform's name
 
 
 async def read_installation_id(database: Database) -> str:
     """Return the unique id that is stored in this database, wherever the database is."""
-    return await database.run(lambda: _first_account(_INSTALLATION, secrets.token_hex(8)))
+    return await database.run(lambda: _first_account(_INSTALLATION_KEY, secrets.token_hex(8)))
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:

@@ -52,7 +52,7 @@ FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 """asyncpg's errors; `InternalClientError` occurs if the server closes a connection mid-use."""
 
 
-_HOST = re.compile(r"(.*?)(?::(\d+))?")
+_HOST_AND_PORT = re.compile(r"(.*?)(?::(\d+))?")
 _PASSWORD_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
 _ESCAPED_CHARACTER = re.compile(r"\\(.)")
 
@@ -219,7 +219,7 @@ def read_password(file: Path, url: URL) -> str:
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
-    found = [one for one in map(_HOST.fullmatch, hosts) if one]
+    found = [one for one in map(_HOST_AND_PORT.fullmatch, hosts) if one]
     names = {one[1].strip("[]") for one in found}
     names |= {"localhost" for one in names if one.startswith("/")}
     ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in found}

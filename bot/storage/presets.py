@@ -11,7 +11,7 @@ from bot.storage.database import ClockStore, Store, reading, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit
 
-_DELETED = hashlib.sha256(b"").hexdigest()
+_DELETED_CONTENT_HASH = hashlib.sha256(b"").hexdigest()
 
 
 class PresetVersions(ClockStore):
@@ -64,7 +64,9 @@ class PresetVersions(ClockStore):
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return version numbers and their first use in Unix seconds, newest first."""
-        rows = yield SQL["preset_history"].query_alone(name=name, deleted=_DELETED, most=limit)
+        rows = yield SQL["preset_history"].query_alone(
+            name=name, deleted=_DELETED_CONTENT_HASH, most=limit
+        )
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 

@@ -52,7 +52,7 @@ class RedisRateLimits(RateLimits):
         self._prefix = prefix
         self._clock = clock
         self._answer_seconds = answer_seconds
-        self._here = InProcessRateLimits(clock)
+        self._in_process = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
         self._unreported_refusals: dict[str, float] = {}  # their end, by scope
@@ -73,7 +73,7 @@ class RedisRateLimits(RateLimits):
             given += [rate.interval, rate.tolerance]
         answer = await self._ask_server(lambda: self._scripts["take"](keys, given))
         if answer is None:
-            return await self._here.take(rates, max_wait_seconds)
+            return await self._in_process.take(rates, max_wait_seconds)
         return float(answer)
 
     @override
@@ -94,14 +94,14 @@ class RedisRateLimits(RateLimits):
         answer = await self._ask_server(lambda: self._scripts["acquire"](keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
-            return await self._here.acquire_slot(key, share, holder, lease_seconds, waiter)
+            return await self._in_process.acquire_slot(key, share, holder, lease_seconds, waiter)
         if answer:  # also counted here, in case the server goes down
-            await self._here.acquire_slot(key, _UNLIMITED, holder, lease_seconds)
+            await self._in_process.acquire_slot(key, _UNLIMITED, holder, lease_seconds)
         return int(answer)
 
     @override
     async def release_slot(self, key: str, holder: str) -> None:
-        await self._here.release_slot(
+        await self._in_process.release_slot(
             key, holder
         )  # it may have been acquired while the server was down
         if len(self._unreported_releases) < _MAX_UNREPORTED:
@@ -113,9 +113,9 @@ class RedisRateLimits(RateLimits):
         keys, given = self._encode(scopes)
         answer = await self._ask_server(lambda: self._scripts["take_call"](keys, given))
         if answer is None:
-            return await self._here.take_call(self._per_process_shares(scopes))
+            return await self._in_process.take_call(self._per_process_shares(scopes))
         if float(answer) <= 0:  # also counted here, in case the server goes down
-            await self._here.take_call(scopes)
+            await self._in_process.take_call(scopes)
         return float(answer)
 
     @override
@@ -123,7 +123,7 @@ class RedisRateLimits(RateLimits):
         keys, given = self._encode(scopes)
         answer = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, given))
         if answer is None:
-            return await self._here.seconds_until_call(self._per_process_shares(scopes))
+            return await self._in_process.seconds_until_call(self._per_process_shares(scopes))
         return max(0.0, float(answer))
 
     def _per_process_shares(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
@@ -145,7 +145,7 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def block_calls(self, scope: str, seconds: float) -> None:
-        await self._here.block_calls(scope, seconds)
+        await self._in_process.block_calls(scope, seconds)
         self._unreported_refusals[scope] = self._clock.monotonic() + seconds
         await self._ask_server(self._report_refusals)
 
@@ -163,7 +163,7 @@ class RedisRateLimits(RateLimits):
             return waits
 
         found = await self._ask_server(find)
-        return await self._here.blocked_calls() if found is None else longest_refusals(found)
+        return await self._in_process.blocked_calls() if found is None else longest_refusals(found)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]

@@ -28,7 +28,7 @@ _MAX_BYTES = 200_000
 _MAX_WAITING = 1000
 _FIND_SECONDS = 0.3  # reading the history from SQL would be faster
 _PAUSE_SECONDS = 15.0
-_FAILURES = (TimeoutError, RedisError, OSError)
+_SERVER_ERRORS = (TimeoutError, RedisError, OSError)
 
 
 class _StoredWindow(msgspec.Struct, array_like=True):
@@ -76,7 +76,7 @@ class RedisWindows(SharedWindows):
             stored = _decode(plain) if plain else None
         except (msgspec.DecodeError, StoreError):  # another version of Troupe or encryption key
             return None
-        except _FAILURES as error:
+        except _SERVER_ERRORS as error:
             self._pause(error)
             return None
         if stored is None or stored.epoch != claim.epoch - 1:
@@ -90,7 +90,7 @@ class RedisWindows(SharedWindows):
         try:
             async with asyncio.timeout(ANSWER_SECONDS), self._writing:
                 await self._redis.delete(self._prefix + claim.conversation)
-        except _FAILURES as error:
+        except _SERVER_ERRORS as error:
             self._pause(error)
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class RedisWindows(SharedWindows):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS), self._writing:
                     await self._write_queued()
-            except _FAILURES as error:
+            except _SERVER_ERRORS as error:
                 self._pause(error)
 
     async def _write_queued(self) -> None:

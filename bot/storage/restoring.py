@@ -23,7 +23,7 @@ from bot.storage.forgetting import Tombstone
 from bot.storage.memories import DELETE_GONE
 from bot.storage.statements import SQL, Unit
 
-_PREPARE = (
+_PREPARE_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
@@ -52,7 +52,7 @@ async def prepare_restored(
 
     def unit() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
-        for name in _PREPARE:
+        for name in _PREPARE_STATEMENTS:
             yield SQL[name].query(values)
         unknown = yield SQL["mark_all_unknown"].query(values)
         [[unanswered]] = yield SQL["count_unanswered"].query()

@@ -11,15 +11,15 @@ from bot.storage import memories
 from bot.storage.database import Database
 from bot.storage.statements import SQL, Rows, Statement, Unit
 
-_DAY = 86_400.0
-INBOX_SECONDS = 14 * _DAY
+_DAY_SECONDS = 86_400.0
+INBOX_SECONDS = 14 * _DAY_SECONDS
 """How long events are kept: longer than platforms redeliver them, to recognize repeated ones."""
-OUTBOX_SECONDS = 7 * _DAY
-USAGE_SECONDS = 400 * _DAY
+OUTBOX_SECONDS = 7 * _DAY_SECONDS
+USAGE_SECONDS = 400 * _DAY_SECONDS
 """How long usage is kept: a year and the current month."""
-_NODE_SECONDS = 7 * _DAY
+_NODE_SECONDS = 7 * _DAY_SECONDS
 """How long operators can see a dead process."""
-FORGOTTEN_SECONDS = 30 * _DAY
+FORGOTTEN_SECONDS = 30 * _DAY_SECONDS
 """How long a process may be offline without missing deletions by other processes."""
 _ROWS_PER_PAGE = 500
 """Rows per transaction: few, so that workers do not wait long for it."""
@@ -30,7 +30,7 @@ _FINAL_STATES = "state IN ('sent', 'dead')"
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete expired rows in all tables except turns; return their number."""
     now = await database.now(clock)
-    receipt_seconds = receipt_days * _DAY
+    receipt_seconds = receipt_days * _DAY_SECONDS
     deleted = 0
     for table, time, seconds, condition in (
         ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
@@ -119,7 +119,7 @@ def retention_start(clock: Clock, days: float | None) -> float:
 
 
 def _start_of_day(now: float, days_before: float) -> float:
-    return (now - days_before * _DAY) // _DAY * _DAY
+    return (now - days_before * _DAY_SECONDS) // _DAY_SECONDS * _DAY_SECONDS
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:

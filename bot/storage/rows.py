@@ -71,7 +71,7 @@ def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value
     return values
 
 
-_KINDS: Mapping[type, str] = {
+_KIND_BY_TYPE: Mapping[type, str] = {
     IncomingMessage: "said",
     MessageEdit: "edited",
     MessageDeletion: "deleted",
@@ -82,14 +82,14 @@ _KINDS: Mapping[type, str] = {
     SayRequested: "say",
 }
 _DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
-    kind: msgspec.json.Decoder(event).decode for event, kind in _KINDS.items()
+    kind: msgspec.json.Decoder(event).decode for event, kind in _KIND_BY_TYPE.items()
 }
 
 encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode
 
 
 def event_kind(event: Incoming) -> str:
-    return _KINDS[type(event)]
+    return _KIND_BY_TYPE[type(event)]
 
 
 def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incoming:

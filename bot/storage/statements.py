@@ -33,8 +33,8 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_INCLUDED = re.compile(r"\{(\w+)\}")
-_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
+_INCLUDED_SECTION = re.compile(r"\{(\w+)\}")
+_COMMENT_LINE = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| FOR SHARE| MATERIALIZED")
 _SQLITE_SPELLINGS = {
     "jsonb_array_elements_text": "json_each",
@@ -46,7 +46,7 @@ _SQLITE_SPELLINGS = {
     "~>=~": ">=",  # order by code point, like the index for prefixes
     "~<~": "<",
 }
-_ENCRYPTABLE = frozenset(
+_ENCRYPTABLE_COLUMNS = frozenset(
     column.name for table in metadata.sorted_tables for column in encryptable_columns(table)
 )
 _encode_json = msgspec.json.Encoder().encode
@@ -104,7 +104,7 @@ class Statement:
         mark = "$" if dialect == "postgresql" else "?"
         text = PARAMETER.sub(lambda found: f"{mark}{names.index(found[1]) + 1}", text)
         encoders = {
-            **dict.fromkeys(_ENCRYPTABLE, _encode),
+            **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode),
             **dict.fromkeys(self._lists, _encode_list),
             **dict.fromkeys(self._tables, _encode_table),
         }
@@ -118,8 +118,10 @@ def read_sections(*files: str) -> dict[str, str]:
     _, *parts = _NAME_LINE.split("\n".join(texts))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
-        plain = _COMMENT.sub("", text).strip()
-        sections[name] = _INCLUDED.sub(lambda found: sections.get(found[1], found[0]), plain)
+        plain = _COMMENT_LINE.sub("", text).strip()
+        sections[name] = _INCLUDED_SECTION.sub(
+            lambda found: sections.get(found[1], found[0]), plain
+        )
     return sections
 
 
@@ -166,7 +168,10 @@ def _encode_list(codec: TextCodec, values: Sequence[Any]) -> list[Any]:
 
 def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
     encoded = [
-        {name: codec.encode(one) if name in _ENCRYPTABLE else one for name, one in row.items()}
+        {
+            name: codec.encode(one) if name in _ENCRYPTABLE_COLUMNS else one
+            for name, one in row.items()
+        }
         for row in rows
     ]
     return _encode_json(encoded).decode()
@@ -183,7 +188,7 @@ def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
     return [
         place
         for place, name in enumerate(columns)
-        if name.removeprefix("_").removeprefix("head_") in _ENCRYPTABLE
+        if name.removeprefix("_").removeprefix("head_") in _ENCRYPTABLE_COLUMNS
     ]
 
 
@@ -221,7 +226,7 @@ StartUnit: TypeAlias = Callable[[], Unit[T]]
 
 
 _DATA_EXCEPTION = "22"
-_ARGUMENT = re.compile(r"(query argument \$\d+): .*")
+_QUERY_ARGUMENT = re.compile(r"(query argument \$\d+): .*")
 
 
 def describe_failure(error: BaseException) -> str:
@@ -230,7 +235,7 @@ def describe_failure(error: BaseException) -> str:
     if state.startswith(_DATA_EXCEPTION):
         return f"{type(error).__name__} ({state})"
     line = str(error).strip().partition("\n")[0]
-    return _ARGUMENT.sub(r"\1", line) or type(error).__name__
+    return _QUERY_ARGUMENT.sub(r"\1", line) or type(error).__name__
 
 
 def to_store_error(error: BaseException) -> StoreError:

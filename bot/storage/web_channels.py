@@ -27,7 +27,7 @@ from bot.storage.rows import decode_all, to_turn_row
 from bot.storage.statements import SQL, Rows, Unit
 
 _LAST_POSITION = 2**62
-_TOPIC = "web_channels"
+_CHANGES_TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
 _decode_message = msgspec.json.Decoder(WebMessage).decode
@@ -52,7 +52,7 @@ class SqlWebChannels(Store):
         `change` receives the stored channel, so that no simultaneous change is lost.
         """
         changed = await self._change(channel_id, change)
-        self._signals.publish(_TOPIC, [channel_id])
+        self._signals.publish(_CHANGES_TOPIC, [channel_id])
         return changed
 
     @transaction
@@ -74,7 +74,7 @@ class SqlWebChannels(Store):
                 yield statement.query(of=channel_id)
 
         await self._database.run(unit)
-        self._signals.publish(_TOPIC, [channel_id])
+        self._signals.publish(_CHANGES_TOPIC, [channel_id])
 
     @reading
     def get(self, channel_id: str) -> Unit[WebChannel | None]:
@@ -90,7 +90,7 @@ class SqlWebChannels(Store):
         """Append messages with new ids; raises `Refused` if the channel does not exist."""
         if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
-        self._signals.publish(_TOPIC, [channel_id])
+        self._signals.publish(_CHANGES_TOPIC, [channel_id])
 
     @transaction
     def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
@@ -104,7 +104,7 @@ class SqlWebChannels(Store):
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
         """Replace a message; return False if it is missing or deleted."""
         is_replaced = await self._replace(channel_id, message)
-        self._signals.publish(_TOPIC, [channel_id])
+        self._signals.publish(_CHANGES_TOPIC, [channel_id])
         return is_replaced
 
     @transaction
@@ -140,7 +140,7 @@ class SqlWebChannels(Store):
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call a nonblocking handler with changed channel ids; return a function that ends this."""
-        return self._signals.subscribe(_TOPIC, handler)
+        return self._signals.subscribe(_CHANGES_TOPIC, handler)
 
 
 def _to_row(channel_id: str, message: WebMessage, revision: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from typing_extensions import override
 
-_PROGRAM = "troupe: "
+_PROGRAM_PREFIX = "troupe: "
 
 
 class JsonLines(io.TextIOBase):
@@ -21,14 +21,14 @@ class JsonLines(io.TextIOBase):
     def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:
         self.stream = stream
         self.level = level
-        self._find_out = is_wanted
+        self._is_json_wanted = is_wanted
         self._is_wanted: bool | None = None
         self._line = ""
 
     @override
     def write(self, text: str) -> int:
         if self._is_wanted is None:
-            self._is_wanted = self._find_out()
+            self._is_wanted = self._is_json_wanted()
         if not self._is_wanted:
             return self.stream.write(text)
         *lines, self._line = (self._line + text).split("\n")
@@ -64,5 +64,5 @@ class JsonLines(io.TextIOBase):
         if not line.strip():
             return
         at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        event = {"event": line.removeprefix(_PROGRAM), "level": self.level, "timestamp": at}
+        event = {"event": line.removeprefix(_PROGRAM_PREFIX), "level": self.level, "timestamp": at}
         self.stream.write(json.dumps(event, ensure_ascii=False) + "\n")

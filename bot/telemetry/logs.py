@@ -71,19 +71,19 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._seen: dict[str, _RepeatedRecord] = {}
+        self._recent_records: dict[str, _RepeatedRecord] = {}
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         now = record.created
         key = _repeat_key(record) if record.levelno >= logging.WARNING else None
-        if key is not None and key in self._seen:
-            self._seen[key].add(record)
+        if key is not None and key in self._recent_records:
+            self._recent_records[key].add(record)
         self._write_repeats(now, now - _SECONDS_BETWEEN_REPEATS)
         if key is None:
             super().emit(record)
-        elif key not in self._seen:
-            self._seen[key] = _RepeatedRecord(now)
+        elif key not in self._recent_records:
+            self._recent_records[key] = _RepeatedRecord(now)
             super().emit(record)
 
     @override
@@ -93,13 +93,13 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def _write_repeats(self, now: float, before: float) -> None:
         """Log how often records last written before `before` were repeated; forget the others."""
-        for key, repeats in list(self._seen.items()):
+        for key, repeats in list(self._recent_records.items()):
             if repeats.written_at > before:
                 continue
-            del self._seen[key]
+            del self._recent_records[key]
             if (record := repeats.newest) is None:
                 continue
-            self._seen[key] = _RepeatedRecord(now)
+            self._recent_records[key] = _RepeatedRecord(now)
             if isinstance(record.msg, dict):  # logged with structlog
                 ids = {"error_ids": repeats.error_ids} if repeats.error_ids else {}
                 record.msg = {**record.msg, "repeats": repeats.count, **ids}
@@ -202,7 +202,7 @@ def open_log_stream(file: Path | None) -> TextIO:
 _MAX_EVENTS = 2000
 _MAX_STEPS = 30  # per message
 _MAX_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
-_FAILURES = {"warning", "error", "critical"}
+_FAILURE_LEVELS = {"warning", "error", "critical"}
 _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
 
 
@@ -224,7 +224,7 @@ class RecentEvents:
 
     def failed_messages(self, limit: int) -> Sequence[FailedMessage]:
         """Return up to `limit` messages that logged a warning or error, newest first."""
-        failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURES)
+        failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURE_LEVELS)
         return [self._failed_message(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
     def find_failed_message(self, error_id: str) -> FailedMessage | None:

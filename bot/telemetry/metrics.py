@@ -121,7 +121,7 @@ def count_unanswered_messages(platform: str) -> int:
     return sum(int(count or 0) for count in found)
 
 
-_NANOSECONDS = 1_000_000_000
+_NANOSECONDS_PER_SECOND = 1_000_000_000
 ROOT = "message"
 """The name of a turn's root span, which contains its other spans."""
 
@@ -176,7 +176,7 @@ class MessageTraces:
             context=api.set_span_in_context(parent),
             kind=kind,
             attributes=attributes or {},
-            start_time=int(began * _NANOSECONDS),
+            start_time=int(began * _NANOSECONDS_PER_SECOND),
         )
         self._ids.root = None
         if error is None:
@@ -184,7 +184,7 @@ class MessageTraces:
         else:
             started.set_attribute("error.type", error)
             started.set_status(api.StatusCode.ERROR, error)
-        started.end(end_time=int(max(began, ended) * _NANOSECONDS))
+        started.end(end_time=int(max(began, ended) * _NANOSECONDS_PER_SECOND))
 
 
 _current: list[MessageTraces] = []  # one item while tracing is on, otherwise empty

@@ -11,8 +11,8 @@ from structlog.typing import EventDict, WrappedLogger
 _MIN_SECRET_CHARS = 6
 _MIN_CHARS_TO_SHOW_TAIL = 12  # of a shorter secret, the last four characters would reveal too much
 # Formats of tokens, which libraries may quote in error messages.
-_TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
-_PREFIXES = (
+_TELEGRAM_PATTERN = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
+_TOKEN_PREFIXES = (
     *(
         f"{name}{separator}"
         for name in ("sk", "rk", "gsk", "xai", "hf", "pplx", "nvapi", "r8")
@@ -25,9 +25,9 @@ _PREFIXES = (
     *("SG.", "AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
 )
 """Prefixes of API keys of well-known services."""
-_ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
+_ANY_PREFIX = "|".join(map(re.escape, _TOKEN_PREFIXES))
 _TOKEN_FORMATS = re.compile(
-    _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    _TELEGRAM_PATTERN + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
     rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bA[KS]IA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
     r"|\bSK[0-9a-f]{32}"  # Twilio
@@ -63,14 +63,16 @@ _ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
 # The last word of a text may still grow into a token if it contains signs or digits, or may be
 # the start of a prefix. A Discord token starts with an id's digits in base64.
-_SIGNS = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+_PRINTABLE_ASCII = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _PLAIN_WORD = re.compile(r"[A-Za-z]*[.,!?]*")
 _LETTERS_BEFORE = (
     *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
     *(first + second for first in "MNO" for second in "DTjz"),
 )
 _PREFIX_STARTS = {
-    one[:length] for one in (*_PREFIXES, *_LETTERS_BEFORE) for length in range(1, len(one) + 1)
+    one[:length]
+    for one in (*_TOKEN_PREFIXES, *_LETTERS_BEFORE)
+    for length in range(1, len(one) + 1)
 }
 _NAMES_BEFORE_TOKENS = ("Bot ", "oken: ")
 _MAX_HELD_CHARS = 16_384
@@ -184,7 +186,8 @@ class TokenFilter:
             if end is None:
                 return begin.start()
             after_keys = end.end()
-        start = max(after_keys, len(held.rstrip(_SIGNS)))  # other formats contain no whitespace
+        # Other formats contain no whitespace.
+        start = max(after_keys, len(held.rstrip(_PRINTABLE_ASCII)))
         word = held[start:]
         may_grow = (
             _PLAIN_WORD.fullmatch(word) is None
@@ -236,7 +239,7 @@ def _mask_base64_token(found: re.Match[str]) -> str:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return found[0]
-    return _mask_secret(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
+    return _mask_secret(found[0]) if re.search(_TELEGRAM_PATTERN, decoded) else found[0]
 
 
 def _mask_secret(secret: str) -> str:

@@ -27,7 +27,7 @@ _CONTROL_TOKEN = re.compile(
     r"<<[^<>\s]{1,30}>>|<[^<>\s]{1,60}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|\[g?MASK\]"
 )
 # Older models have headings instead: `### Instruction:`, `USER:`.
-_HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", re.MULTILINE)
+_ROLE_HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", re.MULTILINE)
 
 
 def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _separators_in_source(source: str) -> frozenset[str]:
 
 def _tokens_in_text(text: str) -> Iterable[str]:
     yield from _CONTROL_TOKEN.findall(text)
-    yield from _HEADING.findall(text)
+    yield from _ROLE_HEADING.findall(text)
 
 
 def leading_control_token(text: str) -> str | None:

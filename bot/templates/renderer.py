@@ -275,13 +275,13 @@ def _turn_end_strings(prompt: str) -> tuple[str, ...]:
     return (token,) if token else ("\n" + between.splitlines()[0],)
 
 
-_PROBE = (
+_ADDED_TEXT_PROBE = (
     Message("system", "Zq system zq."),
     Message("user", "Zq question zq."),
     Message("assistant", "Zq answer zq."),
     Message("user", "Zq question zq."),
 )
-_MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?(?:[A-Z_]{2,20}|gMASK)\]")
+_TEMPLATE_MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?(?:[A-Z_]{2,20}|gMASK)\]")
 _WORD = re.compile(r"[^\W\d_]+")
 _ROLES = frozenset(
     {
@@ -296,8 +296,8 @@ async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
     """Return text that a template adds, or "" for known families; raises like `Renderer.render`."""
     if template.source is None or detect_family(template.source) is not None:
         return ""
-    rendered = await renderer.render(_PROBE, TemplateChoice(), template)
+    rendered = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)
     added = " ".join(span.text for span in rendered.spans if span.trusted)
-    plain = " ".join(_MARKUP.sub(" ", added).split())
+    plain = " ".join(_TEMPLATE_MARKUP.sub(" ", added).split())
     is_plain = all(word.casefold() in _ROLES for word in _WORD.findall(plain))
     return "" if is_plain else plain

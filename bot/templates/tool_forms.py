@@ -38,7 +38,7 @@ class ToolCallFormat(StrEnum):
     """`<|channel|>commentary to=functions.NAME …<|message|>{…}<|call|>`: gpt-oss."""
 
 
-_FORMS: Final = (
+_FORMAT_PATTERNS: Final = (
     (
         ToolCallFormat.TAGGED,
         re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>'),
@@ -89,7 +89,7 @@ def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
     """Return the tool call form in a rendered probe; None if tool, call or result is missing."""
     if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
         return None
-    return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)
+    return next((form for form, pattern in _FORMAT_PATTERNS if pattern.search(prompt)), None)
 
 
 def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:

@@ -16,7 +16,7 @@ from typing import Final, Self
 _FOLDER = Path(__file__).parent / "locales"
 _DOMAIN = "troupe"
 _LANGUAGE_END = re.compile(r"[-_.@]")
-_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_LINE_FORGING_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LANGUAGES: Final = ("en", "zh")
 """The supported languages; the first is the language of the code and needs no catalog."""
 
@@ -115,7 +115,7 @@ def translate_to_all_languages(text: Text) -> str:
 
 def escape_to_one_line(text: str) -> str:
     """Escape characters that could forge another line: control, line break and direction marks."""
-    return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+    return _LINE_FORGING_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @lru_cache(maxsize=256)  # called several times per message; clients may send any locale
@@ -132,7 +132,7 @@ def _catalog(language: str) -> gettext.NullTranslations:
 
 _MAX_CHARS = 2000
 
-_NESTED = frozenset({"found", "reason"})
+_NESTED_VALUES = frozenset({"found", "reason"})
 """Names of values that are translated, too; other values are numbers or people's words."""
 
 
@@ -164,7 +164,7 @@ class StoredPattern:
         if found is None:
             return None
         values = {
-            name: to_translatable(value) if name in _NESTED else value
+            name: to_translatable(value) if name in _NESTED_VALUES else value
             for name, value in found.groupdict().items()
         }
         return Text(self._pattern, values)

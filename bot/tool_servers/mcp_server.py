@@ -42,10 +42,10 @@ _FIRST_ATTEMPT_SECONDS = 5.0
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _MAX_FAILURES_WHILE_OFFERED = 3
-_CALL_MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
+_INVALID_CALL_CODES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
 """The package `mcp`'s error message for status 404 within a session."""
-_FAILURES = (
+_CONNECTION_ERRORS = (
     MCPError,
     OSError,
     TimeoutError,
@@ -79,7 +79,7 @@ class McpServer(ToolServer):
         self._specs: tuple[ToolSpec, ...] = ()
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
-        self._tried = asyncio.Event()
+        self._first_attempt_ended = asyncio.Event()
         self._failures = 0
         self.omitted_tools: Sequence[str] = ()
         """The names of the server's tools that are not offered to models."""
@@ -99,15 +99,15 @@ class McpServer(ToolServer):
     async def wait_for_first_attempt(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_ATTEMPT_SECONDS):
-                await self._tried.wait()
+                await self._first_attempt_ended.wait()
 
     @override
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         try:
             async with asyncio.timeout(self._settings.seconds):
                 result = await self._call(name, arguments)
-        except _FAILURES as error:
-            if isinstance(error, MCPError) and error.code in _CALL_MISTAKES:
+        except _CONNECTION_ERRORS as error:
+            if isinstance(error, MCPError) and error.code in _INVALID_CALL_CODES:
                 return f"error: {error.message}"  # so that the model can correct its call
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
@@ -118,7 +118,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool; call it again if the server was restarted. Raises one of `_FAILURES`."""
+        """Call a tool, again if the server was restarted. Raises one of `_CONNECTION_ERRORS`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -151,14 +151,14 @@ class McpServer(ToolServer):
         while True:
             try:
                 async with self._open_connection():
-                    self._tried.set()
+                    self._first_attempt_ended.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
                 reason = "the server ended or was restarted"
-            except _FAILURES as error:
+            except _CONNECTION_ERRORS as error:
                 reason = describe_error(error)
             self._failures += 1
-            self._tried.set()
+            self._first_attempt_ended.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
             if self._failures > 1:  # the first attempt to reconnect is immediate
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
@@ -168,7 +168,7 @@ class McpServer(ToolServer):
         try:
             async with self._open_connection():
                 return self._specs
-        except _FAILURES as error:
+        except _CONNECTION_ERRORS as error:
             raise ToolServerError(self._explain_check_error(error)) from error
 
     def _explain_check_error(self, error: BaseException) -> str:

@@ -23,7 +23,7 @@ from bot.chat.session import (
     to_repeated_question,
 )
 from bot.commands.access import explain_refusal
-from bot.commands.answers import NOT_REMEMBERED, pick_speakers
+from bot.commands.answers import NOT_REMEMBERED_NOTICE, pick_speakers
 from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
@@ -48,8 +48,10 @@ from bot.turn.finishing import (
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
-_FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
-_CHANGED = translatable("Changed.")
+_MESSAGE_FORGOTTEN_NOTICE = translatable(
+    "I have forgotten that message and everything that was stored about it."
+)
+_CHANGED_NOTICE = translatable("Changed.")
 _RECAP_STOPPED = translatable("The recap was stopped.")
 _IMPOSSIBLE_HERE = translatable("That is not possible here.")
 _MAX_LOADED_TURNS = 400
@@ -84,7 +86,7 @@ class CommandRunner:
             case "edit" if is_on_message:
                 changed = await self._edit_message(group, request)
                 return "command", await finisher.finish(
-                    group, add_private_response(group.message, changed, _CHANGED)
+                    group, add_private_response(group.message, changed, _CHANGED_NOTICE)
                 )
             case "forget" if is_on_message:
                 request = replace(request, is_asker=await self.stages.buttons.is_asker(message))
@@ -280,10 +282,12 @@ class CommandRunner:
             exchange = await stages.conversations.load_exchange(group.claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
-            return await self.finisher.finish_with_text(group, NOT_REMEMBERED)
+            return await self.finisher.finish_with_text(group, NOT_REMEMBERED_NOTICE)
         if isinstance(incoming, IncomingMessage):
             await stages.forgetting.request_copy_deletion(incoming, message_id)
-        outgoing = stages.replies.notice_parts(incoming.address, _FORGOTTEN, incoming.locale)
+        outgoing = stages.replies.notice_parts(
+            incoming.address, _MESSAGE_FORGOTTEN_NOTICE, incoming.locale
+        )
         change = HistoryChange(deleted=[one.id for one in turns])
         return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))
 
@@ -395,7 +399,7 @@ def _count_turns_since(question: Turn, turns: Sequence[Turn]) -> int:
     for number, turn in enumerate(reversed(turns), 1):
         if (turn.role, turn.at, turn.text) == (question.role, question.at, question.text):
             return number
-    raise UserError(NOT_REMEMBERED)
+    raise UserError(NOT_REMEMBERED_NOTICE)
 
 
 def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.incoming import ChatJoin, IncomingMessage, Request
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
-from bot.chat.session import OWNER_SEPARATOR, WORDS_KEY
+from bot.chat.session import BANNED_WORDS_KEY, OWNER_SEPARATOR
 from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
@@ -43,17 +43,19 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_NOTICE = 10.0  # that the model has not started to answer
-_ONLY_REASONING = translatable(
+_ONLY_REASONING_NOTICE = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
-_LIMIT_SPENT = translatable(
+_LIMIT_SPENT_NOTICE = translatable(
     "The model spent its whole output limit on thinking. The bot's operator can raise or remove"
     " max_output_tokens in the preset, give the model a larger context, or turn its thinking off."
 )
-_FILTERED = translatable(
+_FILTERED_NOTICE = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
-_EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
+_EMPTY_ANSWER_NOTICE = translatable(
+    "The model gave an empty answer. Please try again or rephrase your message."
+)
 
 
 class _LimitSpentOnThinking(BackendError):
@@ -238,7 +240,7 @@ class ModelRequests:
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Create the check for a provider's answers; None: answers are not checked here."""
         settings = self.access.chat_settings
-        found = await settings.resolve((*scopes, INSTALLATION), WORDS_KEY)
+        found = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         names = [one for one in (provider, *self.backends) if one in self.backends]
         moderator = next((one for one in names if self.backends[one].can_moderate), "")
         words = parse_banned_words(found.value) if found is not None else None
@@ -304,10 +306,10 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
         if answer.thoughts and answer.reason is FinishReason.LENGTH:
             problem = "the model used up its output tokens for thinking; see max_output_tokens"
             kind = BackendError if sent_limit is None else _LimitSpentOnThinking
-            raise kind(problem, notice=_LIMIT_SPENT)
-        notice = _ONLY_REASONING if answer.thoughts else _EMPTY
+            raise kind(problem, notice=_LIMIT_SPENT_NOTICE)
+        notice = _ONLY_REASONING_NOTICE if answer.thoughts else _EMPTY_ANSWER_NOTICE
         if answer.reason is FinishReason.FILTERED:
-            notice = _FILTERED
+            notice = _FILTERED_NOTICE
         raise BackendError("an empty answer", notice=notice)
     if answer.reason in {FinishReason.LENGTH, FinishReason.REPETITION}:
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)

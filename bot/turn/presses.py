@@ -15,7 +15,7 @@ from bot.chat.command import (
     parse_command,
 )
 from bot.chat.incoming import (
-    REMEMBERING,
+    MEMORY_REACTIONS,
     ButtonPress,
     IncomingMessage,
     Reaction,
@@ -31,7 +31,7 @@ from bot.chat.session import (
     TurnResult,
     to_repeated_question,
 )
-from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
+from bot.commands.answers import BUTTON_GONE_NOTICE, TYPING_HINTS, pick_speakers
 from bot.commands.authority import is_the_group
 from bot.commands.memories import back_button, command_of_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
@@ -50,16 +50,18 @@ from bot.turn.finishing import TurnStages
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
-_GO_ON = translatable("Go on.")
-_FORGOTTEN = translatable(
+_CONTINUE_PROMPT = translatable("Go on.")
+_FORGETTING_NOTICE = translatable(
     "I am now deleting everything that you said, in all channels, with the answers to"
     " it and everything that was stored about it."
 )
-_STILL_OPTED_OUT = translatable(
+_STILL_OPTED_OUT_NOTICE = translatable(
     "I stay switched off for you; /settings me reset deletes that choice, too."
 )
-_NOTHING_DELETED = translatable("Nothing was deleted.")
-_AGE_CONFIRMED = translatable("Thank you. Write to me now; /forget me deletes what you confirmed.")
+_NOTHING_DELETED_NOTICE = translatable("Nothing was deleted.")
+_AGE_CONFIRMED_NOTICE = translatable(
+    "Thank you. Write to me now; /forget me deletes what you confirmed."
+)
 
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +69,7 @@ _ORIGIN_FIELDS = (
     *("address", "external_key", "author", "at", "scopes", "author_is_admin", "author_roles"),
     *("locale", "is_private", "is_age_restricted", "in_thread", "thread_title"),
 )
-_REACTIONS = {Reaction.RETRY: ButtonAction.RETRY, Reaction.DELETE: ButtonAction.DELETE}
+_ACTION_BY_REACTION = {Reaction.RETRY: ButtonAction.RETRY, Reaction.DELETE: ButtonAction.DELETE}
 
 
 ChosenCommand: TypeAlias = tuple[CommandRequest, CommandResult, CommandResult]
@@ -99,7 +101,9 @@ class PressHandler:
             case ButtonAction.VERSION:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
-                message = _to_typed(pressed, translate(_GO_ON, supported_language(pressed.locale)))
+                message = _to_typed(
+                    pressed, translate(_CONTINUE_PROMPT, supported_language(pressed.locale))
+                )
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
@@ -110,7 +114,7 @@ class PressHandler:
                     return await self._retry(group, pressed, exchange, active)
                 return self._replace_with_notice(pressed, exchange, notice)
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
-                raise UserError(HOW_TO_TYPE[data.action])
+                raise UserError(TYPING_HINTS[data.action])
             case _:
                 return await self._run_choice(pressed, data, exchange, active)
 
@@ -120,7 +124,7 @@ class PressHandler:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
         turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
-        action = _REACTIONS.get(reacted.reaction)
+        action = _ACTION_BY_REACTION.get(reacted.reaction)
         data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
         pressed = ButtonPress(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
         try:
@@ -128,7 +132,7 @@ class PressHandler:
                 return TurnResult() if reacted.is_removed else await self.press(group, pressed)
             if not turns or await self.stages.access.find_refusal(pressed) is not None:
                 return TurnResult()
-            if reacted.reaction not in REMEMBERING:
+            if reacted.reaction not in MEMORY_REACTIONS:
                 given = await self._find_feedback(group, reacted, answer) if answer else None
                 return TurnResult(feedback=given)
             if not reacted.is_removed:
@@ -153,7 +157,7 @@ class PressHandler:
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
-            if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE:
+            if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE_NOTICE:
                 return None
             name = " ".join(pressed.author.name.split())
             if pressed.is_private or not name:
@@ -168,13 +172,17 @@ class PressHandler:
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.forgetting.request_person_deletion(pressed)
-                return join_texts([_FORGOTTEN, _STILL_OPTED_OUT], " ") if is_off else _FORGOTTEN
+                return (
+                    join_texts([_FORGETTING_NOTICE, _STILL_OPTED_OUT_NOTICE], " ")
+                    if is_off
+                    else _FORGETTING_NOTICE
+                )
             case ButtonAction.ADULT:
                 await self.stages.resolver.confirm_age(pressed.author.id)
                 is_command = parse_command(exchange.question.turn.text) is not None
-                return _AGE_CONFIRMED if is_command else None
+                return _AGE_CONFIRMED_NOTICE if is_command else None
             case _:
-                return _NOTHING_DELETED
+                return _NOTHING_DELETED_NOTICE
 
     async def _run_choice(
         self, pressed: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
@@ -185,7 +193,7 @@ class PressHandler:
             # The public notice must not name a person who wrote as the group.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         if not exchange.parts:  # private messages are kept only briefly
-            raise UserError(BUTTON_GONE)
+            raise UserError(BUTTON_GONE_NOTICE)
         message, part = _to_typed(pressed, ""), exchange.parts[0]
         page = max(1, data.number)
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)

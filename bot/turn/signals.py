@@ -36,12 +36,16 @@ from bot.storage.rows import decode_all
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_STOPS = "stops"
-_PRESSES = "stop_presses"
-_EDITS = "edits"
-_DELETIONS = "deletions"
+_STOPS_TOPIC = "stops"
+_STOP_PRESSES_TOPIC = "stop_presses"
+_EDITS_TOPIC = "edits"
+_DELETIONS_TOPIC = "deletions"
 _MAX_REMEMBERED = 1000
-_OUTCOMES = {None: StopOutcome.UNKNOWN, True: StopOutcome.STOPPED, False: StopOutcome.REFUSED}
+_OUTCOME_BY_ADMIN_CHECK = {
+    None: StopOutcome.UNKNOWN,
+    True: StopOutcome.STOPPED,
+    False: StopOutcome.REFUSED,
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,10 +94,10 @@ class StopRequests:
         self.find_events_after = None
         self._undecided: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
-        self._subscribe(_STOPS, IncomingMessage, self._handle_request)
-        self._subscribe(_PRESSES, ButtonPress, self._handle_press)
-        self._subscribe(_EDITS, _EditSignal, self._handle_edit_signal)
-        self._subscribe(_DELETIONS, MessageDeletion, self._handle_deletion)
+        self._subscribe(_STOPS_TOPIC, IncomingMessage, self._handle_request)
+        self._subscribe(_STOP_PRESSES_TOPIC, ButtonPress, self._handle_press)
+        self._subscribe(_EDITS_TOPIC, _EditSignal, self._handle_edit_signal)
+        self._subscribe(_DELETIONS_TOPIC, MessageDeletion, self._handle_deletion)
 
     def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
@@ -172,7 +176,7 @@ class StopRequests:
         """Handle stop requests that only admins may make, until cancelled."""
         while True:
             command = await self._undecided.get()
-            if self._apply_outcome(command, _OUTCOMES[await self.is_admin(command)]):
+            if self._apply_outcome(command, _OUTCOME_BY_ADMIN_CHECK[await self.is_admin(command)]):
                 try:
                     await self.audit(command, "stop answer")
                 except StoreError as error:  # the answer is stopped even without an audit entry
@@ -226,14 +230,16 @@ def _to_signal(event: Incoming) -> tuple[str, object]:
     """Return the topic and value of an event's signal; the topic is "" if it needs none."""
     match event:
         case IncomingMessage() if _is_stop(event):
-            return _STOPS, event
+            return _STOPS_TOPIC, event
         case ButtonPress() if _find_turn_to_stop(event):
-            return _PRESSES, event
+            return _STOP_PRESSES_TOPIC, event
         case MessageEdit(said=message, message_id=str() as message_id):
             digest = _hash_edit(message)
-            return _EDITS, _EditSignal(message.address.conversation, message_id, event.at, digest)
+            return _EDITS_TOPIC, _EditSignal(
+                message.address.conversation, message_id, event.at, digest
+            )
         case MessageDeletion():
-            return _DELETIONS, event
+            return _DELETIONS_TOPIC, event
         case _:
             return "", None
 
@@ -332,7 +338,7 @@ class MissedSignalPoller:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._seen: frozenset[tuple[str, str]] = frozenset()
+        self._handled_events: frozenset[tuple[str, str]] = frozenset()
 
     async def run(self) -> None:
         while True:
@@ -349,8 +355,8 @@ class MissedSignalPoller:
         if conversations:
             newest_unanswered = self.inbox.newest_unanswered
             events = await newest_unanswered(conversations, _MAX_EVENTS, _MAX_PER_CONVERSATION)
-        unseen = (one for one in events if _event_key(one) not in self._seen)
+        unseen = (one for one in events if _event_key(one) not in self._handled_events)
         missed = [one for one in unseen if not self.stops.is_being_answered(one)]
-        self._seen = frozenset(map(_event_key, events))
+        self._handled_events = frozenset(map(_event_key, events))
         self.stops.handle_missed(missed)
         self.arrivals.record_arrivals([one.address.conversation for one in missed])

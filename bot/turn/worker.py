@@ -35,7 +35,7 @@ from bot.chat.session import (
     Turn,
     TurnResult,
 )
-from bot.commands.answers import READS_HISTORY
+from bot.commands.answers import COMMANDS_THAT_READ_HISTORY
 from bot.commands.privacy import OFF_FOR_AUTHOR
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
@@ -82,11 +82,13 @@ _MAX_LATER_EVENTS = 50
 """The maximum number of waiting events to read; a /stop behind them arrives as a signal."""
 _MAX_COUNTED_TURNS = 10_000
 _SECONDS_BETWEEN_OFF_NOTICES = 600.0
-_CRASHED_REPEATEDLY = translatable(
+_CRASHED_REPEATEDLY_NOTICE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
 _FAILED_OUTCOMES = {"failed", "set_aside"}
-_FAILURE = translatable("Something went wrong on my side. The error was logged; please try again.")
+_UNEXPECTED_ERROR_NOTICE = translatable(
+    "Something went wrong on my side. The error was logged; please try again."
+)
 
 
 class ConversationWorker:
@@ -99,7 +101,7 @@ class ConversationWorker:
         self.leases = leases or LeaseKeeper(stages.conversations, stages.clock)
         """Renews the leases of all conversations in progress."""
         self._gate = IsolationGate(stages.clock)
-        self._starts = ResumeLimiter()
+        self._start_limiter = ResumeLimiter()
         self._finisher = TurnFinisher(stages)
         self._answers = QuestionAnswerer(stages, self._finisher)
         self._edits = EditHandler(stages)
@@ -158,7 +160,7 @@ class ConversationWorker:
             return await self._process(group)
         record = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.wait_until_admitted(message, record):
-            await self._starts.wait_turn()
+            await self._start_limiter.wait_turn()
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
@@ -187,7 +189,9 @@ class ConversationWorker:
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
             is_private = has_private_response(message)
-            told = finisher.finish_with_text(group, _CRASHED_REPEATEDLY, is_private=is_private)
+            told = finisher.finish_with_text(
+                group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
+            )
             return "set_aside", await told
         except (Fenced, StoreError):
             raise
@@ -199,7 +203,7 @@ class ConversationWorker:
             return "told", await finisher.finish_with_text(group, text, is_private=is_private)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn_name, error_id=message.error_id)
-            return "failed", await finisher.finish_with_error(group, _FAILURE)
+            return "failed", await finisher.finish_with_error(group, _UNEXPECTED_ERROR_NOTICE)
 
     async def _handle_event(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
@@ -388,7 +392,7 @@ class ConversationWorker:
         if self._stages.command_limits is not None:
             await self._stages.command_limits.admit(message, command)
         failed: Sequence[StoredTurn] = ()
-        if command.name in READS_HISTORY:
+        if command.name in COMMANDS_THAT_READ_HISTORY:
             recent = await self._load_recent_turns(group.claim)
             failed = await self._conversations.load_failed_questions(group.claim)
         stages = self._stages

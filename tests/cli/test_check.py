@@ -29,7 +29,7 @@ ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"
 @pytest.fixture(autouse=True)
 def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepare a preset for the echo backend, and disable the time limit of the checks."""
-    monkeypatch.setattr("bot.cli.check._SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("bot.cli.check._CHECK_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
     write_preset(folder, ECHO)
 
@@ -300,7 +300,7 @@ async def test_check_completes_with_invalid_tokens_or_a_missing_intent(
 async def test_check_does_not_wait_for_an_unresponsive_network(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.cli.check._SECONDS", 3)  # which the others may also take
+    monkeypatch.setattr("bot.cli.check._CHECK_TIMEOUT_SECONDS", 3)  # which the others may also take
     async with silent_server() as address:
         monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "123456789:" + "A" * 35)
         monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", address)

@@ -1,6 +1,6 @@
 """Names of people and channels that the console shows."""
 
-from bot.chat.session import TITLE_KEY
+from bot.chat.session import CHANNEL_TITLE_KEY
 from bot.console.pages import DisplayNames
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
@@ -22,7 +22,9 @@ async def test_names_stay_in_memory_for_at_most_five_seconds(database: Database)
     await names.refresh()
     assert names.person_name(ALICE.id) == ALICE.name
     assert ALICE.name in names.channel_title("en", "telegram:5")
-    await SqlChatSettings(database, setup.clock).set("telegram:5", TITLE_KEY, "Round table", "")
+    await SqlChatSettings(database, setup.clock).set(
+        "telegram:5", CHANNEL_TITLE_KEY, "Round table", ""
+    )
     await setup.clock.advance(6)
     assert ALICE.name not in str(names)
     await names.refresh()

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 
 from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, OutboxRow, OutgoingPart
-from bot.chat.session import TITLE_KEY, Exchange, HistoryChange, Turn, TurnRange, TurnResult
+from bot.chat.session import CHANNEL_TITLE_KEY, Exchange, HistoryChange, Turn, TurnRange, TurnResult
 from bot.storage.tables import choice, inbox, outbox, summary, turn
 from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import (
@@ -129,7 +129,7 @@ async def test_forget_deletes_a_conversation_completely_and_no_other(store: Stor
     scopes = [f"{ALICE.id}@{LANE}", f"{ALICE.id}@telegram:6", LANE, ALICE.id]
     for scope in (*scopes, f"{ALICE.id}@{LANE}9", f"telegram:2@{LANE}"):
         await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
-    await store.chat_settings.set(LANE, TITLE_KEY, "Round table", "")
+    await store.chat_settings.set(LANE, CHANNEL_TITLE_KEY, "Round table", "")
     await answer(store, "CANARY")
     await store.outbox.mark_dead(await taken(store), "blocked")
     claim, _ = await finish(

@@ -15,7 +15,7 @@ from bot.chat.incoming import (
     Quote,
     ThreadTitle,
 )
-from bot.chat.session import TITLE_KEY
+from bot.chat.session import CHANNEL_TITLE_KEY
 from bot.errors import StoreError
 from bot.intake import InboxIntake, to_storable_message
 from bot.runtime.clock import SystemClock
@@ -68,7 +68,9 @@ async def test_title_of_a_channel_is_stored_only_when_it_changes(database: Datab
         said = replace(make_incoming(key=f"5:{number}"), channel_title=title)
         await intake.receive([said], {})
     assert settings.writes == 2
-    assert await settings.get_all(["telegram:5"], TITLE_KEY) == {"telegram:5": "Square\ufffd table"}
+    assert await settings.get_all(["telegram:5"], CHANNEL_TITLE_KEY) == {
+        "telegram:5": "Square\ufffd table"
+    }
 
 
 async def test_title_by_a_person_who_opted_out_is_not_stored(database: Database) -> None:

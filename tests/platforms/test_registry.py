@@ -71,7 +71,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
     monkeypatch.setenv("TROUPE_CONSOLE__PORT", "0")
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "toy-secret")
-    monkeypatch.setattr("bot.cli.check._SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("bot.cli.check._CHECK_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     return TOY
 
 

@@ -417,7 +417,7 @@ async def test_send_to_a_blocked_platform_plugin_is_unknown_but_never_sent_later
     assert str(raised.value) == "the plug-in 'stuck_platform' failed: no response within 0.1 s"
     stuck("platform").go_on.set()
     await receiving
-    monkeypatch.setitem(plugin_threads._TIMEOUTS, "is_admin", PATIENCE_SECONDS)
+    monkeypatch.setitem(plugin_threads._TIMEOUTS_BY_METHOD, "is_admin", PATIENCE_SECONDS)
     assert await platform.is_admin(make_incoming()) is False
     assert stuck("platform").calls == ["run"]
 
@@ -513,7 +513,7 @@ async def test_invalid_result_of_a_plugin_is_a_failure_that_names_the_plugin(
 async def test_memories_are_ranked_without_a_blocked_embedder(
     stuck: Callable[[str], Any], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(plugin_threads._TIMEOUTS, "embed_query", 0.1)
+    monkeypatch.setitem(plugin_threads._TIMEOUTS_BY_METHOD, "embed_query", 0.1)
     settings = read_settings(plugins="stuck_embedder", embedding={"kind": "stuck_embedder"})
     embedder = make_embedder(settings.embedding, settings.data_dir)
     setup = Setup(database, ["Yes."], preset={"memory": True}, embedder=embedder)

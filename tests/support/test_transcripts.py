@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bot.commands.answers import MOVED_ON
+from bot.commands.answers import CONVERSATION_MOVED_ON_NOTICE
 from tests.checkout import CHECKOUT
 from tests.support.transcripts import (
     CheckResult,
@@ -25,7 +25,11 @@ def post(step: str) -> PostedMessage:
     assert found is not None, step
     where, what, name, words, earlier = found.groups()
     if what == "say":
-        said = step.removeprefix("say").strip().format(MOVED_ON=MOVED_ON, WAITING=WAITING)
+        said = (
+            step.removeprefix("say")
+            .strip()
+            .format(CONVERSATION_MOVED_ON_NOTICE=CONVERSATION_MOVED_ON_NOTICE, WAITING=WAITING)
+        )
         return PostedMessage(where or "a", by_bot=True, text=said)
     token = f"T{name}:{words or 3}"
     text = f"please {token}" if what == "ask" else expected_answer(token)

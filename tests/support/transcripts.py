@@ -12,12 +12,12 @@ from itertools import groupby
 
 from typing_extensions import override
 
-from bot.commands.answers import BUTTON_GONE, MOVED_ON, NOT_YOURS
+from bot.commands.answers import BUTTON_GONE_NOTICE, CONVERSATION_MOVED_ON_NOTICE, NOT_AUTHOR_NOTICE
 
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 ANSWER_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
-_REFUSED_PRESSES = (BUTTON_GONE, MOVED_ON, NOT_YOURS)
+_REFUSED_PRESSES = (BUTTON_GONE_NOTICE, CONVERSATION_MOVED_ON_NOTICE, NOT_AUTHOR_NOTICE)
 """Why nothing follows from a press, told in a message; it is no part of an answer."""
 _MORE_WAITING = re.compile(r"⏳ (1 more message has|\d+ more messages have) arrived\. .*")
 """Told once with an answer to many questions: how many are left to the next one."""

@@ -13,7 +13,7 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind, Person, WakeReason
 from bot.chat.rate import Rate
 from bot.chat.session import Consent
-from bot.commands.answers import NOT_YOURS
+from bot.commands.answers import NOT_AUTHOR_NOTICE
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.tables import inbox
@@ -311,7 +311,9 @@ async def test_presses_count_together_with_commands(setup: Setup) -> None:
     refusal = await setup.buttons.find_refusal_reason(pressed(ButtonAction.VERSION, number=1))
     assert refusal == EXCESS.format(wait=1800)
     of_bob = pressed(ButtonAction.VERSION, number=1, by=BOB)
-    assert await setup.buttons.find_refusal_reason(of_bob) == NOT_YOURS, "others are not held back"
+    assert await setup.buttons.find_refusal_reason(of_bob) == NOT_AUTHOR_NOTICE, (
+        "others are not held back"
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,17 @@ from bot.texts.text import translatable
 DEFAULT_MAX_TOKENS = 4096
 
 _MIN_BUDGET_TOKENS = 1024
-_ADAPTIVE_TOKENS = 8192  # added to the answer's limit if the model decides how long it reasons
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_ADAPTIVE_REASONING_TOKENS = 8192  # added to the limit if the model decides how long it reasons
+_EFFORT_LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
 # Models up to 4.5 accept a token budget for reasoning and, when they do not reason, continue a
 # prefilled answer. Later models accept an effort level and reject prefilled answers.
-_BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
+_MODELS_WITH_THINKING_BUDGET = re.compile(
+    r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)"
+)
 _LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
-_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
+_PARAMETERS_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
 
 
 def _is_count(value: object) -> bool:
@@ -50,17 +52,18 @@ def _is_thinking_setting(value: object) -> bool:
 
 
 _COUNT_CHECK = ValueCheck(_is_count, translatable("an integer of at least {low}", low=1))
-_CHECKS: Mapping[str, ValueCheck] = {
+_PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
     "top_k": _COUNT_CHECK,
     "max_tokens": _COUNT_CHECK,
     "max_completion_tokens": _COUNT_CHECK,
     "stop": parameter_table.STOP_CHECK,
-    "n": parameter_table.ONE_CHECK,
+    "n": parameter_table.EQUALS_ONE_CHECK,
     "user": ValueCheck(lambda value: isinstance(value, str), translatable("a text")),
     "reasoning_effort": ValueCheck(
-        lambda value: value in _EFFORTS, translatable("one of {names}", names=", ".join(_EFFORTS))
+        lambda value: value in _EFFORT_LEVELS,
+        translatable("one of {names}", names=", ".join(_EFFORT_LEVELS)),
     ),
     "thinking": ValueCheck(
         _is_thinking_setting,
@@ -75,7 +78,8 @@ _CHECKS: Mapping[str, ValueCheck] = {
     ),
 }
 _PARAMETERS = ParameterTable(
-    _CHECKS, translatable("the Messages API supports {names}", names=", ".join(sorted(_CHECKS)))
+    _PARAMETER_CHECKS,
+    translatable("the Messages API supports {names}", names=", ".join(sorted(_PARAMETER_CHECKS))),
 )
 
 
@@ -88,7 +92,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
     parameter_table.raise_for_problems(parameter_problems(None, prompt.parameters))
     given = parameters_to_send(prompt.parameters)
-    fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
+    fields = {name: value for name, value in given.items() if name in _PARAMETERS_SENT_UNCHANGED}
     if "user" in given:
         fields["metadata"] = {"user_id": given["user"]}
     thinking, effort = _reasoning_fields(given, model)
@@ -106,7 +110,7 @@ def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
     thinking, _ = _reasoning_fields(parameters_to_send(prompt.parameters), model)
     reasons = thinking.get("type", "disabled") != "disabled"
-    return bool(_BUDGET_MODELS.search(model)) and not reasons
+    return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not reasons
 
 
 def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
@@ -114,7 +118,7 @@ def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str
     effort = given.get("reasoning_effort", "none")
     if effort == "none":
         return given.get("thinking", {}), None
-    if _BUDGET_MODELS.search(model):
+    if _MODELS_WITH_THINKING_BUDGET.search(model):
         budget = _EFFORT_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
         return {"type": "enabled", "budget_tokens": budget}, None
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
@@ -125,13 +129,13 @@ def _estimate_reasoning_tokens(thinking: Mapping[str, Any]) -> int:
         case "enabled":
             return int(thinking["budget_tokens"])
         case "adaptive":
-            return _ADAPTIVE_TOKENS
+            return _ADAPTIVE_REASONING_TOKENS
         case _:
             return 0
 
 
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
-_LINK = re.compile(r"https?://")
+_HTTP_URL = re.compile(r"https?://")
 _MAX_SHOWN_CHARS = 40
 _IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
@@ -226,7 +230,7 @@ def _image_source(image: Image) -> dict[str, str]:
     if match := _DATA_URI.match(image.url):
         data = image.url[match.end() :]
         return {"type": "base64", "media_type": match[1], "data": data}
-    if _LINK.match(image.url):
+    if _HTTP_URL.match(image.url):
         return {"type": "url", "url": image.url}
     raise BackendUnavailable(
         f"the image {image.url[:_MAX_SHOWN_CHARS]!r} is neither a link nor a base64 `data:` URI of"
@@ -324,7 +328,7 @@ class AnthropicParser(StreamParser):
         self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
 
     def _collect_thinking_block(self, block: Mapping[str, object]) -> None:
-        self._returned.feed({THINKING_BLOCKS: [block]})
+        self._returned_fields.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
         self, index: object, name: object = "", arguments: object = "", **more: object

@@ -19,7 +19,9 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
 # Fields to send back with tool calls: reasoning, and signatures under any name.
-_RETURNED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
+_RETURNED_FIELD_NAME = re.compile(
+    "reason|think|thought|signature|encrypted|extra_content|provider_specific"
+)
 
 
 def tool_spec_to_wire(spec: ToolSpec) -> dict[str, object]:
@@ -224,7 +226,7 @@ def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
 
 @lru_cache(256)
 def _must_be_returned(name: str) -> bool:
-    return _RETURNED.search(name) is not None
+    return _RETURNED_FIELD_NAME.search(name) is not None
 
 
 class ReturnedFields:
@@ -232,8 +234,8 @@ class ReturnedFields:
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
-        self._items: dict[str, list[dict[str, Any]]] = {}
-        self._others: dict[str, Any] = {}
+        self._list_items: dict[str, list[dict[str, Any]]] = {}
+        self._other_fields: dict[str, Any] = {}
 
     def feed(self, delta: JsonObject) -> None:
         for name, value in delta.items():
@@ -244,14 +246,14 @@ class ReturnedFields:
             elif isinstance(value, list):
                 for item in value:
                     if isinstance(item, dict):
-                        _add_item(self._items.setdefault(name, []), item)
+                        _add_item(self._list_items.setdefault(name, []), item)
             else:
-                self._others[name] = value
+                self._other_fields[name] = value
 
     @property
     def fields(self) -> JsonObject:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        found: JsonObject = to_storable_json({**texts, **self._items, **self._others})
+        found: JsonObject = to_storable_json({**texts, **self._list_items, **self._other_fields})
         return found
 
 

@@ -20,10 +20,10 @@ from bot.value_class import value_class
 
 _MIN_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
-_NUMBER = r"(\d[\d,_']*)"
+_NUMBER_PATTERN = r"(\d[\d,_']*)"
 _EQUALS_WORDS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
-_OVERLOADED = 529  # Anthropic's status
+_OVERLOADED_STATUS = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _MIN_REPORTED_WAIT_SECONDS = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
@@ -91,7 +91,9 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    written = (one.replace("NUMBER", _NUMBER).replace("IS", _EQUALS_WORDS) for one in patterns)
+    written = (
+        one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_WORDS) for one in patterns
+    )
     return [re.compile(one, re.IGNORECASE) for one in written]
 
 
@@ -100,7 +102,9 @@ _KNOWN_ERRORS = [
     _KnownError(**{**one, "words": _compile_alternatives(one["words"]) if "words" in one else None})
     for one in _CATALOG["refusals"]
 ]
-_WORDS = {name: _compile_alternatives(patterns) for name, patterns in _CATALOG["words"].items()}
+_WORD_PATTERNS = {
+    name: _compile_alternatives(patterns) for name, patterns in _CATALOG["words"].items()
+}
 _CONTEXT_PATTERNS, _PROMPT_PATTERNS = (
     _compile_number_patterns(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
@@ -190,7 +194,7 @@ def translate_status(
         refusal = _translate_refusal(endpoint, model, status, body)
         if refusal is not None:
             return refusal
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and _WORDS["loading"].search(body):
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and _WORD_PATTERNS["loading"].search(body):
         return RequestFailed(
             f"{endpoint} is still loading the model {model!r} ({status}); try again later",
             notice=_LOADING_NOTICE,
@@ -199,7 +203,7 @@ def translate_status(
             is_loading=True,
         )
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
+        is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED_STATUS}
         wait = requested_wait_seconds(headers, body, now)
         asks = f"it asks to wait {wait:g} s; " if wait else ""
         return RequestFailed(
@@ -212,7 +216,7 @@ def translate_status(
     if status < HTTPStatus.BAD_REQUEST:
         setting = endpoint.setting_name("BASE_URL")
         what = f"redirects to another address ({status}); correct {setting}"
-    elif status == HTTPStatus.BAD_REQUEST and _WORDS["unreadable_image"].search(body):
+    elif status == HTTPStatus.BAD_REQUEST and _WORD_PATTERNS["unreadable_image"].search(body):
         what = "cannot read an image of the prompt (400); replace the image in the preset"
     else:
         named = _error_codes(body) + _named_parameters(body, parameters)
@@ -244,7 +248,7 @@ def _translate_refusal(
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
         return None
-    is_permanent = known.is_permanent or _WORDS["always_too_large"].search(body)
+    is_permanent = known.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
     if status in _TRANSIENT_STATUSES and not is_permanent:
         return None
     what = known.message.format(

@@ -25,7 +25,7 @@ from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, find_encoding
 
 _INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
-_MARGIN = 1.05
+_ESTIMATE_MARGIN = 1.05
 _RATIO_DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
@@ -65,7 +65,9 @@ class PromptTokenEstimator:
             return
         ratio = tokens / counted
         is_known = find_encoding(model) is not None
-        after = max(before, ratio) if is_known else max(before * _RATIO_DECAY, ratio * _MARGIN)
+        after = (
+            max(before, ratio) if is_known else max(before * _RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
+        )
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_from_rejection(
@@ -81,7 +83,7 @@ class PromptTokenEstimator:
         if tokens is None and context is not None and estimated <= context:
             tokens = context + 1
         if tokens is not None and tokens > estimated:
-            self._ratios[model] = min(_MAX_RATIO, tokens / counted * _MARGIN)
+            self._ratios[model] = min(_MAX_RATIO, tokens / counted * _ESTIMATE_MARGIN)
         return max(estimated, tokens or 0)
 
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:

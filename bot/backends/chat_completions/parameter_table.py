@@ -38,7 +38,9 @@ STOP_CHECK = ValueCheck(
     lambda value: isinstance(value, str) or is_string_list(value),
     translatable("a text or a list of texts"),
 )
-ONE_CHECK = ValueCheck(lambda value: value == 1, translatable("1 (a chat gets only one answer)"))
+EQUALS_ONE_CHECK = ValueCheck(
+    lambda value: value == 1, translatable("1 (a chat gets only one answer)")
+)
 
 
 @value_class

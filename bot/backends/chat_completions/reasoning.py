@@ -36,9 +36,9 @@ class _Family:
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_name("reasoning_families.toml").read_text("utf-8"))
-CALLEE: Final[str] = _CATALOG["parts"]["CALLEE"]
+CALLEE_PATTERN: Final[str] = _CATALOG["parts"]["CALLEE"]
 """The part of a gpt-oss tag that announces a tool call."""
-FIRST_CHARS: Final = frozenset("<[◁")
+TAG_FIRST_CHARS: Final = frozenset("<[◁")
 _FAMILIES = [_Family(**one) for one in _CATALOG["family"]]
 
 
@@ -74,7 +74,7 @@ def _compile_tag(kind: TagKind) -> "regex.Pattern[str]":
     return _compile(rf"(?:(?:{one})\s*)+" if kind is TagKind.TURN_END else one)
 
 
-_TAGS = (
+_REASONING_TAGS = (
     *((_compile(family.start), TagKind.START, family) for family in _FAMILIES),
     *(
         (_compile_tag(kind), kind, None)
@@ -109,7 +109,7 @@ def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
 
 @lru_cache(4096)
 def _possible_tags(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
-    return [each for each in _TAGS if each[0].match(head, partial=True)]
+    return [each for each in _REASONING_TAGS if each[0].match(head, partial=True)]
 
 
 @lru_cache(256)
@@ -138,8 +138,8 @@ def find_reasoning_tokens(
 
 
 _TAG_START = re.compile("[<[\u25c1]")
-_QUOTES = tuple("`\"'“‘«„「『(")
-_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
+_QUOTATION_MARKS = tuple("`\"'“‘«„「『(")
+_CODE_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
 @value_class
@@ -227,7 +227,7 @@ class ReasoningParser:
         if not self._is_tagged:
             return SeparatedText(text, "")
         is_in_plain_text = self._in_answer and self._closing is None and not self._held
-        if is_in_plain_text and FIRST_CHARS.isdisjoint(text):
+        if is_in_plain_text and TAG_FIRST_CHARS.isdisjoint(text):
             self._unread.append(text)
             return SeparatedText(text, "")  # the usual case
         self._held += text
@@ -310,7 +310,7 @@ class ReasoningParser:
     def _begin_tagged_text(self, tag: Tag, *, is_certain: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
             self._wrapper = tag.closing
-        elif tag.kind is TagKind.START and self._keeps_calls and CALLEE in tag.text:
+        elif tag.kind is TagKind.START and self._keeps_calls and CALLEE_PATTERN in tag.text:
             self._in_answer = True
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
@@ -384,7 +384,7 @@ class ReasoningParser:
 
     def _is_quoted(self, before: str) -> bool:
         in_fence, line = self._find_code_context(before)
-        return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
+        return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTATION_MARKS)
 
     def _find_code_context(self, before: str) -> tuple[bool, str]:
         """Return whether the text after `before` is in a code block, and its unfinished line."""
@@ -395,7 +395,7 @@ class ReasoningParser:
 
 def _track_fence(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
     lines, _, line = f"{line}{text}".rpartition("\n")
-    return in_fence != (len(_FENCE.findall(lines)) % 2 == 1), line
+    return in_fence != (len(_CODE_FENCE.findall(lines)) % 2 == 1), line
 
 
 async def separate_reasoning(
@@ -425,6 +425,6 @@ async def separate_reasoning(
                 yield Delta(text)
             if isinstance(event, Finish):
                 yield event
-            elif stop_filter.hit:
+            elif stop_filter.has_matched:
                 yield Finish(FinishReason.STOP)
                 return

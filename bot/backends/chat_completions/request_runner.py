@@ -85,8 +85,8 @@ class Timeouts:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
-        self._time = time
-        self._left = settings.first_token_seconds
+        self._now = time
+        self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
         self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
         self._reasoning_left: float | None = None  # None unless the model is reasoning
@@ -95,7 +95,7 @@ class Timeouts:
 
     def record_progress(self, *, has_text: bool) -> None:
         """Record that the model sent output: text, or only reasoning if not `has_text`."""
-        self._left = self._settings.idle_seconds
+        self._wait_seconds_left = self._settings.idle_seconds
         if has_text:
             self._has_text = True
             self._reasoning_left = None
@@ -105,25 +105,25 @@ class Timeouts:
     def record_finish(self) -> None:
         if not self._finished:
             self._finished = True
-            self._left = _AFTER_FINISH_SECONDS
+            self._wait_seconds_left = _AFTER_FINISH_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
         """Limit the wait in a `with` block after a pause; raise `RequestFailed` on timeout."""
-        self._start = start = self._time() + pause_seconds
+        self._wait_started_at = start = self._now() + pause_seconds
         if start > self._deadline:
             raise self._timeout_error(start)
-        self._until = min(start + self._left, self._deadline)
+        self._wait_ends_at = min(start + self._wait_seconds_left, self._deadline)
         if self._reasoning_left is not None:
-            self._until = min(self._until, start + self._reasoning_left)
+            self._wait_ends_at = min(self._wait_ends_at, start + self._reasoning_left)
         return self
 
     def __enter__(self) -> float:
-        return self._until
+        return self._wait_ends_at
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
-        start, now = self._start, self._time()
-        late = now - self._until
+        start, now = self._wait_started_at, self._now()
+        late = now - self._wait_ends_at
         self._deduct_wait(start, now, late)
         if isinstance(error, TimeoutError):
             if late > PROCESS_PAUSE_SECONDS:
@@ -135,7 +135,7 @@ class Timeouts:
             self._deadline += late
             now -= late
         if now > start:
-            self._left -= now - start
+            self._wait_seconds_left -= now - start
             if self._reasoning_left is not None:
                 self._reasoning_left -= now - start
 
@@ -210,7 +210,7 @@ class ChatRequestRunner:
         self._budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
         """By model: its last error, and until when requests with a fallback skip it."""
-        self._lone_ends: dict[str, str] = {}
+        self._unmatched_end_tags: dict[str, str] = {}
         """By model: the end tag of its last reasoning that had no start tag."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
@@ -375,9 +375,9 @@ class ChatRequestRunner:
 
     def _remember_unmatched_end_tag(self, parser: StreamParser, model: str) -> None:
         if parser.unmatched_end_tag is not None:
-            self._lone_ends[model] = parser.unmatched_end_tag
+            self._unmatched_end_tags[model] = parser.unmatched_end_tag
         elif parser.reason is FinishReason.STOP:
-            self._lone_ends.pop(model, None)
+            self._unmatched_end_tags.pop(model, None)
 
     def _create_parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")
@@ -388,7 +388,7 @@ class ChatRequestRunner:
             what = "a compressed response, which was not requested"
             raise errors.malformed_error(self._endpoint, what)
         reasoning = request.reasoning
-        if (end := self._lone_ends.get(request.model)) and not request.is_continuation:
+        if (end := self._unmatched_end_tags.get(request.model)) and not request.is_continuation:
             reasoning = replace(reasoning, assumed_end=end)
         context = ResponseContext(
             self._endpoint,
@@ -454,18 +454,18 @@ class ChatRequestRunner:
         except HttpStatusError as error:
             is_page = is_web_page(error.body)
             if is_page and error.status == HTTPStatus.NOT_FOUND:
-                raise self._not_an_api_error(f"a web page ({error.status})") from error
+                raise self._wrong_address_error(f"a web page ({error.status})") from error
             # Not every service has a model list, but every service reports a wrong key.
             if error.status in _NO_MODEL_LIST and not is_page:
                 return None
             failed = translate_http_error(self._endpoint, model, error)
         except NoModelList as error:
-            raise self._not_an_api_error(str(error)) from error
+            raise self._wrong_address_error(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
             failed = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
         raise BackendUnavailable(str(failed), failed.notice) from failed
 
-    def _not_an_api_error(self, what: str) -> BackendUnavailable:
+    def _wrong_address_error(self, what: str) -> BackendUnavailable:
         return BackendUnavailable(
             f"{self._endpoint} sent {what} in place of a list of its models; check"
             f" {self._endpoint.setting_name('BASE_URL')} ({self._endpoint.base_url}): the addresses"

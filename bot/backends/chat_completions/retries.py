@@ -23,13 +23,15 @@ _MIN_DOWN_CALLS = 3
 _MIN_DOWN_REQUESTS = 2
 _FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
 _MAX_ERROR_BYTES = 8192
-_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_UNIT = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
-_DURATION = rf"(?:{_NUMBER} ?{_UNIT} ?)+"
+_NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_UNIT_PATTERN = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
+_DURATION_PATTERN = rf"(?:{_NUMBER_PATTERN} ?{_UNIT_PATTERN} ?)+"
 _WAIT_FIELD = re.compile(
     r"(?:retry[-_]?after|retry[-_]?delay|ratelimit-reset)[\"' ]*[:=][\"' ]*([0-9][\w.:+-]*)"
 )
-_WAIT_WORDS = re.compile(rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_DURATION})(?!\w)")
+_WAIT_WORDS = re.compile(
+    rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_DURATION_PATTERN})(?!\w)"
+)
 
 
 def max_backoff_seconds(retries: int) -> float:
@@ -69,8 +71,8 @@ def parse_wait_seconds(value: str | None, now: float) -> float:
             if seconds > 1000 * _FIRST_UNIX_TIME:
                 seconds /= 1000
             seconds -= now if seconds > _FIRST_UNIX_TIME else 0
-        elif re.fullmatch(_DURATION, value):
-            parts = re.findall(rf"({_NUMBER}) ?({_UNIT})", value)
+        elif re.fullmatch(_DURATION_PATTERN, value):
+            parts = re.findall(rf"({_NUMBER_PATTERN}) ?({_UNIT_PATTERN})", value)
             seconds = sum(float(number) * _seconds_per_unit(unit) for number, unit in parts)
         elif re.match(r"\d{4}-", value, re.ASCII):
             seconds = datetime.fromisoformat(value).timestamp() - now

@@ -29,20 +29,20 @@ class StopStringFilter:
     """Passes text through up to the first stop string; holds back the possible start of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
-        self.hit = False
+        self.has_matched = False
         self._stop = [each for each in stop if each]
         self._first_char = _compile_char_pattern(frozenset([each[0] for each in self._stop]))
         self._held = ""
 
     def feed(self, text: str) -> str:
-        if self.hit or not self._stop:
-            return "" if self.hit else text
+        if self.has_matched or not self._stop:
+            return "" if self.has_matched else text
         text = self._held + text
         if self._first_char.search(text) is None:
             return text  # the usual case
         matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if matches:
-            self.hit = True
+            self.has_matched = True
             self._held = ""
             _, begin = min(matches)  # the stop string that ends first
             return text[:begin]

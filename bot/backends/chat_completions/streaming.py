@@ -22,8 +22,8 @@ from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.value_class import value_class
 
 MAX_EVENT_BYTES = 1024 * 1024
-_DATA = b"data: "
-_FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
+_DATA_PREFIX = b"data: "
+_FIELD_PREFIXES = (b":", b"event:", b"id:", b"retry:", b"data")
 _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
@@ -55,8 +55,8 @@ class SseParser:
             raise ValueError(f"an event of more than {self._max_event_bytes} bytes")
         events: list[bytes] = []
         for block in blocks:
-            if block.startswith(_DATA) and b"\n" not in block:  # the usual case
-                events.append(block[len(_DATA) :])
+            if block.startswith(_DATA_PREFIX) and b"\n" not in block:  # the usual case
+                events.append(block[len(_DATA_PREFIX) :])
                 self._at_start = False
             elif block:
                 events += self._parse_lines(block)
@@ -74,7 +74,11 @@ class SseParser:
         for line in block.split(b"\n"):
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
-            elif line and not line.startswith(_FIELDS) and self._stray_bytes < _MAX_STRAY_BYTES:
+            elif (
+                line
+                and not line.startswith(_FIELD_PREFIXES)
+                and self._stray_bytes < _MAX_STRAY_BYTES
+            ):
                 self.stray_lines.append(line)
                 self._stray_bytes += len(line)
         return [b"\n".join(data)] if data else []
@@ -113,10 +117,10 @@ class StreamParser(ABC):
         self._stop_filter = StopStringFilter(context.stop)
         self._sse = SseParser()
         self._tool_calls = ToolCallParser()
-        self._returned = ReturnedFields()
+        self._returned_fields = ReturnedFields()
         self._text_joiner = SurrogateJoiner()
         self._reasoning_joiner = SurrogateJoiner()
-        self._object: list[bytes] | None = None if context.is_streamed else []
+        self._plain_response: list[bytes] | None = None if context.is_streamed else []
         self._received_bytes = 0
         self._has_events = False
         self._text: list[str] = []
@@ -127,8 +131,8 @@ class StreamParser(ABC):
         self._received_bytes += len(chunk)
         if self._received_bytes > MAX_RESPONSE_BYTES:
             return self._malformed_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
-        if self._object is not None:
-            self._object.append(chunk)
+        if self._plain_response is not None:
+            self._plain_response.append(chunk)
             return ParsedChunk("")
         try:
             events = self._sse.feed(chunk)
@@ -141,7 +145,11 @@ class StreamParser(ABC):
         """Parse the rest after the connection closes; report an incomplete answer as an error."""
         self.done = True
         try:
-            last = self._sse.flush() if self._object is None else self._split(self._object)
+            last = (
+                self._sse.flush()
+                if self._plain_response is None
+                else self._split(self._plain_response)
+            )
         except ValueError as error:
             return self._malformed_chunk(str(error))
         parsed = self._parse_events(last)
@@ -173,7 +181,7 @@ class StreamParser(ABC):
     @property
     def finish(self) -> Finish:
         calls = self._tool_calls.calls
-        attached = self._returned.fields if calls else {}
+        attached = self._returned_fields.fields if calls else {}
         return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
     @property
@@ -194,7 +202,7 @@ class StreamParser(ABC):
 
     def _add_text(self, text: str) -> None:
         self._add_separated(self._reasoning_parser.feed(self._text_joiner.feed(text)))
-        if self._stop_filter.hit:
+        if self._stop_filter.has_matched:
             self.reason, self.done = FinishReason.STOP, True
 
     def _add_separated(self, parsed: SeparatedText) -> None:
@@ -218,7 +226,7 @@ class StreamParser(ABC):
         progress = False
         error: RequestFailed | None = None
         at = 0
-        while at < len(events) and not self._stop_filter.hit:
+        while at < len(events) and not self._stop_filter.has_matched:
             if self.reason is None and (plain := self._plain_texts(events, at)):
                 self._add_text("".join(plain))
                 progress = True

@@ -30,7 +30,7 @@ from bot.texts.text import translatable
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # names that OpenAI accepts; others are omitted
+_ACCEPTED_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # names that OpenAI accepts; others are omitted
 # In lower case. `model_length` is Mistral's, `max_tokens` Gemini's, `sensitive` Zhipu's.
 _FINISH_REASONS = {
     **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),
@@ -121,7 +121,7 @@ def request_parameters(prompt: Prompt) -> dict[str, object]:
 
 def _name_field(label: str | None) -> dict[str, str]:
     name = (label or "").replace(" ", "_").replace("#", "-")
-    return {"name": name} if _NAME.fullmatch(name) else {}
+    return {"name": name} if _ACCEPTED_NAME.fullmatch(name) else {}
 
 
 class ChatCompletionsParser(StreamParser):
@@ -160,7 +160,7 @@ class ChatCompletionsParser(StreamParser):
         if choice is None or self.reason is not None:
             return False
         has_content = self._add_choice(choice)
-        if self._stop_filter.hit:
+        if self._stop_filter.has_matched:
             return True
         finish = str(choice.finish_reason or "").lower()
         finish = "" if finish in _EMPTY_REASONS else finish
@@ -176,7 +176,7 @@ class ChatCompletionsParser(StreamParser):
         calls = _tool_calls_in(delta)
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
-            self._returned.feed(delta)
+            self._returned_fields.feed(delta)
             self._add_reasoning(reasoning)
             self._add_text(text)
         if is_delta:

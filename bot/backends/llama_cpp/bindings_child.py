@@ -69,7 +69,7 @@ class ServedModel:
         # Without `logits_all` it is unused, but would add 25 MB or more to each saved state.
         llama.scores = llama.scores[:1]
         self._vocabulary = llama_cpp.llama_model_get_vocab(llama.model)
-        self._ends = frozenset(
+        self._end_tokens = frozenset(
             token
             for token in range(llama.n_vocab())
             if llama_cpp.llama_vocab_is_eog(self._vocabulary, token)
@@ -171,7 +171,7 @@ class ServedModel:
         preserved = {self._control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
             lambda token: self.token_bytes(token, render_special=token in preserved),
-            ends=self._ends.union(token for token in stops.values() if token is not None),
+            ends=self._end_tokens.union(token for token in stops.values() if token is not None),
             stop=[word for word, token in stops.items() if token is None],
         )
 
@@ -181,7 +181,9 @@ class ServedModel:
 
     def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
         given = request.logit_bias
-        biases = dict.fromkeys(self._ends, _BIAS_OF_BANNED_TOKENS) if request.ignore_eos else {}
+        biases = (
+            dict.fromkeys(self._end_tokens, _BIAS_OF_BANNED_TOKENS) if request.ignore_eos else {}
+        )
         for name, bias in given.items() if isinstance(given, dict) else given:
             value = _BIAS_OF_BANNED_TOKENS if bias is False else float(bias)
             biases |= dict.fromkeys(self._biased_tokens(name), value)

@@ -65,18 +65,18 @@ class Detokenizer:
     ) -> None:
         self.ended = False
         self._token_bytes = token_bytes
-        self._ends = ends
+        self._end_tokens = ends
         self._stops = StopStringFilter(stop)
         # A token may be part of a character: an emoji takes up to three tokens.
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """Add a token (not after `ended`), and return the text that can no longer change."""
-        if token in self._ends:
+        if token in self._end_tokens:
             self.ended = True
             return self.flush()
         text = self._stops.feed(self._characters.decode(self._token_bytes(token)))
-        self.ended = self._stops.hit
+        self.ended = self._stops.has_matched
         return text
 
     def flush(self) -> str:

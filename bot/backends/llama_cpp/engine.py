@@ -38,9 +38,9 @@ _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
+_TEXT_BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
 # By engine, best first: the package it needs, and what the installation does.
-_ENGINES = {
+_ENGINE_PACKAGES = {
     "xllamacpp": ("xllamacpp", "installs it, except on Alpine Linux (musl)"),
     "llama_cpp_python": ("llama_cpp", "compiles it in a few minutes"),
 }
@@ -166,11 +166,11 @@ class Engine:
             return []
         content: list[str | int] = []
         for text in texts:
-            content += [text, _BOUNDARY]
+            content += [text, _TEXT_BOUNDARY]
         body = {"content": content, "parse_special": parse_special, "add_special": add_special}
         parts: list[list[int]] = [[]]
         for token in (await self._post("/tokenize", body))["tokens"]:
-            if token == _BOUNDARY:
+            if token == _TEXT_BOUNDARY:
                 parts.append([])
             else:
                 parts[-1].append(token)
@@ -263,8 +263,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:
-    wanted = [name for name in _ENGINES if settings.engine in {"auto", name}]
-    return next((name for name in wanted if find_spec(_ENGINES[name][0]) is not None), None)
+    wanted = [name for name in _ENGINE_PACKAGES if settings.engine in {"auto", name}]
+    return next((name for name in wanted if find_spec(_ENGINE_PACKAGES[name][0]) is not None), None)
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
@@ -283,8 +283,8 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     name = select_engine(settings)
     if name is not None:
         return name
-    missing = next(iter(_ENGINES)) if settings.engine == "auto" else settings.engine
-    package, what_it_does = _ENGINES[missing]
+    missing = next(iter(_ENGINE_PACKAGES)) if settings.engine == "auto" else settings.engine
+    package, what_it_does = _ENGINE_PACKAGES[missing]
     prefix = setting_prefix(provider)
     raise SettingsError(
         f"the engine {missing} is not installed: {install_command(package)} {what_it_does};"

@@ -19,7 +19,7 @@ from bot.texts.text import Text, translatable
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
 _MAX_REMEMBERED = 1000  # chats and people
-_SMOOTHING = 0.3  # the weight of the newest answer in the average duration
+_SMOOTHING_FACTOR = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
 
 
@@ -44,8 +44,9 @@ class FairQueue:
         self._waiting: list[Ticket] = []
         self._running: Counter[str] = Counter()  # by chat
         self._shares = ChatShares(clock, slots)
-        self._tickets = self._served = 0
-        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED)  # the value of `_served` then
+        self._tickets = self._served_count = 0
+        # by chat: the value of `_served_count` when it was last served
+        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED)
         self._answer_seconds: float | None = None
 
     @property
@@ -101,8 +102,8 @@ class FairQueue:
         while self._free_slots and (admissible := list(filter(self._may_run, self._waiting))):
             ticket = min(admissible, key=self._priority)
             self._waiting.remove(ticket)
-            self._served += 1
-            self._served_at.update(dict.fromkeys(ticket.requesters, self._served))
+            self._served_count += 1
+            self._served_at.update(dict.fromkeys(ticket.requesters, self._served_count))
             held_by_others = self._running.total() - self._running[ticket.chat]
             self._shares.record_slot(ticket.chat, held_by_others)
             self._running[ticket.chat] += 1
@@ -123,7 +124,7 @@ class FairQueue:
 
     def _record_duration(self, seconds: float) -> None:
         average = seconds if self._answer_seconds is None else self._answer_seconds
-        self._answer_seconds = average + _SMOOTHING * (seconds - average)
+        self._answer_seconds = average + _SMOOTHING_FACTOR * (seconds - average)
 
     def _full_notice(self) -> Text:
         average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS

@@ -34,7 +34,7 @@ from bot.templates.control_tokens import TextSpan, break_control_tokens
 from bot.templates.renderer import RenderedPrompt
 from bot.value_class import value_class
 
-_SEPARATOR = "\n"  # no tokenizer merges it with following text
+_SEPARATOR_TEXT = "\n"  # no tokenizer merges it with following text
 
 
 class Tokenizer:
@@ -117,7 +117,7 @@ class Tokenizer:
         """Tokenize texts; each has a flag: whether it directly continues the previous text."""
         _, separator_ids = await self._detect_added_ids()
         size = len(separator_ids)
-        given = [_SEPARATOR + text if joined and size else text for text, joined in texts]
+        given = [_SEPARATOR_TEXT + text if joined and size else text for text, joined in texts]
         tokenized = await self._engine.tokenize(given, parse_special=parse_special)
         pairs = zip(tokenized, texts, strict=True)
         return [ids[size:] if joined else ids for ids, (_, joined) in pairs]
@@ -129,7 +129,9 @@ class Tokenizer:
         text: inside a prompt, it is put in front of a text, and its ids are removed afterwards.
         """
         if self._added_ids is None:
-            plain, separator = await self._engine.tokenize(["x", _SEPARATOR], parse_special=False)
+            plain, separator = await self._engine.tokenize(
+                ["x", _SEPARATOR_TEXT], parse_special=False
+            )
             (whole,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
             texts = await self._token_texts(set(plain))
             adds_space = bool(plain) and texts[plain[0]].startswith(" ")

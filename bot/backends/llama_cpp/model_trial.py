@@ -15,7 +15,7 @@ from bot.chat.prompt import Finish, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer
 
-_CONVERSATION = "check:measurement"
+_TRIAL_CONVERSATION = "check:measurement"
 _PROMPT_TEXT = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens
 _OUTPUT_TOKENS = 24
 _TIMEOUT_SECONDS = 10.0
@@ -53,7 +53,7 @@ async def measure_model(
         except TimeoutError:
             return f"{loaded}, but writes under {_OUTPUT_TOKENS} tokens in {_TIMEOUT_SECONDS:.0f} s"
     finally:
-        await backend.forget(_CONVERSATION)
+        await backend.forget(_TRIAL_CONVERSATION)
         await backend.close()
 
 
@@ -75,7 +75,7 @@ def _trial_prompt() -> Prompt:
     return Prompt(
         messages=(Message("user", _PROMPT_TEXT),),
         model="default",
-        conversation=_CONVERSATION,
+        conversation=_TRIAL_CONVERSATION,
         parameters={"temperature": 0, "ignore_eos": True},
         max_output_tokens=_OUTPUT_TOKENS,
     )

@@ -29,7 +29,7 @@ _REMEDIES = {
     "logprobs": "a chat shows no probabilities; remove it",
     "top_logprobs": "a chat shows no probabilities; remove it",
 }
-_TEXTS_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
+_STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
 _ALIASES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
     "random_seed": "seed",
@@ -85,7 +85,7 @@ def _is_response_format(value: object) -> bool:
 _FLAG_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
 _CHECKS: Mapping[str, ValueCheck] = {
     **dict.fromkeys(_NOT_IN_BINDINGS, number_check()),
-    **dict.fromkeys(("dry_sequence_breakers", "samplers"), _TEXTS_CHECK),
+    **dict.fromkeys(("dry_sequence_breakers", "samplers"), _STRING_LIST_CHECK),
     "temperature": number_check(0, 5),
     "top_p": number_check(0, 1),
     "top_k": _integer_between(-1),  # -1 and 0 mean no limit
@@ -121,7 +121,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
     ),
     "stop": parameter_table.STOP_CHECK,
     "max_tokens": _integer_between(-1),  # less than 1 means no limit
-    "n": parameter_table.ONE_CHECK,
+    "n": parameter_table.EQUALS_ONE_CHECK,
 }
 _PARAMETERS = ParameterTable(
     _CHECKS,

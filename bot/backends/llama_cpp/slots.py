@@ -18,7 +18,7 @@ _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer tokens are decoded as fast as they are loaded
 _SAVE_ALL_TIMEOUT_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # a state of more times the prefix's length is not worth copying
+_MAX_STATE_TO_PREFIX_RATIO = 16  # a state of more times the prefix's length is not worth copying
 
 
 class SlotOwner(NamedTuple):
@@ -135,8 +135,8 @@ class SlotPool:
         self._store = store
         self._slots = [_SlotState(number) for number in range(engine.slot_count)]
         self._restarts = engine.restarts
-        self._assigning = asyncio.Lock()
-        self._uses = 0
+        self._assignment_lock = asyncio.Lock()
+        self._use_count = 0
 
     @property
     def busy_count(self) -> int:
@@ -152,23 +152,23 @@ class SlotPool:
     ) -> AsyncIterator[tuple[int, bool]]:
         """Lease a slot; yield its number, and whether it contains only this conversation."""
         prompt = array("i", prompt_ids)
-        async with self._assigning:
+        async with self._assignment_lock:
             await self._erase_pending()
             slot, is_own = await self._assign(owner, prompt)
-            self._uses += 1
-            slot.busy, slot.last_used = True, self._uses
+            self._use_count += 1
+            slot.busy, slot.last_used = True, self._use_count
             slot.ids, slot.saved, slot.conversation = prompt, False, owner.conversation
         try:
             yield slot.number, is_own
         finally:
             slot.busy = False
             if slot.to_erase:
-                async with self._assigning:
+                async with self._assignment_lock:
                     await self._erase_pending()
 
     async def end_session(self, conversation: str) -> None:
         """Free a conversation's slots and delete its files, because a new session has begun."""
-        async with self._assigning:
+        async with self._assignment_lock:
             for slot in self._slots:
                 if slot.owner and slot.owner.conversation == conversation:
                     slot.owner = None
@@ -177,7 +177,7 @@ class SlotPool:
 
     async def forget(self, conversation: str) -> None:
         """Erase a conversation's data, in memory and on disk."""
-        async with self._assigning:
+        async with self._assignment_lock:
             for slot in self._slots:
                 if slot.conversation == conversation:
                     slot.clear()
@@ -188,7 +188,7 @@ class SlotPool:
     async def save_all(self) -> None:
         """Save every owned slot before the engine stops."""
         try:
-            async with asyncio.timeout(_SAVE_ALL_TIMEOUT_SECONDS), self._assigning:
+            async with asyncio.timeout(_SAVE_ALL_TIMEOUT_SECONDS), self._assignment_lock:
                 self._clear_after_restart()
                 for slot in self._slots:
                     await self._save(slot)
@@ -239,7 +239,7 @@ class SlotPool:
         sources += self._store.saved.items()
         for source, ids in sources:
             common = common_prefix_length(ids, prompt)
-            if common > longest and common * _MAX_STATE_TO_PREFIX > len(ids):
+            if common > longest and common * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
                 longest, best = common, source
         if isinstance(best, _SlotState):
             await self._save(best)

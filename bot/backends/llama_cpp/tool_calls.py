@@ -28,17 +28,17 @@ _CALL_END, _END = "<|tool_call_end|>", "<|tool_calls_section_end|>"
 _SECTION_TOKENS: Final = (_SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
 _CHANNEL_TOKENS: Final = (_CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
-_NAME: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
+_NAME_FIELD: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
-_IN_SECTION: Final = re.compile(
+_SECTION_CALL: Final = re.compile(
     rf"{re.escape(_CALL)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENT)}"
 )
 _SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END, _CALL, _END))))
-_IN_CHANNEL: Final = re.compile(
+_CHANNEL_CALL: Final = re.compile(
     r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
 )
 _CHANNEL_END: Final = re.compile(r"<\|(?:call|end|start|return|channel)\|>")
-_WITH_PARAMETERS: Final = (
+_PARAMETERS_CALL: Final = (
     (  # Qwen3.5, Qwen3-Coder
         re.compile(r"\s*<function=([\w.-]{1,64})>"),
         re.compile(
@@ -52,14 +52,14 @@ _WITH_PARAMETERS: Final = (
         ),
     ),
 )
-_DECODER: Final = json.JSONDecoder()
+_JSON_DECODER: Final = json.JSONDecoder()
 MARKERS: Final = (
     *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
 """Texts that the engine must return even if they are control tokens."""
 
-_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
+_CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
     ToolCallFormat.TAGGED: (_OPEN,),
     ToolCallFormat.LISTED: (_LIST,),
     ToolCallFormat.SECTION: (_SECTION,),
@@ -67,7 +67,7 @@ _BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 }
 """The markers that start a call; in the unlisted format, the whole answer is a call."""
 
-_TEXT_UNLESS_READ: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
+_SHOWN_IF_UNREADABLE: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
 _SPECS_DIVISOR: Final = 3
@@ -89,9 +89,9 @@ def read_calls(
         case ToolCallFormat.BARE:
             return _read_bare_calls(written)
         case ToolCallFormat.SECTION:
-            return _read_named_calls(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
+            return _read_named_calls(_SECTION_CALL, _SECTION_END, written, is_cut=is_cut)
         case ToolCallFormat.CHANNEL:
-            return _read_named_calls(_IN_CHANNEL, _CHANNEL_END, written, is_cut=is_cut)
+            return _read_named_calls(_CHANNEL_CALL, _CHANNEL_END, written, is_cut=is_cut)
 
 
 def _read_tagged_calls(
@@ -106,7 +106,7 @@ def _read_tagged_calls(
 
 
 def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    for head, pattern in _WITH_PARAMETERS:
+    for head, pattern in _PARAMETERS_CALL:
         if named := head.match(block):
             taken = offered.get(named[1], {}).get("properties")
             types = taken if isinstance(taken, Mapping) else {}
@@ -164,7 +164,7 @@ def _read_bare_calls(written: str) -> list[tuple[str, str]]:
     text = written.strip().removeprefix(_PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
         try:
-            found, end = _DECODER.raw_decode(text)
+            found, end = _JSON_DECODER.raw_decode(text)
         except (ValueError, RecursionError):
             break
         calls.append(_parse_call_object(found))
@@ -176,7 +176,7 @@ def _read_call(text: str) -> tuple[str, str]:
     found = _decode_json(text.strip())
     if isinstance(found, dict):
         return _parse_call_object(found)
-    name = _NAME.search(text)
+    name = _NAME_FIELD.search(text)
     return name[1] if name else "unknown", text.strip()
 
 
@@ -199,7 +199,7 @@ def _encode_arguments(arguments: object) -> str:
 
 def _decode_json(text: str) -> object:
     try:
-        return _DECODER.raw_decode(text)[0]
+        return _JSON_DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
         return None
 
@@ -221,7 +221,7 @@ class WrittenCallParser:
         self._pending += text
         if self._form is ToolCallFormat.BARE:
             return self._feed_bare_call()
-        markers = _BEGINNINGS[self._form]
+        markers = _CALL_BEGINNINGS[self._form]
         found = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
         if found:
             before, begun = self._pending[: min(found)], self._pending[min(found) :]
@@ -239,7 +239,7 @@ class WrittenCallParser:
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
         if self._form is ToolCallFormat.BARE:
             found = [one for one in found if one[0] in self._offered]
-        if not found and self._form in _TEXT_UNLESS_READ:
+        if not found and self._form in _SHOWN_IF_UNREADABLE:
             return self._written, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])

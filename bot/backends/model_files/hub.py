@@ -14,8 +14,10 @@ from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 _HUB_URL = "https://huggingface.co"
-_NAME = r"[A-Za-z0-9][\w.-]{0,95}"
-_SOURCE = re.compile(rf"(?P<repository>{_NAME}/{_NAME})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
+_HUB_NAME = r"[A-Za-z0-9][\w.-]{0,95}"
+_MODEL_SOURCE = re.compile(
+    rf"(?P<repository>{_HUB_NAME}/{_HUB_NAME})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII
+)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
 _MAX_TRIES = 5
 _CHUNK_BYTES = 1 << 20
@@ -24,7 +26,7 @@ _MAX_REASON_CHARS = 300
 
 def parse_source(text: str) -> tuple[str, str] | None:
     """Split "OWNER/NAME[:FILE]" (a missing FILE is ""), or return None for any other text."""
-    found = _SOURCE.fullmatch(text)
+    found = _MODEL_SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
     return found["repository"], found["file"] or ""

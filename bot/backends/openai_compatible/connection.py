@@ -44,7 +44,7 @@ _parse_url = lru_cache(maxsize=64)(httpx2.URL)
 RESPONSE = "troupe_response"
 """The name of the httpx response extension that holds our own `HttpResponse`."""
 
-_DEFAULTS: Mapping[str, object] = {
+_CLIENT_OPTIONS: Mapping[str, object] = {
     "max_retries": 0,
     "security": {"bearer_auth": True},
     "idempotency_key": "-",  # never sent, but without it the client generates a key
@@ -67,7 +67,7 @@ class OpenAIConnection(KeyedConnection):
         self._client = _make_client(settings, key)
         is_merged = isinstance(self._client, AsyncAzureOpenAI)
         # Given a complete URL, the client spends half as much time on URLs.
-        self._root = "" if is_merged else str(self._client.base_url).removesuffix("/")
+        self._url_prefix = "" if is_merged else str(self._client.base_url).removesuffix("/")
 
     @override
     async def post(
@@ -80,15 +80,15 @@ class OpenAIConnection(KeyedConnection):
         seconds = deadline - asyncio.get_running_loop().time()
         with _translate_errors():
             response = await self._client.post(
-                self._root + path,
+                self._url_prefix + path,
                 # For Azure, the client reads the body to put the deployment into the path.
-                **({"content": msgspec.json.encode(body)} if self._root else {"body": body}),
+                **({"content": msgspec.json.encode(body)} if self._url_prefix else {"body": body}),
                 cast_to=httpx2.Response,
                 stream=True,
                 options=cast(
                     RequestOptions,
                     {
-                        **_DEFAULTS,
+                        **_CLIENT_OPTIONS,
                         "headers": {**self._headers, **headers} if headers else self._headers,
                         "timeout": seconds,
                     },
@@ -198,7 +198,7 @@ class OneServerClient(httpx2.AsyncClient):
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)
-        self._sends = transport.handle_async_request
+        self._handle_request = transport.handle_async_request
 
     @override
     def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
@@ -210,7 +210,7 @@ class OneServerClient(httpx2.AsyncClient):
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **_: Any
     ) -> httpx2.Response:
-        response = await self._sends(request)
+        response = await self._handle_request(request)
         response.request = request
         if not stream:
             try:

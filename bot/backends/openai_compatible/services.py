@@ -53,7 +53,7 @@ _ROLE_ORDERS = {
     "alternating": replace(ALL_CAPABILITIES, accepts_repeated_roles=False),
     "strict": _STRICT_ORDER,
 }
-_LIMITS = {"max_tokens", "max_completion_tokens"}
+_LIMIT_PARAMETERS = {"max_tokens", "max_completion_tokens"}
 _UNKNOWN_QUIRKS = Quirks(accepts=_STRICT_ORDER)
 
 
@@ -80,7 +80,10 @@ def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
     names = Quirks.__dataclass_fields__.keys() & given.keys()
     quirks = {name: given.pop(name) for name in names}
     if limit := given.pop("limit", None):
-        quirks["renamed"] = {**dict.fromkeys(_LIMITS - {limit}, limit), **quirks.get("renamed", {})}
+        quirks["renamed"] = {
+            **dict.fromkeys(_LIMIT_PARAMETERS - {limit}, limit),
+            **quirks.get("renamed", {}),
+        }
     if roles := given.pop("roles", None):
         quirks["accepts"] = _ROLE_ORDERS[roles]
     return quirks
@@ -98,13 +101,13 @@ _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SERVICES: Mapping[str, KnownService] = {name: _read_service(_CATALOG, name) for name in _CATALOG}
 WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if service.address}
 KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
-_BY_ADDRESS = {service.address: service for service in SERVICES.values()}
+_SERVICES_BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def find_known_service(provider: str, base_url: str) -> KnownService | None:
     """Return the service with this address, else the self-hosted server with this id, or None."""
-    if base_url in _BY_ADDRESS:
-        return _BY_ADDRESS[base_url]
+    if base_url in _SERVICES_BY_ADDRESS:
+        return _SERVICES_BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
         return SERVICES[AZURE]
     return SERVICES[provider] if provider in KEYLESS else None

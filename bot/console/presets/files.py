@@ -25,7 +25,7 @@ from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
+_ACCEPTED_KINDS = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
 _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
 """Files of these kinds are merged into the preset that they are dropped on."""
 
@@ -51,7 +51,7 @@ class PresetImports:
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
         content = file.content
-        kind = await asyncio.to_thread(check_file_kind, content, path, _ACCEPTED)
+        kind = await asyncio.to_thread(check_file_kind, content, path, _ACCEPTED_KINDS)
         try:
             if into and kind in _ADDED_TO_PRESETS:
                 return await self._add_to_draft(into, path, content, who)
@@ -139,7 +139,7 @@ _CONTAINERS = {
     ExportForm.CARD_JSON: CardContainer.JSON,
     ExportForm.CHARX: CardContainer.CHARX,
 }
-_TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
+_CONTENT_TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 
 
 async def send_preset(
@@ -149,7 +149,7 @@ async def send_preset(
     preset = await editing.parse_preset(edited)
     content = await asyncio.to_thread(_export, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
-    content_type = _TYPES.get(form, "application/octet-stream")
+    content_type = _CONTENT_TYPES.get(form, "application/octet-stream")
     return as_download(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 

@@ -179,7 +179,7 @@ def _escape_line(text: str) -> str:
     return text.replace("\r", "\\r")
 
 
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED_CHARACTER = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -244,4 +244,4 @@ def plain_lines(text: str) -> str:
 
 
 def _unescape_line(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)
+    return _ESCAPED_CHARACTER.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)

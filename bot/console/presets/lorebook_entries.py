@@ -23,30 +23,30 @@ from bot.value_class import value_class
 
 PREFIX = "lorebook."
 """Prefix of field names: "lorebook.3.keys" belongs to the third entry."""
-_NUMBERED: Mapping[str, Sequence[str]] = {
+_NUMBERED_CHOICES: Mapping[str, Sequence[str]] = {
     "logic": [one.value for one in LOGICS],
     "position": [one.value for one in POSITIONS],
     "role": ROLES,
 }
 """The form's names for values that the JSON stores as numbers, starting at 0."""
-_SPECS = (
+_FIELD_SPECS = (
     FieldSpec(("name",), "text"),
     FieldSpec(("keys",), "lines"),
     FieldSpec(("content",), "long"),
     FieldSpec(("order",), "whole", 100),
     FieldSpec(("constant",), "flag", default=False),
     FieldSpec(("enabled",), "flag", default=True),
-    FieldSpec(("position",), "choice", "before_char", choices=_NUMBERED["position"]),
+    FieldSpec(("position",), "choice", "before_char", choices=_NUMBERED_CHOICES["position"]),
     FieldSpec(("depth",), "whole", 4, 0, 9999),
     FieldSpec(("role",), "choice", "system", choices=ROLES),
     FieldSpec(("secondary_keys",), "lines"),
-    FieldSpec(("logic",), "choice", "and_any", choices=_NUMBERED["logic"]),
+    FieldSpec(("logic",), "choice", "and_any", choices=_NUMBERED_CHOICES["logic"]),
     FieldSpec(("probability",), "number", 100, 0, 100),
     FieldSpec(("scan_depth",), "whole"),
     FieldSpec(("case_sensitive",), "flag"),
     FieldSpec(("match_whole_words",), "flag"),
 )
-_WORLD_INFO: Mapping[str, tuple[str, ...]] = {
+_WORLD_INFO_KEYS: Mapping[str, tuple[str, ...]] = {
     "name": ("comment",),
     "keys": ("key",),
     "secondary_keys": ("keysecondary",),
@@ -55,7 +55,7 @@ _WORLD_INFO: Mapping[str, tuple[str, ...]] = {
     "case_sensitive": ("caseSensitive",),
     "match_whole_words": ("matchWholeWords",),
 }
-_CARD: Mapping[str, tuple[str, ...]] = {
+_CARD_PATHS: Mapping[str, tuple[str, ...]] = {
     "order": ("insertion_order",),
     "logic": ("extensions", "selectiveLogic"),
     **{
@@ -82,7 +82,7 @@ def entry_form(book: object, number: int) -> EntryForm | None:
     if entry is None:
         return None
     fields = []
-    for spec in _SPECS:
+    for spec in _FIELD_SPECS:
         name = spec.path[0]
         named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
         texts = value_to_texts(spec, _get_value(book, entry, name))
@@ -101,7 +101,7 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     numbers = {name.split(".")[1] for name in fields if name.startswith(PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
         entry = _find_entry(book, number)
-        for spec in _SPECS if entry is not None else ():
+        for spec in _FIELD_SPECS if entry is not None else ():
             name = spec.path[0]
             given = fields.get(f"{PREFIX}{number}.{name}")
             before = plain_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
@@ -160,18 +160,18 @@ def _is_card(book: object) -> bool:
 def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     """Return the path of an entry's field; if a card has two copies, the effective one's."""
     if not _is_card(book):
-        return _WORLD_INFO.get(name, (name,))
+        return _WORLD_INFO_KEYS.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
         return ("comment",)
     if name in {"case_sensitive", "position"} and value_at(entry, ("extensions", name)) is not None:
         return ("extensions", name)
-    return _CARD.get(name, (name,))
+    return _CARD_PATHS.get(name, (name,))
 
 
 def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
     found = value_at(entry, _field_path(book, entry, name))
-    names = _NUMBERED.get(name, ())
+    names = _NUMBERED_CHOICES.get(name, ())
     if name == "enabled" and not _is_card(book):
         disabled = entry.get("disable")
         return not disabled if isinstance(disabled, bool) else disabled
@@ -182,7 +182,7 @@ def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
 
 def _set_value(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Set an entry's field; None means the default."""
-    path, names = _field_path(book, entry, name), _NUMBERED.get(name, ())
+    path, names = _field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
     value = _NEVER_ABSENT.get(name) if new is None else new
     if new in names:
         value = names.index(str(new))

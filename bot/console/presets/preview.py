@@ -22,9 +22,9 @@ from bot.storage.reports import AnswerLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
-_PLATFORM = "web"
-_ANSWER = ""
+_SCENE_START = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
+_SCENE_PLATFORM = "web"
+_EXPECTED_ANSWER = ""
 """The speaker in a sample's lines that stands for the preset's character."""
 
 
@@ -32,22 +32,22 @@ def sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample conversation in which a preset should answer the last message."""
     turns = []
     for at, (speaker, text) in enumerate(SAMPLE_SCENES[name]):
-        moment = _BEGIN + timedelta(minutes=at)
-        if speaker == _ANSWER:
+        moment = _SCENE_START + timedelta(minutes=at)
+        if speaker == _EXPECTED_ANSWER:
             turns.append(Turn("assistant", text, None, moment, preset))
         else:
-            person = Person(f"{_PLATFORM}:{speaker.casefold()}", speaker)
+            person = Person(f"{_SCENE_PLATFORM}:{speaker.casefold()}", speaker)
             turns.append(Turn("user", text, person, moment, message_id=f"sample-{at}"))
-    return find_newest_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
+    return find_newest_scene(f"{_SCENE_PLATFORM}:sample-{name}", 1, turns)
 
 
 SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tavern": (
         ("Alice", "Is anybody still up? It is raining into my boots."),
-        (_ANSWER, "Come in, and mind the step. There is soup."),
+        (_EXPECTED_ANSWER, "Come in, and mind the step. There is soup."),
         ("Bob", "I was here first, but I will share the bench."),
         ("Alice", "Thank you, Bob. What are you mending there?"),
-        (_ANSWER, "Something that stopped. It happens to things in this weather."),
+        (_EXPECTED_ANSWER, "Something that stopped. It happens to things in this weather."),
         ("小明", "我的怀表停了，你能帮我看看吗？"),
     ),
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),
@@ -59,8 +59,8 @@ _MAX_RECORDED = 24
 _PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
-_RECORDED = "recorded "
-_MEND_FIRST = translatable("The draft has errors; the JSON tab lists them by line.")
+_RECORDED_PREFIX = "recorded "
+_FIX_DRAFT_FIRST = translatable("The draft has errors; the JSON tab lists them by line.")
 
 
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
@@ -85,7 +85,7 @@ class DraftPreviews:
         scene = await self.find_scene(edited.name, scene_id)
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
-            return {"prompt": None, "problem": _MEND_FIRST}
+            return {"prompt": None, "problem": _FIX_DRAFT_FIRST}
         version = None if edited.draft else edited.version
         receipt, problem = await self.compose(preset, version, scene, may_spend=may_spend)
         return {"prompt": receipt and view_prompt(receipt), "problem": problem}
@@ -121,9 +121,9 @@ class DraftPreviews:
 
     async def find_scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
-        conversation = scene_id.removeprefix(_RECORDED)
+        conversation = scene_id.removeprefix(_RECORDED_PREFIX)
         scene = sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
-        if scene_id.startswith(_RECORDED) and conversation in await self.list_recorded(name):
+        if scene_id.startswith(_RECORDED_PREFIX) and conversation in await self.list_recorded(name):
             scene = await self.composer.find_recorded_scene(conversation)
         if scene is not None:
             return scene
@@ -150,7 +150,7 @@ class DraftPreviews:
 
 
 def recorded_scene_id(conversation: str) -> str:
-    return f"{_RECORDED}{conversation}"
+    return f"{_RECORDED_PREFIX}{conversation}"
 
 
 async def open_entry(

@@ -22,7 +22,7 @@ from bot.texts.text import translatable
 
 _INVITE_URL = "https://discord.com/oauth2/authorize"
 _READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
-_SEND = RestEndpoint("POST", "/channels/{}/messages")
+_SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages")
 
 PERMISSIONS = discord.Permissions(
     add_reactions=True,
@@ -113,7 +113,7 @@ class DiscordAccount(AccountSetup):
             "allowed_mentions": {"parse": []},
         }
         with suppress(PlatformError):  # the terminal also reports the success
-            await self._rest.call(_SEND, str(message.channel.id), body=body)
+            await self._rest.call(_SEND_MESSAGE, str(message.channel.id), body=body)
 
 
 class _CodeReceived(Exception):

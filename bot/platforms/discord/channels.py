@@ -35,11 +35,11 @@ _MAX_AVATAR_CHARS = 2048
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
 
-_CHANNEL = RestEndpoint("GET", "/channels/{}")
+_GET_CHANNEL = RestEndpoint("GET", "/channels/{}")
 _LIST_WEBHOOKS = RestEndpoint("GET", "/channels/{}/webhooks")
 _CREATE_WEBHOOK = RestEndpoint("POST", "/channels/{}/webhooks")
-_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
-_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
+_GET_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
+_LIST_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
 _DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
 _PICTURE_URL = "https://cdn.discordapp.com/emojis/{}.png"
@@ -71,7 +71,7 @@ class ChannelWebhooks:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._found = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
+        self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
         self.ids: set[str] = set()
         """The ids of all webhooks found so far."""
@@ -79,17 +79,17 @@ class ChannelWebhooks:
 
     async def find(self, channel: str) -> ChannelWebhook | None:
         """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
-        found = self._found.get(channel)
+        found = self._webhooks_by_channel.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
             return found
         async with self._lock:
-            if channel not in self._found:
+            if channel not in self._webhooks_by_channel:
                 await self._look_up_webhook(channel)
-            return self._found.get(channel)
+            return self._webhooks_by_channel.get(channel)
 
     def forget(self, channel: str) -> None:
         """Remove a channel's webhook from the cache, because someone has deleted it on Discord."""
-        self._found.pop(channel, None)
+        self._webhooks_by_channel.pop(channel, None)
 
     async def _look_up_webhook(self, channel: str) -> None:
         try:
@@ -100,10 +100,10 @@ class ChannelWebhooks:
         if found is None:
             self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
         else:
-            self._found[channel] = found
+            self._webhooks_by_channel[channel] = found
 
     async def _find_or_create(self, channel: str) -> ChannelWebhook | None:
-        place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
+        place = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
         is_thread = place.type in _THREAD_TYPES
@@ -180,9 +180,9 @@ class CharacterPictures:
 
     async def _list_pictures(self) -> Sequence["_Emoji"]:
         if not self._application:
-            found = decode_response(await self._rest.call(_APPLICATION), ObjectWithId)
+            found = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
             self._application = found.id
-        listed = decode_response(await self._rest.call(_EMOJIS, self._application), _EmojiList)
+        listed = decode_response(await self._rest.call(_LIST_EMOJIS, self._application), _EmojiList)
         return [one for one in listed.items if one.name.startswith(_PICTURE_PREFIX)]
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import discord
 
-from bot.chat.command import FIELD_END, CommandOption, CommandSpec, MessageCommandSpec
+from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.spec import EditableText
 from bot.texts.text import to_translatable, translate
 
@@ -119,8 +119,8 @@ def to_command_text(
         if not called.startswith("/"):
             return f"/{read_command_and_message_id(interaction)[0]} {read_form_value(interaction)}"
         has_argument = called.count(" ") > 1
-        entered = FIELD_END.join(_read_form_values(interaction))
-        return f"{called}{FIELD_END if has_argument else ' '}{entered}"
+        entered = FIELD_SEPARATOR.join(_read_form_values(interaction))
+        return f"{called}{FIELD_SEPARATOR if has_argument else ' '}{entered}"
     if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _split_command(interaction)

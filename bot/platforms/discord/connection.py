@@ -36,8 +36,8 @@ _GUILD_EVENTS = frozenset(
     }
 )
 _CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
-_CHANNEL = RestEndpoint("GET", "/channels/{}")
-_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
+_GET_CHANNEL = RestEndpoint("GET", "/channels/{}")
+_GET_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 
 
 class ShardClient(DiscordClient):
@@ -55,7 +55,7 @@ class ShardClient(DiscordClient):
         self._rest = rest
         self._identify_limits = identify_limits
         self._clock = clock
-        self._unsettled: dict[int, int] = {}  # sequence numbers of unanswered interactions, by id
+        self._unanswered_interactions: dict[int, int] = {}  # sequence number by interaction id
         self._held: dict[int, list[tuple[int, str]]] = {}
         """Events of guilds that are not loaded yet, with their sequence numbers, by guild id."""
         self.handled_number = 0
@@ -151,7 +151,10 @@ class ShardClient(DiscordClient):
         session = self.session
         if session is None:
             return None
-        open_numbers = [*self._unsettled.values(), *(held[0][0] for held in self._held.values())]
+        open_numbers = [
+            *self._unanswered_interactions.values(),
+            *(held[0][0] for held in self._held.values()),
+        ]
         sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
         return GatewaySession(session.id, sequence, session.resume_url)
 
@@ -159,7 +162,7 @@ class ShardClient(DiscordClient):
         """Return a channel's messages after an id as JSON, oldest first; raises `PlatformError`."""
         where = await self._read_guild_id_field(channel_id)
         query = {"after": str(after), "limit": str(limit)}
-        found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
+        found = await self._rest.call(_GET_MESSAGES, str(channel_id), query=query)
         messages = decode_response(found, list[dict[str, Any]])
         return [{**each, **where} for each in reversed(messages)]
 
@@ -168,7 +171,9 @@ class ShardClient(DiscordClient):
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
-        channel = decode_response(await self._rest.call(_CHANNEL, str(channel_id)), dict[str, Any])
+        channel = decode_response(
+            await self._rest.call(_GET_CHANNEL, str(channel_id)), dict[str, Any]
+        )
         if "thread_metadata" in channel:
             self.parse(RawEvent("THREAD_CREATE", channel), lambda *_: None)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}

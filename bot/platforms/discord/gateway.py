@@ -68,15 +68,17 @@ async def wait_for_events(
 
 
 _log = structlog.get_logger(__name__)
-_COMMANDS = frozenset(
+_COMMAND_INTERACTIONS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """The types of interactions that are commands; a submitted form counts as one."""
 _CHECK_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord ignores later responses
 _NEW_GUILD_AGE = timedelta(minutes=5)
-_RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True)
-_EPHEMERAL = discord.MessageFlags(ephemeral=True).value
+_RESPOND_TO_INTERACTION = RestEndpoint(
+    "POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True
+)
+_EPHEMERAL_FLAG = discord.MessageFlags(ephemeral=True).value
 
 
 class Gateway(ShardClient):
@@ -217,7 +219,7 @@ class Gateway(ShardClient):
         """
         if (
             not _is_answerable(interaction)
-            or interaction.type not in _COMMANDS
+            or interaction.type not in _COMMAND_INTERACTIONS
             or self._opens_form(interaction)
             or commands.is_button_form(interaction, self._context.message_commands)
         ):
@@ -228,7 +230,7 @@ class Gateway(ShardClient):
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
         """Start a task that responds to an interaction, which counts as received when it ends."""
-        self._unsettled[interaction.id] = self.sequence
+        self._unanswered_interactions[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
         self._responses.add(task)
@@ -239,14 +241,14 @@ class Gateway(ShardClient):
         try:
             if deferred is not None:
                 is_public = await self._is_response_public(interaction)
-                data = {} if is_public else {"flags": _EPHEMERAL}
+                data = {} if is_public else {"flags": _EPHEMERAL_FLAG}
                 kind = ResponseType.deferred_channel_message
                 is_sent = await self._send_response(interaction, kind, data)
                 deferred.set_result(is_public if is_sent else None)
             elif _is_answerable(interaction):
                 await self._handle_interaction(interaction)
         finally:
-            self._unsettled.pop(interaction.id, None)
+            self._unanswered_interactions.pop(interaction.id, None)
 
     async def _is_response_public(self, interaction: discord.Interaction) -> bool:
         """Return whether everyone should see the response to a command. Refusals are private."""
@@ -317,7 +319,7 @@ class Gateway(ShardClient):
             await self._send_response(interaction, ResponseType.deferred_message_update)
 
     async def _respond_privately(self, interaction: discord.Interaction, text: str) -> None:
-        data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}
+        data = {"content": text, "flags": _EPHEMERAL_FLAG, "allowed_mentions": {"parse": []}}
         await self._send_response(interaction, ResponseType.channel_message, data)
 
     async def _send_response(
@@ -332,9 +334,9 @@ class Gateway(ShardClient):
         try:
             async with asyncio.timeout(_RESPONSE_SECONDS):
                 try:
-                    await self._rest.call(_RESPOND, *ids, body=body)
+                    await self._rest.call(_RESPOND_TO_INTERACTION, *ids, body=body)
                 except (OutcomeUnknown, Unreachable):
-                    await self._rest.call(_RESPOND, *ids, body=body)
+                    await self._rest.call(_RESPOND_TO_INTERACTION, *ids, body=body)
         except AlreadyAcknowledged:
             return True
         except (PlatformError, TimeoutError) as error:

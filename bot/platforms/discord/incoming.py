@@ -27,8 +27,8 @@ from bot.chat.incoming import (
 from bot.platforms.discord import commands
 from bot.platforms.spec import PlatformContext
 
-_REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
-_WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
+_MENTION_REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
+_USER_MESSAGE_TYPES = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
 def to_incoming_message(
@@ -41,7 +41,7 @@ def to_incoming_message(
     attachments = _list_attachments(message)
     text = _resolve_references(_full_text(message, _strip_mention(message, bot)), message)
     forwarded = _forwarded_text(message)  # a forward has no text of its own
-    if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
+    if message.type not in _USER_MESSAGE_TYPES or not (text or forwarded or attachments):
         return None
     original = _find_original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
@@ -233,7 +233,7 @@ def _list_command_files(interaction: discord.Interaction) -> tuple[MediaItem, ..
     files = commands.interaction_data(interaction).get("resolved", {}).get("attachments", {})
     return tuple(
         MediaItem(
-            _KINDS.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
+            _MEDIA_KINDS.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
             *(str(one["filename"]), one.get("size"), str(one["url"])),
         )
         for one in files.values()
@@ -324,7 +324,9 @@ def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
     ours = _bot_mention_ids(message, bot)
-    found = (one for one in _REFERENCE.finditer(message.content) if int(one["id"]) not in ours)
+    found = (
+        one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in ours
+    )
     return tuple(
         f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
         for one in found
@@ -332,8 +334,8 @@ def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     )
 
 
-_KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
-_PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
+_MEDIA_KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
+_PREVIEW_EMBED_TYPES = frozenset({"article", "gifv", "image", "link", "video"})
 """The types of embeds that Discord adds as previews of links."""
 _COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")
 _COMPONENT_PARTS = ("children", "items", "options")
@@ -376,7 +378,7 @@ def _content_texts(
     """Yield the texts of a message's content and embeds, and of components if it has no content."""
     yield content
     for embed in message.embeds:
-        is_preview = embed.type in _PREVIEWS or (embed.url and embed.url in content)
+        is_preview = embed.type in _PREVIEW_EMBED_TYPES or (embed.url and embed.url in content)
         if not is_preview:
             yield from _embed_texts(embed)
     if not content.strip():
@@ -419,7 +421,7 @@ def _find_file_kind(file: discord.Attachment) -> MediaKind:
     if file.is_voice_message():
         return MediaKind.VOICE
     main_type = (file.content_type or "").partition("/")[0]
-    return _KINDS.get(main_type, MediaKind.FILE)
+    return _MEDIA_KINDS.get(main_type, MediaKind.FILE)
 
 
 def _find_wake_reason(
@@ -442,7 +444,7 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """
     if "<" not in message.content:
         return False
-    in_text = {int(found["id"]) for found in _REFERENCE.finditer(message.content)}
+    in_text = {int(found["id"]) for found in _MENTION_REFERENCE.finditer(message.content)}
     listed = {one.id for one in (*message.mentions, *message.role_mentions)}
     return bool(_bot_mention_ids(message, bot) & in_text & listed)
 
@@ -458,7 +460,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     if not text.startswith("<"):
         return text
     ids = _bot_mention_ids(message, bot)
-    while (found := _REFERENCE.match(rest)) and int(found["id"]) in ids:
+    while (found := _MENTION_REFERENCE.match(rest)) and int(found["id"]) in ids:
         rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
     return rest or text
 
@@ -482,4 +484,4 @@ def _resolve_references(text: str, message: discord.Message) -> str:
             case _:
                 return f"@{people[number]}" if number in people else found[0]
 
-    return _REFERENCE.sub(name, text.strip())
+    return _MENTION_REFERENCE.sub(name, text.strip())

@@ -42,10 +42,15 @@ EventHandler = Callable[..., None]
 """Handles an event; called with discord.py's event name, such as "message", and its arguments."""
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors that discord.py raises if an event has unexpected fields."""
-_ESSENTIAL = frozenset(
+_ESSENTIAL_FIELDS = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-_KEPT_FIELDS = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
+_KEPT_FIELDS = _ESSENTIAL_FIELDS | {
+    "mentions",
+    "mention_roles",
+    "message_reference",
+    "referenced_message",
+}
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parse = Callable[[Payload], None]
@@ -212,4 +217,4 @@ def parse_readable_fields(parse: Parse, message: Payload) -> None:
     try:
         parse({key: value for key, value in message.items() if key in _KEPT_FIELDS})
     except PARSE_ERRORS:
-        parse({key: value for key, value in message.items() if key in _ESSENTIAL})
+        parse({key: value for key, value in message.items() if key in _ESSENTIAL_FIELDS})

@@ -18,14 +18,14 @@ _UNSUPPORTED_MARKUP = re.compile(
     re.MULTILINE,
 )
 _HEADING = re.compile(r"^(?P<before>[ \t>]*)\#{4,6}[ \t]+(?P<text>.*?)[ \t]*\#*$")
-_TASK = re.compile(r"^(?P<before>[ \t>]*[-*+][ \t])\[(?P<done>[ xX])\] ", re.MULTILINE)
-_PICTURE = re.compile(r"!\[(?P<label>[^\[\]\n]*)\]\((?P<address>https?://[^()\s]+)\)")
-_BREAK = re.compile(r"<br ?/?>")
+_TASK_MARKER = re.compile(r"^(?P<before>[ \t>]*[-*+][ \t])\[(?P<done>[ xX])\] ", re.MULTILINE)
+_PICTURE_LINK = re.compile(r"!\[(?P<label>[^\[\]\n]*)\]\((?P<address>https?://[^()\s]+)\)")
+_LINE_BREAK_TAG = re.compile(r"<br ?/?>")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _FORMULA_START = re.compile(r"\$|\\[(\[]")
-_MARKS = re.compile(r"[*_~|\\]")
+_MARKUP_CHARACTERS = re.compile(r"[*_~|\\]")
 _FENCE_RUN = re.compile(r"[`~]{3,}")
-_RULE = "⸻"
+_HORIZONTAL_RULE = "⸻"
 _CONVERTED_TOKENS = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
@@ -55,7 +55,7 @@ def _convert_block(token: Token, lines: Sequence[str]) -> list[str]:
         case "math_block":
             return _to_code_block(tex_to_unicode(token.content))
         case "hr":
-            return [_RULE]
+            return [_HORIZONTAL_RULE]
         case "fence":
             return _use_backtick_fences(token, lines)
         case "heading_open":
@@ -84,7 +84,9 @@ def _to_bold_heading(found: re.Match[str]) -> str:
 
 
 def _convert_text(text: str) -> str:
-    text = _TASK.sub(lambda one: f"{one['before']}{'☐' if one['done'] == ' ' else '☑'} ", text)
+    text = _TASK_MARKER.sub(
+        lambda one: f"{one['before']}{'☐' if one['done'] == ' ' else '☑'} ", text
+    )
     pieces, position = [], 0
     for code in _INLINE_CODE.finditer(text):
         pieces += [_convert_inline(text[position : code.start()]), code[0]]
@@ -93,8 +95,8 @@ def _convert_text(text: str) -> str:
 
 
 def _convert_inline(text: str) -> str:
-    text = _PICTURE.sub(lambda found: f"[{found['label'] or '🖼'}]({found['address']})", text)
-    return _convert_formulas(_BREAK.sub("\n", text))
+    text = _PICTURE_LINK.sub(lambda found: f"[{found['label'] or '🖼'}]({found['address']})", text)
+    return _convert_formulas(_LINE_BREAK_TAG.sub("\n", text))
 
 
 def _convert_formulas(text: str) -> str:
@@ -105,7 +107,7 @@ def _convert_formulas(text: str) -> str:
         if formula is not None:
             tex, position = formula
             shown = tex_to_unicode(tex)
-            is_quoted = _MARKS.search(shown) and "`" not in shown
+            is_quoted = _MARKUP_CHARACTERS.search(shown) and "`" not in shown
             pieces += [text[written : found.start()], f"`{shown}`" if is_quoted else shown]
             written = position
     return "".join([*pieces, text[written:]])

@@ -51,8 +51,8 @@ _PRIVATE_CHAT_INSTRUCTIONS = translatable(
 )
 _OPEN_PRIVATE_CHAT = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
-_GUILD = RestEndpoint("GET", "/guilds/{}")
-_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
+_GET_GUILD = RestEndpoint("GET", "/guilds/{}")
+_GET_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, PictureHost):
@@ -162,7 +162,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             raise Refused("the server of the message is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
         if until <= now:
-            member = decode_response(await self._rest.call(_MEMBER, guild, person), dict[str, Any])
+            member = decode_response(
+                await self._rest.call(_GET_MEMBER, guild, person), dict[str, Any]
+            )
             roles = tuple(f"discord:{one}" for one in member["roles"])
             self._roles[key] = now + _ROLE_CACHE_SECONDS, roles
         return roles
@@ -293,8 +295,8 @@ def _first_error_in_group(error: BaseException) -> BaseException:
 
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
     """Return whether a member owns a guild or may manage it; raises `PlatformError`."""
-    guild = decode_response(await rest.call(_GUILD, guild_id), dict[str, Any])
-    member = decode_response(await rest.call(_MEMBER, guild_id, user_id), dict[str, Any])
+    guild = decode_response(await rest.call(_GET_GUILD, guild_id), dict[str, Any])
+    member = decode_response(await rest.call(_GET_MEMBER, guild_id, user_id), dict[str, Any])
     held = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
     bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in held)
     permissions = discord.Permissions(reduce(or_, bits, 0))

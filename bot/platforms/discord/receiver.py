@@ -238,8 +238,8 @@ class ChannelCursors:
         self.prefix = f"{source_name('discord', bot_id)}:"
         self._channels = f"{self.prefix}channel "
         self._shard = shard
-        self._marks = f"{self.prefix}{shard.name} "
-        self.session_name = f"{self._marks}session"
+        self._cursor_prefix = f"{self.prefix}{shard.name} "
+        self.session_name = f"{self._cursor_prefix}session"
         self.stored: dict[int, int] = {}
         """The id of the newest stored message, by channel id."""
         self._frozen: set[int] = set()
@@ -258,7 +258,7 @@ class ChannelCursors:
         for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
                 self.stored[channel] = message
-        names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
+        names = [f"{self._cursor_prefix}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (find_number(stored, name) for name in names)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
@@ -282,12 +282,15 @@ class ChannelCursors:
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
         self._catching_up = self.fully_received_until() or 0
-        return {f"{self._marks}catching_up": str(self._catching_up)}
+        return {f"{self._cursor_prefix}catching_up": str(self._catching_up)}
 
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
         """Record that no messages before `session_at` are missing; return the cursors to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
-        return {f"{self._marks}catching_up": "0", f"{self._marks}connected": str(self._connected)}
+        return {
+            f"{self._cursor_prefix}catching_up": "0",
+            f"{self._cursor_prefix}connected": str(self._connected),
+        }
 
     def freeze_channels(self, channels: Iterable[int]) -> None:
         """Stop advancing the cursors of channels with missing messages, until the next `load`."""

@@ -35,39 +35,39 @@ class RateLimitBucket:
     period of the window's length.
     """
 
-    __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_window_seconds")
+    __slots__ = ("_limit", "_remaining", "_resets_at", "_sent_times", "_window_seconds")
 
     def __init__(self) -> None:
-        self._limit = self._left = math.inf
+        self._limit = self._remaining = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the length of the longest window so far
-        self._sent: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # times of requests, oldest first
+        self._sent_times: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # oldest first
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed, or 0 if one is allowed now."""
-        wait = 0.0 if self._left > 0 else self._resets_at - now
-        if len(self._sent) >= self._limit:
-            wait = max(wait, self._sent[-int(self._limit)] + self._window_seconds - now)
+        wait = 0.0 if self._remaining > 0 else self._resets_at - now
+        if len(self._sent_times) >= self._limit:
+            wait = max(wait, self._sent_times[-int(self._limit)] + self._window_seconds - now)
         return max(0.0, wait)
 
     def count_request(self, now: float) -> None:
         """Count a request that is sent now. It starts a new window if the last one is over."""
         if now >= self._resets_at and self._window_seconds:
-            self._left, self._resets_at = self._limit, now + self._window_seconds
-        self._left -= 1
-        self._sent.append(now)
+            self._remaining, self._resets_at = self._limit, now + self._window_seconds
+        self._remaining -= 1
+        self._sent_times.append(now)
 
     def apply_limits(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
         """Apply a response's headers, which may not count requests that are still in progress."""
         is_same_window = now < self._resets_at
-        self._left = min(self._left, remaining) if is_same_window else remaining
+        self._remaining = min(self._remaining, remaining) if is_same_window else remaining
         self._limit = limit
         self._resets_at = max(self._resets_at, now + reset_after)
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
         """Allow no requests of this bucket before a time."""
-        self._left, self._resets_at = 0, max(self._resets_at, until)
+        self._remaining, self._resets_at = 0, max(self._resets_at, until)
 
     def has_expired(self, now: float) -> bool:
         """Return whether the bucket's last window has ended."""
@@ -82,7 +82,7 @@ class BucketLimits:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # Discord's bucket name, by endpoint
+        self._bucket_names: dict[str, str] = {}  # Discord's bucket name, by endpoint
         self._buckets: dict[tuple[str, str], RateLimitBucket] = {}
         self._blocked_until = -math.inf
 
@@ -91,7 +91,7 @@ class BucketLimits:
 
     def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:
         """Return the bucket of an endpoint for a resource (a channel, guild or webhook)."""
-        key = (self._names.get(endpoint, endpoint), resource)
+        key = (self._bucket_names.get(endpoint, endpoint), resource)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
@@ -122,7 +122,7 @@ class BucketLimits:
     ) -> None:
         """Apply the rate limit headers of a response, if it has them."""
         name = headers.get(_BUCKET)
-        if name is not None and self._names.get(endpoint) != name:
+        if name is not None and self._bucket_names.get(endpoint) != name:
             self._assign_bucket_name(endpoint, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         with suppress(KeyError, ValueError):
@@ -132,8 +132,8 @@ class BucketLimits:
 
     def _assign_bucket_name(self, endpoint: str, name: str) -> None:
         """Assign an endpoint to a bucket name, and keep the endpoint's request counts."""
-        old = self._names.get(endpoint, endpoint)
-        self._names[endpoint] = name
+        old = self._bucket_names.get(endpoint, endpoint)
+        self._bucket_names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):
             if of == old:
                 self._buckets.setdefault((name, resource), bucket)
@@ -144,7 +144,7 @@ _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
 Decoded = TypeVar("Decoded")
 _REQUEST_SECONDS = 10.0
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+_TOKEN_PATTERN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
 _MAX_RESPONSE_BYTES = 64 * 2**20
 # The longest wait for a rate limit, a little more than Discord's usual window of 5 s. A longer
@@ -171,7 +171,7 @@ class AlreadyAcknowledged(errors.Refused):
     """The interaction already has a response."""
 
 
-_BY_CODE: Mapping[int, type[errors.Refused]] = {
+_ERRORS_BY_CODE: Mapping[int, type[errors.Refused]] = {
     10003: ChannelNotFound,
     10008: errors.MessageNotFound,
     10015: WebhookNotFound,
@@ -188,8 +188,8 @@ def to_platform_error(
 ) -> errors.PlatformError:
     """Return the error for a response; `code` is Discord's error code, or 0 if there is none."""
     answer = f"Discord answered {status} ({code}): {text}"
-    if code in _BY_CODE:
-        return _BY_CODE[code](answer)
+    if code in _ERRORS_BY_CODE:
+        return _ERRORS_BY_CODE[code](answer)
     match status:
         case 400 if code not in _THREAD_CLOSED:
             return errors.ContentRefused(answer)
@@ -277,7 +277,7 @@ class RestClient:
         token = self._token.read(at_once=at_once)
         if not token:
             raise errors.PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
-        if not _TOKEN.fullmatch(token):
+        if not _TOKEN_PATTERN.fullmatch(token):
             raise errors.TokenRejected(BOT_REJECTED)
         return token
 

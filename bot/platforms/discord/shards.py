@@ -24,7 +24,7 @@ from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
+_GET_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
 _RESERVED_SHARE = 0.1
 """The share of Discord's daily limit that is reserved for restarts by the operator."""
 _SECONDS_BETWEEN_IDENTIFIES = 5.5  # a little more than the 5 s that Discord demands
@@ -91,7 +91,7 @@ class GatewayInfo(msgspec.Struct):
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Read the gateway's URL and limits from Discord; raises `PlatformError`."""
-    info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
+    info = decode_response(await rest.call(_GET_GATEWAY), GatewayInfo)
     export_identifies_left(info.session_start_limit, clock)
     return info
 

@@ -82,26 +82,26 @@ LIMITS = Limits(
 _SUPPRESS_EMBEDS = 1 << 2
 
 # These calls raise RateLimited immediately, so that other processes learn of the limit.
-_SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
-_EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
-_DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
-_REACT = RestEndpoint("PUT", "/channels/{}/messages/{}/reactions/{}/@me", waits=False)
+_SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages", waits=False)
+_EDIT_MESSAGE = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
+_DELETE_MESSAGE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
+_ADD_REACTION = RestEndpoint("PUT", "/channels/{}/messages/{}/reactions/{}/@me", waits=False)
 READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
-_FIND = replace(READ_MESSAGES, waits=False)
-_TYPE = RestEndpoint("POST", "/channels/{}/typing", waits=False)
-_EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits=False)
+_SEARCH_MESSAGES = replace(READ_MESSAGES, waits=False)
+_SHOW_TYPING = RestEndpoint("POST", "/channels/{}/typing", waits=False)
+_EXECUTE_WEBHOOK = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits=False)
 _EDIT_WEBHOOK_MESSAGE = RestEndpoint(
     "PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
 )
 _DELETE_WEBHOOK_MESSAGE = RestEndpoint(
     "DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
 )
-_RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
+_EDIT_RESPONSE = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 _ROW, _BUTTON, _MENU = 1, 2, 3
 _MAX_LABEL_CHARS = 100
 _MAX_TITLE_CHARS = 150
-_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
+_BUTTON_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 class DiscordSurface(Surface, BucketSurface):
@@ -181,7 +181,9 @@ class DiscordSurface(Surface, BucketSurface):
         if message.reply_to is not None:
             reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
             body["message_reference"] = reference
-        sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
+        sent = await self._rest.call(
+            _SEND_MESSAGE, message.address.chat, body=body, file=message.file
+        )
         return decode_response(sent, ObjectWithId).id
 
     @override
@@ -196,7 +198,9 @@ class DiscordSurface(Surface, BucketSurface):
         if content.face is not None and await self._edit_by_webhook(address, message_id, content):
             return
         try:
-            await self._rest.call(_EDIT, address.chat, message_id, body=_render_as_bot(content))
+            await self._rest.call(
+                _EDIT_MESSAGE, address.chat, message_id, body=_render_as_bot(content)
+            )
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
         except errors.Refused:  # the message was sent by a webhook
@@ -208,7 +212,7 @@ class DiscordSurface(Surface, BucketSurface):
         chat, message_id = locate_message(address, message_id)
         with contextlib.suppress(errors.MessageNotFound):
             try:
-                await self._rest.call(_DELETE, chat, message_id)
+                await self._rest.call(_DELETE_MESSAGE, chat, message_id)
             except errors.MessageNotFound:
                 raise
             except errors.Refused:  # a webhook sent it, and the bot may not manage messages
@@ -220,11 +224,11 @@ class DiscordSurface(Surface, BucketSurface):
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        await self._rest.call(_REACT, *locate_message(address, message_id), quote(emoji))
+        await self._rest.call(_ADD_REACTION, *locate_message(address, message_id), quote(emoji))
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._rest.call(_TYPE, address.chat)
+        await self._rest.call(_SHOW_TYPING, address.chat)
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
@@ -244,7 +248,7 @@ class DiscordSurface(Surface, BucketSurface):
         newest = after
         for _ in range(_MAX_PAGES):
             query = {"limit": str(_PAGE_SIZE)} | ({"after": newest} if newest else {})
-            response = await self._rest.call(_FIND, message.address.chat, query=query)
+            response = await self._rest.call(_SEARCH_MESSAGES, message.address.chat, query=query)
             page = decode_response(response, list[_FoundMessage])[::-1]
             await self._find_webhook(message.address, message.content.face)
             speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
@@ -268,7 +272,7 @@ class DiscordSurface(Surface, BucketSurface):
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
             sent = await self._rest.call(
-                _EXECUTE,
+                _EXECUTE_WEBHOOK,
                 webhook.id,
                 webhook.token,
                 body={**_render(content, content.text), **fields},
@@ -314,7 +318,7 @@ class DiscordSurface(Surface, BucketSurface):
         application, _, token = interaction.partition(":")
         body = _render_as_bot(content)
         try:
-            sent = await self._rest.call(_RESPOND, application, token, body=body, file=file)
+            sent = await self._rest.call(_EDIT_RESPONSE, application, token, body=body, file=file)
         except errors.ContentRefused:
             raise
         except errors.Refused as error:
@@ -376,7 +380,7 @@ def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list
     """Return component rows, of which Discord accepts five: one per menu, then the button rows."""
     rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
-        shown = {"style": _STYLES[one.style], "label": one.label, "custom_id": one.data}
+        shown = {"style": _BUTTON_STYLES[one.style], "label": one.label, "custom_id": one.data}
         rows.setdefault(one.row, []).append({"type": _BUTTON, **shown})
     return [
         *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),

@@ -43,8 +43,8 @@ _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, Typ
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
 """Fields of polls that aiogram requires but older Bot API servers do not send."""
-_PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
-_ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
+_PRESENT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
+_ABSENT_STATUSES = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 _MEDIA_KINDS: Mapping[str, MediaKind] = {
     **dict.fromkeys((ContentType.PHOTO, ContentType.LIVE_PHOTO), MediaKind.IMAGE),
     **dict.fromkeys((ContentType.VIDEO, ContentType.VIDEO_NOTE), MediaKind.VIDEO),
@@ -313,7 +313,10 @@ def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]
 
 def _to_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
     """Convert the bot's joining of a group, or return None for other membership changes."""
-    arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
+    arrived = (
+        change.old_chat_member.status in _ABSENT_STATUSES
+        and change.new_chat_member.status in _PRESENT_STATUSES
+    )
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)

@@ -16,7 +16,7 @@ def plain_text(source: str) -> str:
 # than 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the
 # limit for groups is exact. Telegram counts a call when it arrives, and latency varies, so our
 # windows are longer: the minute by a second, and the second by a quarter of a second.
-_SHORT_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved=1)
+_BURST_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved=1)
 PRIVATE = Limits(
     max_units=4096,
     unit="utf16",
@@ -27,11 +27,11 @@ PRIVATE = Limits(
     render=plain_text,
     hides_markup=True,
     shows_faces=True,
-    chat_calls=(_SHORT_WINDOW,),
+    chat_calls=(_BURST_WINDOW,),
     bot_calls=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
 )
 GROUP = replace(
-    PRIVATE, seconds_between_edits=3.5, chat_calls=(_SHORT_WINDOW, CallWindow(19, 61.0, reserved=5))
+    PRIVATE, seconds_between_edits=3.5, chat_calls=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5))
 )

@@ -20,7 +20,7 @@ from bot.platforms.telegram.limits import plain_text
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram ignores any further entities
 # By importance: a message with too many entities keeps those that hide text or can be tapped.
-_TYPES: Mapping[Style, MessageEntityType] = {
+_ENTITY_TYPES: Mapping[Style, MessageEntityType] = {
     Style.SPOILER: MessageEntityType.SPOILER,
     Style.CODE_BLOCK: MessageEntityType.PRE,
     Style.LINK: MessageEntityType.TEXT_LINK,
@@ -30,9 +30,9 @@ _TYPES: Mapping[Style, MessageEntityType] = {
     Style.STRIKETHROUGH: MessageEntityType.STRIKETHROUGH,
     Style.ITALIC: MessageEntityType.ITALIC,
 }
-_BY_IMPORTANCE = list(_TYPES)
+_STYLES_BY_IMPORTANCE = list(_ENTITY_TYPES)
 _CODE_STYLES = frozenset({Style.CODE, Style.CODE_BLOCK})
-_LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
+_CODE_LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE_SEPARATOR = "="
 """Separates a menu's data from the chosen option in callback data."""
 _CHOSEN_PREFIX = "✓ "
@@ -54,7 +54,7 @@ def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
     """Keep the `max_spans` most important spans; defuse mentions that lose their code style."""
     if len(styled.spans) <= max_spans:
         return styled
-    by_importance = sorted(styled.spans, key=lambda one: _BY_IMPORTANCE.index(one.style))
+    by_importance = sorted(styled.spans, key=lambda one: _STYLES_BY_IMPORTANCE.index(one.style))
     kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
     code = {at for one in kept if one.style in _CODE_STYLES for at in range(one.start, one.end)}
     text = _MENTION.sub(
@@ -124,9 +124,9 @@ def _remove_range(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan
 
 def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
     start, end = offset[span.start], offset[span.end]
-    language = _LANGUAGE.match(span.detail) if span.style is Style.CODE_BLOCK else None
+    language = _CODE_LANGUAGE.match(span.detail) if span.style is Style.CODE_BLOCK else None
     return MessageEntity(
-        type=_TYPES[span.style],
+        type=_ENTITY_TYPES[span.style],
         offset=start,
         length=end - start,
         url=span.detail if span.style is Style.LINK else None,

@@ -68,8 +68,8 @@ class MovedChats:
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
         self._prefix = f"{source_name('telegram', bot_id)}:moved:"
-        self._first: dict[int, int] = {}  # by current id
-        self._now: dict[int, int] = {}  # by first id
+        self._first_ids: dict[int, int] = {}  # by current id
+        self._current_ids: dict[int, int] = {}  # by first id
         self._is_loaded = False
         self._loaded_for: set[int] = set()
 
@@ -109,7 +109,7 @@ class MovedChats:
         return [one for one in placed if one is not None]
 
     def _to_first_address(self, incoming: Incoming) -> Incoming | None:
-        first = self._first.get(int(incoming.address.chat))
+        first = self._first_ids.get(int(incoming.address.chat))
         if first is None:
             return incoming
         address = replace(incoming.address, chat=str(first))
@@ -154,7 +154,7 @@ class MovedChats:
                 await self.load(self._store)
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
-        now = self._now.get(first)
+        now = self._current_ids.get(first)
         return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
 
     async def _store_move(self, old: int, new: int) -> None:
@@ -167,17 +167,17 @@ class MovedChats:
             _log.warning("moved_chat_not_stored", reason=str(error))
 
     def _register_move(self, old: int, new: int) -> Mapping[str, str]:
-        first = self._first.get(new, self._first.get(old, old))
+        first = self._first_ids.get(new, self._first_ids.get(old, old))
         if new == first:
             return {}
-        if new not in self._first:
+        if new not in self._first_ids:
             _log.info("telegram_chat_moved", first=first, now=new)
             self._set_current_chat(first, new)
         return {f"{self._prefix}{new}": str(first)}
 
     def _set_current_chat(self, first: int, now: int) -> None:
-        self._first[now] = first
-        self._now[first] = now
+        self._first_ids[now] = first
+        self._current_ids[first] = now
 
 
 def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingMessage:

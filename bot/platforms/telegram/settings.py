@@ -12,12 +12,12 @@ from typing_extensions import override
 from bot.platforms.tokens import BotTokenSettings
 from bot.runtime.secret_file import resolve_secret
 
-_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
+_SECRET_PATTERN = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # not a secret
 
 
 def is_webhook_secret(text: str) -> bool:
-    return _SECRET.fullmatch(text) is not None
+    return _SECRET_PATTERN.fullmatch(text) is not None
 
 
 class TelegramSettings(BotTokenSettings):

@@ -42,7 +42,7 @@ _MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
 
 
 # https://core.telegram.org/bots/api#reactiontypeemoji
-_REACTIONS = (
+_ALLOWED_REACTIONS = (
     " ❤ 👍 👎 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u200d🔥 🌚"
     " 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨\u200d💻 👀 🎃 🙈 😇 😨 🤝 ✍"
     " 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷\u200d♂ 🤷 🤷\u200d♀ 😡 "
@@ -323,7 +323,7 @@ class TelegramSurface(Surface, DraftingSurface):
 def _to_reaction(text: str) -> str:
     """Return an emoji, without its skin tone, if bots can react with it, or else ""."""
     plain = strip_skin_tone(text)
-    return plain if f" {plain} " in _REACTIONS and " " not in plain else ""
+    return plain if f" {plain} " in _ALLOWED_REACTIONS and " " not in plain else ""
 
 
 def _is_private(address: Address) -> bool:

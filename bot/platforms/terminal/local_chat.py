@@ -101,7 +101,7 @@ class PrintingSurface(Surface):
         self._by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         """Texts by message id, the newest last."""
-        self._sent = 0
+        self._sent_count = 0
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -111,8 +111,8 @@ class PrintingSurface(Surface):
     async def send(self, message: OutgoingMessage) -> str:
         if message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
-        self._sent += 1
-        message_id = f"{self._run}:{self._sent}"
+        self._sent_count += 1
+        message_id = f"{self._run}:{self._sent_count}"
         self._show(message_id, message.content.text)
         if message.file is not None:
             self.print_plain(_render_file(message.file, self._language))

@@ -23,7 +23,7 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.texts.text import to_translatable, translatable, translate
 
-_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
 _SECONDS_BEFORE_SPINNER = 0.3  # most commands take less time
 _ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
@@ -185,7 +185,7 @@ class ChatScreen:
         seconds = time.monotonic() - self._busy_since
         if seconds < _SECONDS_BEFORE_SPINNER:
             return ""
-        frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
+        frame = _SPINNER_FRAMES[int(seconds / _SPINNER_SECONDS) % len(_SPINNER_FRAMES)]
         told = translatable(
             "waiting for the answer … {seconds} s (Ctrl-C stops it)", seconds=f"{seconds:.0f}"
         )

@@ -14,14 +14,14 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 
 _OBSERVED_HEADING = "[Background: said here since your last message; do not answer it]"
-_TITLE = "[The title of this thread]"
+_THREAD_TITLE_HEADING = "[The title of this thread]"
 _MAX_OBSERVED_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
 _MAX_SHARE_DIVISOR = 7  # the block may use about 15 % of the prompt
 _TOKENS_WITHOUT_LIMIT = 2000
 _BYTES_PER_TOKEN = 3  # as for Chinese; English has more bytes per token
-_TOO_OLD = marked("older than the background that fits")
+_TOO_OLD_REASON = marked("older than the background that fits")
 
 
 def build_background(
@@ -40,14 +40,20 @@ def build_background(
     parts = []
     opened = message.thread_title
     if opened and (title := " ".join(strip_hidden_text(opened.text).split())):
-        parts.append(PromptPart("thread", f"{_TITLE}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
+        parts.append(
+            PromptPart(
+                "thread", f"{_THREAD_TITLE_HEADING}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1
+            )
+        )
     if lines:
         parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
     if quote := _quote_replied_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _file_parts(files, inputs.max_input_tokens)
     without_place = len(observed) - len(lines)
-    left_out = [DroppedItem("observed", "", _TOO_OLD, without_place)] if without_place else []
+    left_out = (
+        [DroppedItem("observed", "", _TOO_OLD_REASON, without_place)] if without_place else []
+    )
     return parts, left_out
 
 

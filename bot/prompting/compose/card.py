@@ -192,8 +192,8 @@ def _post_history_messages(preset: Preset, macros: CardMacros) -> tuple[Message,
     return (Message("system", text),) if text.strip() else ()
 
 
-_ROLES = ("assistant", "user", "system")  # at the same depth; the last has the most weight
-_MARKED_FIELDS = {
+_ROLES_AT_SAME_DEPTH = ("assistant", "user", "system")  # the last has the most weight
+_MARKERS_IN_PERSONA = {
     "charDescription": "description",
     "charPersonality": "personality",
     "scenario": "scenario",
@@ -262,14 +262,14 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
                 yield _FilledPrompt(prompt, ())
             case _:
                 text = _prompt_text(prompt, preset, macros)
-                section = "persona" if prompt.marker in _MARKED_FIELDS else "system"
+                section = "persona" if prompt.marker in _MARKERS_IN_PERSONA else "system"
                 parts = [PromptPart(section, text, required=True)] if text else []
                 yield _FilledPrompt(prompt, parts)
 
 
 def _prompt_text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
-    if prompt.marker in _MARKED_FIELDS:
-        value = macros.fields.get(_MARKED_FIELDS[prompt.marker], "")
+    if prompt.marker in _MARKERS_IN_PERSONA:
+        value = macros.fields.get(_MARKERS_IN_PERSONA[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
     jailbreak = preset.post_history_instructions
     own = {"main": macros.fields.get("charprompt"), "jailbreak": jailbreak}.get(prompt.marker or "")
@@ -326,7 +326,9 @@ def _prompts_by_depth(filled: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _F
     groups: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
     for one in filled:
         prompt = one.prompt
-        groups[-(prompt.depth or 0), prompt.order, _ROLES.index(prompt.role)].append(one)
+        groups[-(prompt.depth or 0), prompt.order, _ROLES_AT_SAME_DEPTH.index(prompt.role)].append(
+            one
+        )
     for (depth, _, _), group in sorted(groups.items(), key=lambda item: item[0]):
         parts = [part for one in group for part in one.parts]
         text = "\n".join(part.text for part in parts)

@@ -21,7 +21,7 @@ _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
-_KEY = StoredPattern(marked("key {key}"))
+_MATCHED_KEY = StoredPattern(marked("key {key}"))
 _KEY_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found}; secondary keys: {logic}"))
 # As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
@@ -29,8 +29,15 @@ _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # In this syntax, brackets may be plain text, so that a pattern's weight cannot be computed.
 _UNSUPPORTED_SYNTAX = re.compile(r"\(\?(?:#|[\w-]*[xV])")
-_JAVASCRIPT_SYNTAX = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
-_FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
+_NOT_JAVASCRIPT_SYNTAX = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
+_REGEX_FLAGS = {
+    "i": regex.IGNORECASE,
+    "m": regex.MULTILINE,
+    "s": regex.DOTALL,
+    "g": 0,
+    "u": 0,
+    "y": 0,
+}
 
 
 class KeyLogic(StrEnum):
@@ -178,7 +185,7 @@ class KeyMatcher:
         if first is None:
             return None
         lines = (line for line in text.split("\n") if self._contains_key(line, first, entry))
-        found = _KEY.with_values(key=repr(first))
+        found = _MATCHED_KEY.with_values(key=repr(first))
         if line := next(lines, ""):  # "" if a pattern spans several lines
             said = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first)
             found = _KEY_IN_LINE.with_values(key=repr(first), line=said)
@@ -245,7 +252,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
     pattern, letters = literal[1], literal[2]
-    for written, meant in _JAVASCRIPT_SYNTAX:
+    for written, meant in _NOT_JAVASCRIPT_SYNTAX:
         pattern = pattern.replace(written, meant)
     if len(pattern) > _MAX_PATTERN_CHARS:
         return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
@@ -260,7 +267,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         )
     flags = regex.VERSION0
     for letter in letters:
-        flags |= _FLAGS[letter]
+        flags |= _REGEX_FLAGS[letter]
     try:
         return regex.compile(pattern, flags)
     except (regex.error, ValueError, RecursionError, OverflowError) as error:

@@ -58,7 +58,7 @@ class LorebookSearch:
         self._count = count
         self._random_float = random_float
         self._expand = expand
-        self._begun: dict[str, int] = {}
+        self._activated_at: dict[str, int] = {}
         self._sticky: set[str] = set()
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
@@ -96,7 +96,9 @@ class LorebookSearch:
             )
             for entry in self._book.entries
         )
-        return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
+        return LoreResult(
+            tuple(inserted), decisions, self._reasons, self._tokens, self._activated_at
+        )
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
         """Continue an entry's sticky or cooldown time if the message that began it still exists."""
@@ -109,7 +111,7 @@ class LorebookSearch:
             self._cooldown_ends[entry.uid] = ends + entry.cooldown
         else:
             return
-        self._begun[entry.uid] = begin
+        self._activated_at[entry.uid] = begin
 
     def _find_triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered = []
@@ -196,7 +198,7 @@ class LorebookSearch:
             self._activated[entry.uid] = entry
             self._tokens += tokens
             if entry.sticky or entry.cooldown:
-                self._begun.setdefault(entry.uid, len(self._messages))
+                self._activated_at.setdefault(entry.uid, len(self._messages))
             fresh.append(entry)
         return fresh
 

@@ -31,7 +31,9 @@ from bot.texts.text import Text, translatable
 MAX_NAME_CHARS = 64
 
 # Names that Windows opens as a device in any folder.
-_DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*)?", re.IGNORECASE)
+_WINDOWS_DEVICES = re.compile(
+    r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*)?", re.IGNORECASE
+)
 
 # Slashes, look-alikes of slashes, percent encodings (also twice: %252f), and drives.
 _PATH_SEPARATORS = re.compile(r"[/\\∕⁄⧸]|%[0-9a-f]{2}|^[a-z]:", re.IGNORECASE)
@@ -65,7 +67,7 @@ def name_problem(name: str) -> Text | None:
         return translatable(
             "a name must not start with a dot, hyphen, tilde, or space, or end with a space"
         )
-    if _DEVICES.fullmatch(plain):
+    if _WINDOWS_DEVICES.fullmatch(plain):
         return translatable("Windows reserves this name for a device")
     if found := _SHELL_CHARACTERS.search(plain):
         return translatable("a name must not contain {character}", character=repr(found[0]))
@@ -77,7 +79,9 @@ MAX_LIST_ITEMS = 256
 STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 """The parameters that contain RodelAgent's string templates."""
 
-_FORBIDDEN = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").read_text("utf-8"))
+_REFUSED_PARAMETERS = tomllib.loads(
+    (Path(__file__).parent / "refused_parameters.toml").read_text("utf-8")
+)
 
 
 def parameter_problem(name: str) -> Text | None:
@@ -100,7 +104,7 @@ def parameter_problem(name: str) -> Text | None:
 
 
 def _is_forbidden(name: str, group: str) -> bool:
-    refused = _FORBIDDEN[group]
+    refused = _REFUSED_PARAMETERS[group]
     return name in refused["names"] or name.startswith(tuple(refused["prefixes"]))
 
 

@@ -15,8 +15,8 @@ from bot.texts.text import Text, translatable
 _MAX_SECONDS = 0.05  # for one script
 _MAX_GROWTH = 4  # times a text's length, to which the next limit is added
 _MAX_ADDED_CHARS = 20_000
-_REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
-_MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
+_GROUP_REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
+_MATCH_PLACEHOLDER = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
 def pattern_problem(word: str) -> Text | None:
@@ -77,7 +77,9 @@ def _run_script(
                 matched = (matched or "").replace(unwanted, "")
             return matched or ""
 
-        written: str = _REFERENCE.sub(value, expand(_MATCH.sub("$0", script.replace)))
+        written: str = _GROUP_REFERENCE.sub(
+            value, expand(_MATCH_PLACEHOLDER.sub("$0", script.replace))
+        )
         return written
 
     is_global = "g" in script.find.rpartition("/")[2]

@@ -43,14 +43,16 @@ _NO_ASCII_SPELLING = re.compile("[^a-z0-9]+")
 _CACHE_SIZE = 4096
 # Characters that encode hidden text: tag characters, repeated variation selectors (a character
 # needs only one), and more joiners and directional marks in a row than any spelling has.
-_TAGS = "\U000e0000-\U000e007f"
-_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_TAG_CHARACTERS = "\U000e0000-\U000e007f"
+_VARIATION_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _ZERO_WIDTH = "\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff"
-_HIDDEN_TEXT = re.compile(f"[{_TAGS}]|(?<=[{_SELECTORS}])[{_SELECTORS}]+|[{_ZERO_WIDTH}]{{4,}}")
-_HIDING_CHARACTER = re.compile(f"[{_TAGS}{_SELECTORS}{_ZERO_WIDTH}]")
+_HIDDEN_TEXT = re.compile(
+    f"[{_TAG_CHARACTERS}]|(?<=[{_VARIATION_SELECTORS}])[{_VARIATION_SELECTORS}]+|[{_ZERO_WIDTH}]{{4,}}"
+)
+_HIDING_CHARACTER = re.compile(f"[{_TAG_CHARACTERS}{_VARIATION_SELECTORS}{_ZERO_WIDTH}]")
 
 # Invisible letters and marks: fillers and variation selectors.
-_BLANK = frozenset(
+_BLANK_LETTERS = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
     + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 )
@@ -88,7 +90,7 @@ def mixes_confusable_scripts(text: str) -> bool:
 
 def is_invisible(char: str) -> bool:
     """Return whether a character is a control, directional mark, joiner, or filler."""
-    return char in _BLANK or unicodedata.category(char)[0] == "C"
+    return char in _BLANK_LETTERS or unicodedata.category(char)[0] == "C"
 
 
 def is_overlay_mark(char: str) -> bool:

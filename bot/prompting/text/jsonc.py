@@ -15,7 +15,7 @@ Path = tuple[str | int, ...]
 MAX_DEPTH = 64
 MAX_CHARS = 10 * 2**20
 # Also matches strings, so that text inside them is not taken for a comment.
-_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
 _PYTHON_MESSAGES = (
@@ -66,7 +66,7 @@ def read_json(text: str) -> JsonDocument:
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         )
     plain = _TRAILING_COMMA.sub(
-        _blank_out_comment, _COMMENT.sub(_blank_out_comment, text.removeprefix("\ufeff"))
+        _blank_out_comment, _STRING_OR_COMMENT.sub(_blank_out_comment, text.removeprefix("\ufeff"))
     )
     return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
 

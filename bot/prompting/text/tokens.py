@@ -76,8 +76,8 @@ def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
 # The segments that contain a JPEG's size; the gaps are tables and reserved codes.
 _SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
-_TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
-ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
+_ENCODING_TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
+ENCODINGS: Final[Mapping[str, str]] = _ENCODING_TABLES["names"]
 """Maps the encoding names that presets may use to the library's names."""
 
 _MAX_CACHED_TEXTS = 40_000
@@ -174,7 +174,7 @@ def find_encoding(model: str) -> str | None:
     if load_encoding is None:
         return None
     name = model.rpartition("/")[2].lower()  # OpenRouter's names start with a vendor
-    models = _TABLES["models"].items()
+    models = _ENCODING_TABLES["models"].items()
     return next((encoding for prefix, encoding in models if name.startswith(prefix)), None)
 
 

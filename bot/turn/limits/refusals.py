@@ -137,7 +137,7 @@ class RestoreFilter:
     read_restore: Callable[[], Awaitable[DatabaseRestore | None]]
 
     def __post_init__(self) -> None:
-        self._newest: DatabaseRestore | None = None
+        self._newest_restore: DatabaseRestore | None = None
 
     async def load(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
@@ -145,16 +145,16 @@ class RestoreFilter:
         if newest is not None:  # a channel's histories share its messages
             forgotten = {(parse_address(key).channel, name) for key, name in newest.forgotten}
             newest = replace(newest, forgotten=frozenset(forgotten))
-        self._newest = newest
+        self._newest_restore = newest
 
     def is_context_only(self, message: InboxMessage) -> bool:
         """Return whether the message may have been answered before the restore."""
-        newest = self._newest
+        newest = self._newest_restore
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
     def is_obsolete(self, message: IncomingMessage) -> bool:
         """Return whether the message was handled or forgotten before the restore."""
-        newest = self._newest
+        newest = self._newest_restore
         if newest is None or (at := message.at.timestamp()) > newest.answered_until:
             return False
         if message.wake is not None and message.text.startswith("/"):
@@ -165,7 +165,7 @@ class RestoreFilter:
 
     def filter_received(self, event: Incoming) -> Incoming | None:
         """Drop a forgotten quote from an event; return None for a handled or forgotten event."""
-        if self._newest is None or not isinstance(event, IncomingMessage):
+        if self._newest_restore is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_obsolete(event):
             return None
@@ -175,7 +175,7 @@ class RestoreFilter:
         return replace(event, quote=quote)
 
     def _is_forgotten(self, channel: str, message_id: str | None) -> bool:
-        newest = self._newest
+        newest = self._newest_restore
         return newest is not None and (channel, message_id or "") in newest.forgotten
 
 

@@ -135,7 +135,7 @@ _MAX_MISSED_POLLS = 5
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _UNLIMITED = 1_000_000
-_BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
+_BUSY_NOTICE = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
 @dataclass(eq=False)
@@ -260,7 +260,7 @@ class ProviderSlots:
                     raise BackendUnavailable(
                         f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
                         f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
-                        _BUSY,
+                        _BUSY_NOTICE,
                     )
                 await self._wait_for_free_slot(asked.provider)
                 queue.set_full(asked.chat, is_full=False)

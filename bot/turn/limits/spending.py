@@ -12,7 +12,14 @@ import structlog
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import IncomingMessage
 from bot.chat.prompt import Prompt, Usage
-from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
+from bot.chat.usage import (
+    MICROS_PER_DOLLAR,
+    AnswerCharge,
+    BudgetCap,
+    BudgetKind,
+    Period,
+    format_cost,
+)
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.memory.summaries import SummaryRequest
 from bot.ports import Clock
@@ -151,7 +158,7 @@ class Spending:
 
     def applicable_caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer to a message counts against."""
-        if not self._limits_anything(preset):
+        if not self._has_limits(preset):
             return []
         owners = _budget_owners(message.scopes, server_scope(message))
         first, *others = message.charged_people
@@ -164,19 +171,19 @@ class Spending:
         server = scopes[-1] if len(scopes) > 1 else None
         return self._build_caps(preset, _budget_owners(scopes, server))
 
-    def _limits_anything(self, preset: Preset) -> bool:
+    def _has_limits(self, preset: Preset) -> bool:
         return bool(self.rules.limits) or preset.budget is not None
 
     def _build_caps(
         self, preset: Preset, asking: Mapping[BudgetKind, str | None]
     ) -> list[BudgetCap]:
-        if not self._limits_anything(preset):
+        if not self._has_limits(preset):
             return []
         limits = dict(self.rules.limits)
         if preset.budget is not None:
             own = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
             limits |= {
-                (BudgetKind.PRESET, period): round(dollars * MICROS)
+                (BudgetKind.PRESET, period): round(dollars * MICROS_PER_DOLLAR)
                 for period, dollars in own.items()
                 if dollars is not None
             }

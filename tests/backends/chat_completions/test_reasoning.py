@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bot.backends.chat_completions.reasoning import (
     ANY_FORMAT,
-    FIRST_CHARS,
     NO_FORMAT,
+    TAG_FIRST_CHARS,
     ReasoningFormat,
     ReasoningParser,
     SeparatedText,
@@ -110,7 +110,7 @@ def test_parser_output_does_not_depend_on_chunking(
 
 @given(st.text())
 def test_answer_without_tags_is_unchanged(answer: str) -> None:
-    assume(not FIRST_CHARS.intersection(answer))  # Hypothesis reads our source
+    assume(not TAG_FIRST_CHARS.intersection(answer))  # Hypothesis reads our source
 
     assert separate(ANY_FORMAT, list(answer)) == SeparatedText(answer, "")
 
