@@ -41,7 +41,7 @@ from bot.storage.inbox import SqlInbox
 from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
-_MAX_REMEMBERED = 10_000
+_MAX_REMEMBERED_EVENTS = 10_000
 _MAX_RECAPS = 100  # of a conversation, whose authors can stop them
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
@@ -65,8 +65,10 @@ class HistoryRouter:
         self._scope_of = scope_of
         self._index = index
         # Histories by channel and message id, for messages that may not be stored yet.
-        self._received = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED)
-        self._started_threads = BoundedDict[str, None](_MAX_REMEMBERED)  # whose history exists
+        self._received = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
+        self._started_threads = BoundedDict[str, None](
+            _MAX_REMEMBERED_EVENTS
+        )  # whose history exists
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager

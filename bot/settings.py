@@ -83,7 +83,9 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
     base_url: HttpAddress | None = Field(None, description="For openai: the URL of the service.")
     api_key: SecretStr | None = Field(None, description="For openai: the API key.")
     api_key_file: Path | None = Field(
-        None, description="For openai: a file with the API key instead; it may be replaced later."
+        None,
+        description="For openai: a file that contains the API key, instead of API_KEY;"
+        " it may be replaced later.",
     )
     model: str | None = Field(None, description="For openai: the name of the model.")
     model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
@@ -109,7 +111,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
 
 def _budget_field(whose: str, period: str) -> Any:
     return Field(
-        None, gt=0, description=f"The most that answers {whose} may cost a {period}, in US dollars."
+        None, gt=0, description=f"The maximum cost of answers {whose} per {period}, in US dollars."
     )
 
 
@@ -197,7 +199,9 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         " deployed together with Troupe; `troupe console token add` creates others.",
     )
     token_file: Path | None = Field(
-        None, description="A file with the API token instead; it may be replaced while running."
+        None,
+        description="A file that contains the API token, instead of TOKEN; it may be"
+        " replaced while Troupe runs.",
     )
     tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
     tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
@@ -307,7 +311,7 @@ class AccessSettings(BaseModel, extra="forbid"):
     )
     tell: bool = Field(
         True,
-        description="Tell people whom the bot refuses that they may not use it, once and in"
+        description="Tell people who may not use the bot that they are refused, once and in"
         " private.",
     )
 
@@ -382,15 +386,16 @@ class Settings(BaseSettings):
     )
     encrypt_texts: bool = Field(
         False,
-        description="Encrypt messages of people and characters in the database and Redis, with the"
-        " first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` encrypts what was stored"
-        " before.",
+        description="Encrypt messages of people and characters in the database and Redis, with"
+        " the first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` encrypts"
+        " existing data.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that generate answers, by their id in presets."
     )
     mcp_servers: dict[str, McpServerSettings] = Field(
-        {}, description="The MCP servers whose tools presets can offer, by their name in presets."
+        {},
+        description="The MCP servers whose tools presets can offer, by the name that presets use.",
     )
     embedding: EmbeddingSettings = Field(
         EmbeddingSettings(), description="The embedding model that finds stories and memories."
@@ -452,7 +457,7 @@ class Settings(BaseSettings):
         "console", description="The format of logs: console for people, json for machines."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The lowest level of log lines that are written."
+        "info", description="The lowest level of log lines to write."
     )
     traces_url: HttpAddress | None = Field(
         None, description="The URL of an OTLP/HTTP trace collector; needs the extra `traces`."

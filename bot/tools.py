@@ -66,7 +66,7 @@ def _text_tool(
     async def run_with(arguments: Mapping[str, object]) -> str:
         value = arguments.get(parameter, optional)
         if not isinstance(value, str):
-            raise ToolFailed(f"{parameter} must be a text")
+            raise ToolFailed(f"{parameter} must be a string")
         if len(value) > _MAX_TEXT_CHARS:
             raise ToolFailed(f"{parameter} must have at most {_MAX_TEXT_CHARS} characters")
         return await run(value.strip() or optional)

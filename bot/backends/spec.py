@@ -56,8 +56,8 @@ class ProviderSettings(BaseModel):
     max_in_flight: int | None = Field(
         None,
         ge=1,
-        description="How many answers all processes together request at once; others wait. By"
-        " default there is no limit.",
+        description="The maximum number of concurrent requests to the provider, across all"
+        " processes; others wait. By default there is no limit.",
     )
     first_token_seconds: float = Field(
         30,
@@ -127,10 +127,10 @@ class ModelFileSettings(ProviderSettings):
     """Settings of a provider that runs model files on this machine."""
 
     model_path: Path | None = Field(
-        None, description='The GGUF file that a preset means by the model "default".'
+        None, description='The GGUF file of the model that presets call "default".'
     )
     projector_path: Path | None = Field(
-        None, description="A second GGUF file (mmproj-....gguf), with which that model sees images."
+        None, description="A second GGUF file (mmproj-....gguf), which lets that model see images."
     )
     context_tokens: int = Field(4096, ge=256, description="Context tokens per conversation.")
     parallel: int = Field(

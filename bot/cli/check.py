@@ -81,7 +81,7 @@ def check(
         bool,
         typer.Option(
             "--providers",
-            help="Also ask each model that presets use for one word, which may cost money.",
+            help="Also request one word from each model that presets use; this may cost money.",
         ),
     ] = False,
 ) -> None:

@@ -70,7 +70,7 @@ def add_token(
     channel: Annotated[
         list[str] | None,
         typer.Option(
-            help="Limit the scope say to this channel, such as discord:1234; repeatable. By"
+            help="Limit the scope `say` to this channel, such as discord:1234; repeatable. By"
             " default, all channels that the bot knows are allowed."
         ),
     ] = None,

@@ -49,7 +49,7 @@ from bot.telemetry.logs import only_warnings_logged
 
 T = TypeVar("T")
 _STOPPED_BY_USER = 130
-_MAX_LISTED = 15
+_MAX_LISTED_MODELS = 15
 
 app = command_app()
 
@@ -277,9 +277,9 @@ def _ask_for_address() -> ModelChoice | None:
 def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:
     if models:
         print_line("  Its models:")
-    if len(models) > _MAX_LISTED:
-        print_line(f"  (the first {_MAX_LISTED} of {len(models)})")
-    listed = {name: name for name in models[:_MAX_LISTED]}
+    if len(models) > _MAX_LISTED_MODELS:
+        print_line(f"  (the first {_MAX_LISTED_MODELS} of {len(models)})")
+    listed = {name: name for name in models[:_MAX_LISTED_MODELS]}
     chosen = _choose_option(
         "Which model? A number or a name (Enter: back)", listed, lambda name: name
     )
@@ -316,7 +316,7 @@ def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = Tr
         _print_memory_needs(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
         models = asyncio.run(list_models(choice))
-        listed = f"; it lists {', '.join(models[:_MAX_LISTED])}" if models else ""
+        listed = f"; it lists {', '.join(models[:_MAX_LISTED_MODELS])}" if models else ""
         raise UserError(f"choose the service's model with --model{listed}")
     elif is_tried and choice.is_service:
         print_line("  asking the model ...")

@@ -369,7 +369,7 @@ def _parse_day(text: str) -> date:
 
 _PERSON_EXAMPLE = "telegram:123456789"
 _Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON_EXAMPLE}.")]
-_User = Annotated[str | None, typer.Option(help="The person, in place of the argument.")]
+_User = Annotated[str | None, typer.Option(help="The person, instead of the argument.")]
 
 
 @app.command()

@@ -126,7 +126,7 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
 
 @preset_app.command("validate")
 def validate_presets(
-    files: Annotated[list[Path], typer.Argument(help="Preset files, anywhere.")],
+    files: Annotated[list[Path], typer.Argument(help="The preset files to check, in any folder.")],
 ) -> None:
     """Check preset files, and report problems by key and line.
 
@@ -188,7 +188,8 @@ def import_preset(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="The name of the new preset; default: the file's.")
+        str | None,
+        typer.Option(help="The name of the new preset; by default, the name of the file."),
     ] = None,
     provider: Annotated[
         str | None,
@@ -251,7 +252,9 @@ def import_card(
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="The name of the new preset; default: the character's name on the card."),
+        typer.Option(
+            help="The name of the new preset; by default, the character's name on the card."
+        ),
     ] = None,
 ) -> None:
     """Create a preset from a character card (V1, V2, or V3); the card is kept for export.
@@ -300,7 +303,7 @@ def export_card(
     file: Annotated[Path, typer.Argument(help="The file to write.")],
     form: Annotated[
         CardContainer | None,
-        typer.Option("--as", help="The kind of card; default: by the file name."),
+        typer.Option("--as", help="The kind of card; by default, the file name decides."),
     ] = None,
 ) -> None:
     """Write a preset as a card, including all fields of its original card."""

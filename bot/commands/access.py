@@ -36,7 +36,8 @@ _WHERE = CommandOption("where", marked("here, server or everywhere"), False, cho
 ACCESS_GROUP = CommandSpec(
     "access",
     marked(
-        "say who may use me: show, allow, block, reset, off, on, command, tools, model, dm, words"
+        "manage who may use me: show, allow, block, reset, off, on, command, tools, model, dm,"
+        " words"
     ),
     is_for_admins=True,
     default_action="show",
@@ -88,14 +89,14 @@ def explain_refusal(rule: str) -> Text:
     """Return a notice that says why a person was refused, and which commands still work."""
     if rule.startswith(PAIRING_RULE_PREFIX):
         return translatable(
-            "In private I answer only people whom an operator of this bot has let in. Send them"
-            " your code, which works for an hour: {code}",
+            "In private I answer only people approved by an operator of this bot. Send the"
+            " operator your code, which works for an hour: {code}",
             code=rule.removeprefix(PAIRING_RULE_PREFIX),
         )
     found = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
     return translatable(
-        "You may not use me where you wrote to me. {reason} What you write there is neither read"
-        " nor kept. /forget me, /export, /privacy and /settings me still work.",
+        "You may not use me where you wrote to me. {reason} I neither read nor keep what you"
+        " write there. /forget me, /export, /privacy and /settings me still work.",
         reason=next(found, ""),
     )
 
@@ -135,7 +136,12 @@ class AccessHandlers:
         _TARGET,
         _WHERE,
     )
-    @command("access block", marked("keep somebody from using me (admins)"), _TARGET, _WHERE)
+    @command(
+        "access block",
+        marked("block a person, role or channel from using me (admins)"),
+        _TARGET,
+        _WHERE,
+    )
     @command(
         "access reset",
         marked("delete the rule that allows or blocks a person, role or channel (admins)"),
@@ -179,7 +185,7 @@ class AccessHandlers:
             place = _place_text(scope, message)
             lines.append(
                 translatable(
-                    "Only those whom an allow rule names may use me now ({place}).", place=place
+                    "Only people with an allow rule may use me now ({place}).", place=place
                 )
             )
         return CommandResult(join_texts(lines))
@@ -204,7 +210,7 @@ class AccessHandlers:
 
     @command(
         "access adult",
-        marked("let presets for adults answer in this group, or not (admins)"),
+        marked("turn presets for adults on or off in this group (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
         needs_admin=True,
     )

@@ -31,7 +31,7 @@ def is_the_group(author: Person, address: Address) -> bool:
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
 _PRESS_SECONDS = 3.0
-_MAX_CACHED = 1000
+_MAX_CACHED_RESULTS = 1000
 _ANONYMOUS_REFUSAL = translatable(
     "Admins who write anonymously count as admins once a named admin sends /settings anonymous on."
 )
@@ -58,7 +58,7 @@ class AdminCheck:
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
-        self._cached_results = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED)
+        self._cached_results = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED_RESULTS)
         """By author and chat: when the platform's answer expires, and whether it was "yes"."""
 
     async def is_admin(self, incoming: Request) -> bool:
@@ -104,7 +104,7 @@ class AdminCheck:
 
     @command(
         "settings anonymous",
-        marked("accept Telegram admins who write anonymously here, or not (admins)"),
+        marked("turn on or off that anonymous Telegram admins count as admins here (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
         needs_admin=True,
     )
@@ -188,8 +188,8 @@ def _admin_cache_key(incoming: Request) -> tuple[str, str]:
 def unknown_admin_notice(incoming: Request, action: str) -> Text:
     """Return the notice that it is unknown whether the author is an admin."""
     return translatable(
-        "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
-        " try again in a minute.",
+        "Only an admin can {action}, and I could not check with {platform} whether you are"
+        " one. Please try again in a minute.",
         action=action,
         platform=incoming.address.platform.capitalize(),
     )

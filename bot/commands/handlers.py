@@ -156,7 +156,7 @@ class CommandHandlers:
     )
     async def _begin_new_session(self, request: CommandRequest) -> CommandResult:
         number = _greeting_number(request.argument, request.active)
-        text = translatable("A new conversation begins.")
+        text = translatable("A new conversation has begun.")
         result = CommandResult(text, new_session=True, changes_channel=True)
         return await self._with_greeting(result, request, number)
 
@@ -191,9 +191,7 @@ class CommandHandlers:
 
     @command("ask")
     async def _ask(self, request: CommandRequest) -> CommandResult:
-        raise UserError(
-            translatable("The preset of this channel has no form; just write your message.")
-        )
+        raise UserError(translatable("This channel's preset has no form; just write your message."))
 
     @command(
         "forget",
@@ -223,7 +221,7 @@ class CommandHandlers:
             request.incoming, action, needs_name=True, audited_as="forget channel"
         )
         result = CommandResult(
-            translatable("A new conversation begins."),
+            translatable("A new conversation has begun."),
             new_session=True,
             deletes_history=True,
             changes_channel=True,
@@ -290,7 +288,9 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
     if prompter is None:
         return ()
     usage = ask_usage(prompter.fields)
-    return [translatable("This preset asks for values. Give them like this:\n{usage}", usage=usage)]
+    return [
+        translatable("This preset asks for values. Enter them like this:\n{usage}", usage=usage)
+    ]
 
 
 def _move_action_to_name(command: Command) -> Command:

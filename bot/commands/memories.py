@@ -75,7 +75,7 @@ _NOT_ADDRESSED_NOTICE = translatable(
     "That message was not written to me, so only its author can add it to my memories."
 )
 _PRIVATE_ONLY_NOTICE = translatable(
-    "Send this command to me in a private chat: here, others could read along."
+    "Send this command to me in a private chat: here, other people could read it."
 )
 _MISSING_FILE_NOTICE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
@@ -138,7 +138,7 @@ class MemoryHandlers:
         preset = await self.characters.resolver.find_in_channel(word, message, request.active)
         known = [one for one in here if _is_known_to_character(preset.name, one)]
         known_by = {"name": preset.character_name, "count": len(known)}
-        heading = translatable("What {name} knows and you may see: {count}", **known_by)
+        heading = translatable("What {name} knows, as far as you may see it: {count}", **known_by)
         return self._show_page(request, heading, known)
 
     @_action(
@@ -162,8 +162,8 @@ class MemoryHandlers:
     @_action(
         "memory add",
         marked(
-            "remember a text about you; begin it with `here:` or `NAME:` if about this place or a"
-            " character"
+            "remember something about you; start with `here:` or `NAME:` if it is about this"
+            " place or a character"
         ),
         CommandOption("text", marked("for example: I am allergic to nuts"), required=False),
     )
@@ -385,7 +385,7 @@ class MemoryHandlers:
         if file.chat is not None:
             about = {"name": file.chat.character, "count": len(turns)}
             lines.append(
-                translatable("The chat with {name} goes on here. Messages read: {count}", **about)
+                translatable("The chat with {name} continues here. Messages read: {count}", **about)
             )
         return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
 
@@ -411,7 +411,7 @@ class MemoryHandlers:
         if others:
             names = ", ".join([*others][:_PAGE_SIZE])
             lines.append(
-                translatable("Left out because they concern other people: {names}", names=names)
+                translatable("Left out because they are about other people: {names}", names=names)
             )
         if file.unreadable:
             lines.append(
@@ -535,7 +535,7 @@ class MemoryHandlers:
         stored = await self.memories.add(replace(new, model=model, vector=vector))
         if stored is None:
             raise UserError(
-                translatable("I cannot remember that: it concerns somebody who switched me off.")
+                translatable("I cannot remember that: it is about somebody who switched me off.")
             )
         return stored
 
@@ -549,7 +549,7 @@ class MemoryHandlers:
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
         texts = {"audience": audience, "names": ", ".join(names)}
-        return translatable("Who may know it: {audience}; of the characters: {names}.", **texts)
+        return translatable("Who may know it: {audience}; only the characters {names}.", **texts)
 
     async def _show_detail(
         self, request: CommandRequest, one: Memory | None, heading: Text | None = None

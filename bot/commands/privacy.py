@@ -215,12 +215,12 @@ _CONSENTS: Mapping[Consent, Text] = {
         " and I recall them only in that chat."
     ),
     Consent.SERVER: translatable(
-        "server: as `here`, but I may recall memories of you in the whole server or group where you"
-        " said it."
+        "server: like `here`, but I may recall memories of you in the whole server or group"
+        " where you said it."
     ),
     Consent.EVERYWHERE: translatable(
-        "everywhere: as `here`, but I may recall memories of you in other servers, too. What you"
-        " say in private stays private."
+        "everywhere: like `here`, but I may recall memories of you in other servers, too. What"
+        " you say in private stays private."
     ),
 }
 _HOW_TO_CHOOSE = translatable("Use /settings me off, here, server, everywhere or reset.")
@@ -247,18 +247,19 @@ _CHANGE_NOTICE = translatable("change what /privacy says")
 _HEADING = translatable("What I do with what you write here:")
 _READS_OWN = translatable("• I read what is said to me.")
 _READS_ALL = translatable(
-    "• I read what is said to me, and what people say to each other here, as background."
+    "• I read what is said to me and, as background, what people say to each other here."
 )
 _READS_EARLIER = translatable(
     "• Before my first answer in a channel I also read up to {count} earlier messages.",
     count=MAX_EARLIER_MESSAGES,
 )
-_KEPT_FOREVER = translatable("until somebody deletes it (/forget)")
+_KEPT_FOREVER = translatable("until somebody deletes it with /forget")
 _ENCRYPTED = translatable("encrypted")
 _NOT_ENCRYPTED = translatable("not encrypted")
 _HOW_TO_OPT_OUT = translatable(
-    "• /settings me off: I read and store nothing of yours. /forget me deletes what you said,"
-    " /export sends it to you, /settings overhear off (admins): I read only what is said to me."
+    "• With /settings me off, I neither read nor store what you write. /forget me deletes what"
+    " you said, and /export sends it to you. With /settings overhear off (admins), I read only"
+    " what is said to me."
 )
 
 
@@ -288,8 +289,8 @@ class PrivacyNotice:
             _READS_ALL if reads_all else _READS_OWN,
             *([_READS_EARLIER] if reads_all and self.can_read_earlier(source) else []),
             translatable(
-                "• I store it with my answers, {until}; what a model was sent for an answer,"
-                " {days} days; in a database that is {encrypted}. In this channel, {scope}.",
+                "• I store it with my answers ({until}), and the exact prompts of my answers"
+                " ({days} days). The database is {encrypted}. In this channel, {scope}.",
                 until=_KEPT_FOREVER
                 if days is None
                 else translatable("{days} days", days=f"{days:g}"),
@@ -350,7 +351,7 @@ class PrivacyHandlers:
 
     @command(
         "privacy edit",
-        marked("add this server's sentence to /privacy; without a text, remove it (admins)"),
+        marked("add this server's sentence to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
         needs_admin=True,
     )
@@ -364,7 +365,7 @@ class PrivacyHandlers:
         server = request.incoming.scopes[-1]
         await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
         shown = translatable("/privacy now also says: {text}", text=sentence)
-        removed = translatable("/privacy no longer contains a sentence of this server's own.")
+        removed = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(shown if sentence else removed, changes_channel=True)
 
     def forget_me(self) -> CommandResult:
@@ -442,7 +443,7 @@ class PrivacyHandlers:
 
     @command(
         "settings overhear",
-        marked("remember what people say to each other here, or not (admins)"),
+        marked("turn on or off that I remember what people say to each other here (admins)"),
         CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
         needs_admin=True,
     )

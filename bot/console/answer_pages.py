@@ -52,12 +52,12 @@ from bot.value_class import value_class
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
 _MAX_ERRORS = 200
-_MAX_EXPORTED = 1_000
-_MAX_COUNTED = 100
+_MAX_EXPORTED_ANSWERS = 1_000
+_MAX_COUNTED_VALUES = 100
 _COUNTS_CACHE_SECONDS = 30.0
 _COUNTED_PERIOD_SECONDS = 30 * 86_400.0
-_MAX_NUMBER = 2**62
-_MAX_MARKS = 5
+_MAX_ANSWER_NUMBER = 2**62
+_MAX_AXIS_MARKS = 5
 _ANY_MODEL = "*"
 _NO_TOKENS_NOTICE = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
@@ -90,7 +90,7 @@ class AnswerQuery(BaseModel):
         "", description="Which answers come first; by default the newest."
     )
     before: int | None = Field(
-        None, ge=0, lt=_MAX_NUMBER, description="Only answers with a number below this one."
+        None, ge=0, lt=_MAX_ANSWER_NUMBER, description="Only answers with a number below this one."
     )
 
     @field_validator("channel", "preset", "person", "model", "text")
@@ -118,7 +118,7 @@ def _to_timestamp(at: datetime | Literal[""]) -> float | None:
 
 
 _PromptForm: TypeAlias = Literal["text", "messages", "tokens"]
-_AnswerNumber: TypeAlias = Annotated[int, Field(ge=0, lt=_MAX_NUMBER)]
+_AnswerNumber: TypeAlias = Annotated[int, Field(ge=0, lt=_MAX_ANSWER_NUMBER)]
 
 
 @value_class
@@ -198,8 +198,9 @@ _Draft = Annotated[
     str,
     Field(
         max_length=500,
-        description="The preset from whose draft the prompt is composed anew, and whose model"
-        " answers; without a draft from its published version. Empty: the stored prompt is sent.",
+        description="The preset that composes a new prompt, from its draft or, without one,"
+        " its published version, and whose model answers. Empty: send the stored"
+        " prompt.",
     ),
 ]
 
@@ -214,7 +215,7 @@ def _read_parameters(given: object) -> object:
 _Parameters = Annotated[
     dict[str, bool | int | float | str],
     BeforeValidator(_read_parameters),
-    Field(description="Sampling parameters that replace single ones."),
+    Field(description="Sampling parameters to override individually."),
 ]
 _ReplayedWith = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
 """The value of a form field: "model:" or "draft:", followed by a preset's name."""
@@ -269,14 +270,14 @@ class AnswerPages(RouteGroup):
         made_at, counts = self._cached_counts
         if self.clock.monotonic() - made_at > _COUNTS_CACHE_SECONDS:
             since = self.clock.now() - _COUNTED_PERIOD_SECONDS
-            counts = await self.answers.count_filter_values(since, _MAX_COUNTED)
+            counts = await self.answers.count_filter_values(since, _MAX_COUNTED_VALUES)
             self._cached_counts = (self.clock.monotonic(), counts)
         return counts
 
     @route("GET /answers.jsonl", ApiScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object per line."""
-        found = await self.answers.search(query.to_search(), _MAX_EXPORTED)
+        found = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
         lines = [self._export_line(one) for one in found.answers]
         return as_download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
@@ -294,7 +295,7 @@ class AnswerPages(RouteGroup):
     async def _find_unmasked(self, number: int) -> StoredAnswer:
         found = await self.answers.find(number)
         if found is None:
-            text = translatable("There is no such answer, or its text was deleted since.")
+            text = translatable("There is no such answer, or its text has been deleted.")
             raise RequestRefused(404, text)
         return found
 
@@ -505,7 +506,9 @@ def axis_marks(seconds: float) -> Sequence[float]:
     if not seconds:
         return []
     power = 10.0 ** math.floor(math.log10(seconds))
-    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_MARKS)
+    step = next(
+        power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_AXIS_MARKS
+    )
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 

@@ -81,7 +81,7 @@ class RequestGate:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
         if _host_name(http.host) not in self._display_names:
             text = translatable(
-                "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
+                "The console does not accept this host name; set TROUPE_CONSOLE__URL to use it."
             )
             raise RequestRefused(403, text)
         origin = http.headers.get("Origin")

@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias
 
 from bot.value_class import value_class
 
-_MAX_PAIRS = 2_000_000  # of differing words or lines; the worst texts take a second
+_MAX_COMPARED_PAIRS = 2_000_000  # of differing words or lines; the worst texts take a second
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
-_MAX_LINES = 2000
+_MAX_SHOWN_LINES = 2000
 
 Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 """`difflib`'s opcodes: a tag, then start and end in the first and in the second sequence."""
@@ -28,7 +28,7 @@ def _opcodes_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes 
     rest = shorter - head
     tail = next((at for at in range(rest) if before[-1 - at] != after[-1 - at]), rest)
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
-    if len(old) * len(new) > _MAX_PAIRS:
+    if len(old) * len(new) > _MAX_COMPARED_PAIRS:
         return None
     inner = SequenceMatcher(None, old, new).get_opcodes()
     codes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner]
@@ -79,8 +79,8 @@ def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], 
         if tag != "equal":
             lines += [DifferingPiece(one, "removed") for one in old[begin:end]]
             lines += [DifferingPiece(one, "added") for one in new[other:other_end]]
-        if len(lines) > _MAX_LINES:
-            lines = [*lines[:_MAX_LINES], DifferingPiece("…", "same")]
+        if len(lines) > _MAX_SHOWN_LINES:
+            lines = [*lines[:_MAX_SHOWN_LINES], DifferingPiece("…", "same")]
             break
     changes = sum(tag != "equal" for tag, *_ in codes)
     return lines if changes else [], changes

@@ -24,7 +24,7 @@ from bot.value_class import value_class
 _DEFAULT_DAYS = 30
 _MAX_DAYS = 400
 _FIRST_DAY = date(2020, 1, 1)
-_MOST_GROUPS = 6
+_MAX_GROUPS = 6
 _DAY_SECONDS = 86_400
 _TIME_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
@@ -36,7 +36,7 @@ _Since = Annotated[
     date | Literal[""], Field(description="The first day, in UTC; by default a month ago.")
 ]
 _Until = Annotated[date | Literal[""], Field(description="The last day; by default today.")]
-_Rows: TypeAlias = Sequence[tuple[int, str, UsageTotal]]
+_UsageRows: TypeAlias = Sequence[tuple[int, str, UsageTotal]]
 
 
 @value_class
@@ -117,13 +117,13 @@ class HomePage(RouteGroup):
         errors = await self.totals.count_failures(ERROR_NOTES, since, until, step)
         rows = await self.totals.over_time(by, since, until, step)
         sums = usage_sums(rows)
-        places = {one.name: at for at, one in enumerate(sums[:_MOST_GROUPS])}
+        places = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
         cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
-            cells[places.get(name, _MOST_GROUPS), at].append(total)
+            cells[places.get(name, _MAX_GROUPS), at].append(total)
         groups = [
             [_add_totals(cells[line, at]) for at in range(count)]
-            for line in range(min(len(sums), _MOST_GROUPS + 1))
+            for line in range(min(len(sums), _MAX_GROUPS + 1))
         ]
         steps = [_add_totals([line[at] for line in groups]) for at in range(count)]
         return Activity(
@@ -185,7 +185,7 @@ def _start_of_day(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
-def usage_sums(rows: _Rows) -> list[UsageSum]:
+def usage_sums(rows: _UsageRows) -> list[UsageSum]:
     """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
     ordered = sorted(rows, key=lambda row: row[1])
     sums = []

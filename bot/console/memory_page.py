@@ -14,7 +14,7 @@ from bot.storage.operation import AuditLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_Row = Mapping[str, object]
+_MemoryRow = Mapping[str, object]
 _Text = Annotated[str, Field(max_length=500)]
 _State = Literal["", "proposed", "kept", "retired"]
 
@@ -30,7 +30,7 @@ class MemoryPage(RouteGroup):
     @route("GET /memories", ApiScope.READ, template="memories.html")
     async def find(
         self, text: _Text = "", state: _State = "", preset: _Text = ""
-    ) -> Mapping[str, Sequence[_Row] | int]:
+    ) -> Mapping[str, Sequence[_MemoryRow] | int]:
         """List the newest memories; `text` searches their texts, subjects and authors.
 
         With `preset`, lists only memories about that character, or made in its presence.
@@ -82,7 +82,7 @@ def _searchable_text(one: Memory) -> str:
     return f"{one.text}\n{one.subject.name}\n{one.subject.key}\n{one.said_by}".casefold()
 
 
-def _to_row(one: Memory) -> _Row:
+def _to_row(one: Memory) -> _MemoryRow:
     audience = one.audience or one.place.narrowest_audience
     return {
         "number": one.id,

@@ -107,7 +107,7 @@ def _ignore_progress(_event: object) -> None:
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _TRIAL_CONVERSATION = "web:trial"
 _MAX_OUTPUT_TOKENS = 32
-_MAX_SECONDS = 60.0
+_REQUEST_TIMEOUT_SECONDS = 60.0
 
 
 def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
@@ -128,10 +128,10 @@ async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
         template=choose_template(preset),
     )
     try:
-        async with asyncio.timeout(_MAX_SECONDS):
+        async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
             answer = await requests.send(preset, prompt, _TRIAL_CONVERSATION)
     except TimeoutError:
-        raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
+        raise BackendUnavailable(f"no answer within {_REQUEST_TIMEOUT_SECONDS:g} s") from None
     return answer.text
 
 

@@ -61,10 +61,10 @@ _PATH = "/playground"
 _CHANNEL_PATH = "/playground/{channel}"
 _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
-_MAX_SHOWN = 100
+_MAX_SHOWN_MESSAGES = 100
 _MESSAGES_SHOWN_FIRST = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
-_MAX_COPIES = 50
+_MAX_LISTED_CONVERSATIONS = 50
 _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
 _WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
@@ -119,19 +119,19 @@ class PlaygroundPages(RouteGroup):
         """Show a channel's composer, and its newest messages or those before a position."""
         found = await self._find(channel)
         newest = () if before is None else (before,)
-        messages = await self.channels.newest(found.id, _MAX_SHOWN, *newest)
+        messages = await self.channels.newest(found.id, _MAX_SHOWN_MESSAGES, *newest)
         known = {one.id: one for one in messages}
         until = messages[-1].at.timestamp() + _ANSWERED_WITHIN_SECONDS if messages else None
-        answers = await self._channel_answers(found, _MAX_SHOWN, until if before else None)
+        answers = await self._channel_answers(found, _MAX_SHOWN_MESSAGES, until if before else None)
         header = await self._header_values(found)
         shown = (one for one in messages if one.is_shown)
         edited = known.get(edit)
         return {
             **header,
             "channels": await self.channels.all(),
-            "conversations": await self.copies.recent_conversations(_MAX_COPIES),
+            "conversations": await self.copies.recent_conversations(_MAX_LISTED_CONVERSATIONS),
             "messages": [view_message(one, known, answers, header["names"]) for one in shown],
-            "older": messages[0].position if len(messages) == _MAX_SHOWN else None,
+            "older": messages[0].position if len(messages) == _MAX_SHOWN_MESSAGES else None,
             "author": author or found.people[0].id,
             "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN_LOOK],
             "replied": known.get(reply),

@@ -107,7 +107,7 @@ def _to_considered(
     )
 
 
-_MAX_TURNS = 400
+_MAX_LOADED_TURNS = 400
 
 
 @value_class
@@ -148,7 +148,7 @@ class DraftComposer:
 
     async def find_recorded_scene(self, conversation: str) -> Scene | None:
         claim = Claim(conversation, _LOWEST_EPOCH, "preview")
-        session = await self.conversations.load_session(claim, _MAX_TURNS)
+        session = await self.conversations.load_session(claim, _MAX_LOADED_TURNS)
         scene = find_newest_scene(conversation, session.number, session.turns)
         return None if scene is None else replace(scene, answers=())
 

@@ -30,8 +30,8 @@ _SEARCH_TIMEOUT_SECONDS = 15.0
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 30.0  # not less, because nothing else is sent to the chat during a search
 _GIVE_UP_SECONDS = 3600.0
-_MAX_REMEMBERED = 1000
-_MAX_CHATS = 8  # searched at once
+_MAX_RESENT_ROWS = 1000
+_MAX_CONCURRENT_SEARCHES = 8  # searched at once
 
 
 @value_class
@@ -58,7 +58,7 @@ class LateDuplicates:
     """Searches the chat for a row's message, excluding the one with this id; returns its id."""
 
     def __post_init__(self) -> None:
-        self._resent = BoundedDict[int, _ResentRow](_MAX_REMEMBERED)  # by row id
+        self._resent = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
         self._has_pending = asyncio.Event()
 
     def record_search(self, row: OutboxRow, found: str | None) -> None:
@@ -86,7 +86,7 @@ class LateDuplicates:
             now = self.clock.monotonic()
             due = {one.row.address.lane: one for one in self._resent.values() if one.due_at <= now}
             async with asyncio.TaskGroup() as group:
-                for repeated in list(due.values())[:_MAX_CHATS]:
+                for repeated in list(due.values())[:_MAX_CONCURRENT_SEARCHES]:
                     group.create_task(self._run_due_search(repeated, wake))
             if not due:
                 await self.clock.sleep(_POLL_SECONDS)

@@ -42,13 +42,13 @@ class DeliverySettings(BaseModel, extra="forbid"):
     answerable_minutes: float = Field(
         5,
         ge=0,
-        description="After an outage, platforms deliver the messages sent meanwhile. Messages that"
-        " are older than this many minutes are not answered, but kept as context for later"
-        " questions.",
+        description="After an outage, platforms deliver the messages that were sent in the"
+        " meantime. Messages older than this many minutes are not answered, but"
+        " kept as context for later questions.",
     )
 
 
-_MAX_CHECKS = 32
+_MAX_CONCURRENT_CHECKS = 32
 """The maximum number of calls that check the limit at once; a worker pool claims as many rows."""
 _MIN_HOLD_SECONDS = 0.05
 _MAX_HOLD_SECONDS = 1.0
@@ -122,17 +122,20 @@ class WaitingCalls:
         now = self._clock.monotonic()
         ends_at = self._blocked_until.get(source, now)
         is_limited = self.has_waiting_calls(source) or ends_at > now
-        if not is_limited and self._checking[source] < _MAX_CHECKS:
+        if not is_limited and self._checking[source] < _MAX_CONCURRENT_CHECKS:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0
         since = self._start_waiting(lane)
         places = [self._waiting_since(one) for one in self._waiting[source]]
-        if since < max(places, default=0.0) and sum(one < since for one in places) < _MAX_CHECKS:
+        if (
+            since < max(places, default=0.0)
+            and sum(one < since for one in places) < _MAX_CONCURRENT_CHECKS
+        ):
             return 0.0
         if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
             self._next_admission_at[source] = now + _SECONDS_BETWEEN_ADMISSIONS
-            self._admissions_left[source] = _MAX_CHECKS
+            self._admissions_left[source] = _MAX_CONCURRENT_CHECKS
         if self._admissions_left[source] > 0:
             self._admissions_left[source] -= 1
             return 0.0

@@ -69,18 +69,18 @@ _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
 _MAX_ROWS_REMEMBERED = 1000
 _PART_UNDELIVERED = translatable(
-    "⚠ A part of my answer could not be delivered. The log contains the reason."
+    "⚠ Part of my answer could not be delivered. The log contains the reason."
 )
 _FILES_FORBIDDEN = translatable(
     "⚠ I cannot send a file here, because I may not attach files in this chat."
 )
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
 _PART_HIDDEN = translatable(
-    "⚠ I cannot show a part of my answer, because this chat does not allow it."
+    "⚠ I cannot show part of my answer, because this chat does not allow it."
 )
 _BLOCKED_BY_MODERATION = translatable(
-    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please rephrase your"
-    " question, or ask the server's admins about the rule."
+    "⚠ A moderation rule of this server (AutoMod) blocked part of my answer. Please rephrase"
+    " your question, or ask the server's admins about the rule."
 )
 _PRIVATE_PLACEHOLDER = translatable("🔒 Only you can read this.")
 SENT_ROWS = "sent_rows"

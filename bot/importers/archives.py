@@ -21,7 +21,7 @@ _UNPACKING_ERRORS = (
 )
 _MAX_UNPACKED_BYTES = 50 * 2**20
 _MAX_ENTRIES = 20_000
-_MAX_RATIO = 100
+_MAX_COMPRESSION_RATIO = 100
 _MIN_SUSPICIOUS_BYTES = 2**20  # smaller files may be compressed a thousandfold
 
 MAIN_ICON = "assets/icon/image/main.png"
@@ -96,7 +96,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
     for entry in entries:
         path, size = entry.filename, entry.file_size
         leads_out = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
-        is_bomb = size > max(_MAX_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
+        is_bomb = size > max(_MAX_COMPRESSION_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
         if leads_out or is_bomb or path in sizes:
             raise PresetError.translatable(
                 "{path} leads out of the archive, occurs twice, or is a zip bomb; do not trust"
@@ -134,7 +134,7 @@ def _decode_text(data: bytes) -> str:
         return _plain_text(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise CharacterError.translatable(
-            "it has a text that is not UTF-8; save it as UTF-8"
+            "it contains text that is not UTF-8; save it as UTF-8"
         ) from error
 
 

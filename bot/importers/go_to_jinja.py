@@ -45,7 +45,7 @@ _UNKNOWN_TOKENS = {
     '"': marked("unterminated quoted string"),
     "`": marked("unterminated raw quoted string"),
 }
-_MAX_CHARS = 64 * 1024  # the render process's limit
+_MAX_TEMPLATE_CHARS = 64 * 1024  # the render process's limit
 _MAX_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # to limit the run time; real templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
@@ -100,9 +100,9 @@ _TURN_ROOT = {
 
 def jinja_from_go(source: str) -> str:
     """Translate a Go template to Jinja; raise `TemplateError` if it is invalid or unsupported."""
-    if len(source) > _MAX_CHARS:
+    if len(source) > _MAX_TEMPLATE_CHARS:
         raise TemplateError.translatable(
-            "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
+            "the template is longer than {limit} characters; shorten it", limit=_MAX_TEMPLATE_CHARS
         )
     tokens = list(_tokenize(source))
     used = {name.lower() for token in tokens for name in token.field_names}
@@ -523,7 +523,7 @@ class _Translator:
             case kind if kind in _JSON_TYPES:
                 return self._to_json(value).source
             case kind:
-                raise self._unsupported_error(marked("printing a whole {kind}"), kind=kind)
+                raise self._unsupported_error(marked("printing an entire {kind}"), kind=kind)
 
     def _to_json(self, value: _Value) -> _Value:
         self.prints_json = True

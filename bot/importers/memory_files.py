@@ -29,7 +29,7 @@ _OWN_DATA_KEY = "troupe"
 _ME, _PLACE = "me", "place"
 _ACTIVATION_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
 """Matches a capitalized or long word, but never in scripts without capital letters."""
-_MAX_KEYS = 5
+_MAX_KEYS_PER_ENTRY = 5
 
 
 @value_class
@@ -75,7 +75,7 @@ def write_character(
 def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
     """Return a memory as a World Info entry; the names in its text become activation keys."""
     words = dict.fromkeys(_ACTIVATION_KEY.findall(memory.text))
-    keys = sorted(words, key=str.islower)[:_MAX_KEYS]  # names first
+    keys = sorted(words, key=str.islower)[:_MAX_KEYS_PER_ENTRY]  # names first
     return {
         "uid": uid,
         "key": keys,
@@ -157,7 +157,7 @@ def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | N
 def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
     if len(rows) > MAX_MEMORIES:
         raise UserError.translatable(
-            "The file has {count} memories, and {limit} are allowed.",
+            "The file has {count} memories; at most {limit} are allowed.",
             count=len(rows),
             limit=MAX_MEMORIES,
         )

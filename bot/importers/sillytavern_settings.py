@@ -212,7 +212,7 @@ def _convert_prompt(identifier: str, read: JsonFields, settings: JsonFields) -> 
     return prompt
 
 
-_MAX_NAMES = 40
+_MAX_LISTED_MACROS = 40
 _MAX_PROBLEMS = 20
 
 
@@ -220,8 +220,8 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
     """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
     if preset.has_macros and (unknown := unknown_macros(_preset_texts(preset))):
-        names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
-        names += ["…"] * (len(unknown) > _MAX_NAMES)
+        names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_LISTED_MACROS]]
+        names += ["…"] * (len(unknown) > _MAX_LISTED_MACROS)
         listed = ", ".join(names)
         notes.append(translatable("unsupported macros stay unchanged: {names}", names=listed))
     book = preset.parsed_lorebook

@@ -12,7 +12,7 @@ from bot.ports import Backend
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
-_MAX_BYTES = 10 * 1024 * 1024
+_MAX_AUDIO_BYTES = 10 * 1024 * 1024
 _MAX_MESSAGES = 3
 
 
@@ -53,11 +53,11 @@ class VoiceTranscriber:
     async def _transcribe_item(
         self, backend: Backend, message: IncomingMessage, item: MediaItem
     ) -> str:
-        if item.size is not None and item.size > _MAX_BYTES:
+        if item.size is not None and item.size > _MAX_AUDIO_BYTES:
             return ""
         try:
-            audio = await self._download(message.address, item, _MAX_BYTES + 1)
-            if len(audio) > _MAX_BYTES:
+            audio = await self._download(message.address, item, _MAX_AUDIO_BYTES + 1)
+            if len(audio) > _MAX_AUDIO_BYTES:
                 return ""
             words = await backend.transcribe(item.name or "voice.ogg", audio)
         except (PlatformError, BackendUnavailable, TimeoutError) as error:

@@ -286,7 +286,7 @@ class Summarizer:
             if isinstance(backend, ConversationMemory):  # a summary's prompt is never continued
                 await backend.forget(prompt.conversation)
         if not text:
-            raise BackendError(f"an empty summary by {provider}")
+            raise BackendError(f"{provider} returned an empty summary")
         return text
 
     async def _write(

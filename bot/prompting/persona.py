@@ -110,7 +110,7 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt. Stories may use the tokens that the persona and `newest` leave."""
+    """Build the system prompt. Stories may use the tokens not needed by persona and `newest`."""
     left = None
     if max_input_tokens is not None and found:  # only stories need the limit
         left = max_input_tokens - sum(count([persona.source, newest]))

@@ -95,7 +95,7 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
         case [*items] if all(isinstance(item, Mapping) for item in items):
             return [dict(item) for item in items]
         case _:
-            raise UserError(f"the input must be a text or messages, not {given!r}")
+            raise UserError(f"the input must be a string or messages, not {given!r}")
 
 
 def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
@@ -110,7 +110,7 @@ def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
                 return start, text, configs.eoh if configs.eoe is None else configs.eoe
             return configs.soh, text, configs.eoh
         case _:  # as in LazyLLM, a single message must be in a list
-            raise UserError("the input must be a text or a list of messages")
+            raise UserError("the input must be a string or a list of messages")
 
 
 def _message_text(message: MessageDict, configs: ModelConfigs) -> str:
@@ -187,15 +187,15 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
         return ({fields[0]: str(given)}, "") if fields else ({}, given)
     if not isinstance(given, Mapping):
         raise UserError(
-            "the input must be a text, a number or a mapping of field values,"
-            f" not {type(given).__name__}"
+            f"the input must be a string, a number or a mapping of field values, not"
+            f" {type(given).__name__}"
         )
     missing = [name for name in fields if name not in given]
     if missing:
         raise UserError.translatable("a value is missing for {names}", names=_list_names(missing))
     for name in fields:
         if not isinstance(given[name], str):
-            raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
+            raise UserError(f"the value of {name!r} must be a string, not {given[name]!r}")
     others = [name for name in given if name not in fields]
     if len(others) > 1:
         raise UserError.translatable(

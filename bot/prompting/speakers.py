@@ -29,7 +29,7 @@ _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of
 _PLAIN_NAME = re.compile("[A-Za-z0-9 .-]*")
 _CACHE_SIZE = 4096  # most messages are from the same few people
 
-_MAX_MARKS = 2  # combining marks on a letter; more would cover the lines above and below
+_MAX_COMBINING_MARKS = 2  # combining marks on a letter; more would cover the lines above and below
 _JOINERS = "\u200c\u200d"
 _EMOJI_JOINERS = "\u200d\ufe0f"  # used in emoji such as families and colored hearts
 # Scripts in which joiners are part of the spelling: علی‌رضا.
@@ -101,7 +101,9 @@ def _is_emoji(char: str) -> bool:
 def _limit_marks(text: str) -> str:
     groups = groupby(text, lambda char: unicodedata.combining(char) > 0)
     runs = ((combining, "".join(run)) for combining, run in groups)
-    return "".join(run for combining, run in runs if not combining or len(run) <= _MAX_MARKS)
+    return "".join(
+        run for combining, run in runs if not combining or len(run) <= _MAX_COMBINING_MARKS
+    )
 
 
 def _spell_emoji(text: str) -> str:

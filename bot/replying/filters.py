@@ -113,13 +113,13 @@ class RepeatedStartFilter:
 _MAX_TAIL_CHARS = 8000
 _CHARS_BETWEEN_CHECKS = 48
 _PROBE_CHARS = 24
-_MAX_CANDIDATES = 8
+_MAX_UNIT_CANDIDATES = 8
 _CODE_FENCE = "```"
 
 # The number of repetitions that count as endless, by minimum length of the repeated text.
 _MIN_REPEATS = 6
 _REPEATS_BY_LENGTH = ((120, _MIN_REPEATS), (40, 12), (1, 16))
-_MIN_CHARS = 400
+_MIN_LOOP_CHARS = 400
 _FACTOR_IN_CODE = 5
 _MIN_CHARS_WITHOUT_LETTERS = 6000  # rulers, dots, matrices of zeros
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
@@ -183,10 +183,10 @@ class RepetitionDetector:
         self._pending.clear()
         self._pending_chars = 0
         tail = self._tail
-        if len(tail) < _MIN_CHARS:
+        if len(tail) < _MIN_LOOP_CHARS:
             return
         probe, end = tail[-_PROBE_CHARS:], len(tail) - 1
-        for _ in range(_MAX_CANDIDATES):
+        for _ in range(_MAX_UNIT_CANDIDATES):
             at = tail.rfind(probe, 0, end)
             if at < 0:
                 return
@@ -205,7 +205,7 @@ class RepetitionDetector:
         in_code = self._fences % 2 == 1
         if any(char.isalpha() for char in unit):
             repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)
-            needed = max(_MIN_CHARS, repeats * len(unit)) * (_FACTOR_IN_CODE if in_code else 1)
+            needed = max(_MIN_LOOP_CHARS, repeats * len(unit)) * (_FACTOR_IN_CODE if in_code else 1)
         else:
             needed = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
         if needed > len(self._tail):

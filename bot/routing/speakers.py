@@ -22,7 +22,7 @@ Dice: TypeAlias = Callable[[], float]
 _MARKUP = "*_~` :"
 _URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
 _SHORTEST_QUOTE_CHARS = 8
-_WAKES_AT_WORD = StoredPattern(marked("wakes at {word}"))
+_WAKES_AT_WORD = StoredPattern(marked("is woken by the word {word}"))
 CHANCE_SUCCEEDED = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 

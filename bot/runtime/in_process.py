@@ -12,8 +12,8 @@ from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
 """How long approximate (learned) windows apply after a refused call."""
-_MAX_KEYS = 10_000
-_MAX_SHOWN = 100
+_MAX_TRACKED_KEYS = 10_000
+_MAX_LISTED_REFUSALS = 100
 
 
 class InProcessRateLimits(RateLimits):
@@ -129,20 +129,20 @@ class InProcessRateLimits(RateLimits):
         return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:
-        if len(self._next_arrival) > _MAX_KEYS:
+        if len(self._next_arrival) > _MAX_TRACKED_KEYS:
             self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
         for ends in (self._refused_until, self._learned_until):
-            if len(ends) > _MAX_KEYS:
+            if len(ends) > _MAX_TRACKED_KEYS:
                 for key in [key for key, at in ends.items() if at <= now]:
                     del ends[key]
-        if len(self._calls) > _MAX_KEYS:
+        if len(self._calls) > _MAX_TRACKED_KEYS:
             for log, calls in list(self._calls.items()):
                 if calls[-1] + log[1] <= now:
                     del self._calls[log]
 
 
 def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
-    longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
+    longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 
 

@@ -59,8 +59,8 @@ def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]])
     value, group = one.load(), one.group.removeprefix("troupe.")
     if (api := getattr(sys.modules[one.module], "TROUPE_API", None)) != API:
         raise SettingsError(
-            f"it was written for version {api} of Troupe's plug-in interface, but this is version"
-            f" {API}; install a matching version"
+            f"it was written for version {api} of Troupe's plug-in interface, but this Troupe"
+            f" has version {API}; install a matching version"
         )
     if group in register:
         register[group](value)

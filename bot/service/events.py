@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 1.0
 _REQUEST_TIMEOUT_SECONDS = 15.0
 _MAX_BACKOFF_SECONDS = 300.0
-_MAX_ROWS = 1000
+_MAX_ROWS_PER_READ = 1000
 _FINAL_STATUSES = {400, 413, 422}
 """HTTP statuses after which an event is not sent again."""
 
@@ -55,7 +55,7 @@ class EventSender:
     async def _send_newer_events(
         self, kind: EventKind, positions: dict[EventKind, float], client: HttpClient
     ) -> None:
-        rows = await self.events.rows_after(kind, positions[kind], _MAX_ROWS)
+        rows = await self.events.rows_after(kind, positions[kind], _MAX_ROWS_PER_READ)
         try:
             for row in rows:
                 if row.data is not None:

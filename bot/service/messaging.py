@@ -54,11 +54,11 @@ from bot.turn.signals import CONVERSATIONS, StopRequests
 _MAX_SCOPE_AGE_SECONDS = 3.0  # only Redis signals changes by other processes
 _SECONDS_BETWEEN_CLEANUPS = 60.0
 _LANE_QUEUE = "lanes"
-_MAX_LANES = 4000  # concurrently in one process
+_MAX_CONCURRENT_LANES = 4000  # concurrently in one process
 _MAX_EXTRA_LANES = 32  # beyond the limit, for responses to native commands
 _EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
-_CHARACTER_FORM_TITLE = translatable("A character of your own")
+_CHARACTER_FORM_TITLE = translatable("Your own character")
 _TRY_AGAIN = translatable("That cannot be done at the moment. Please try again.")
 
 
@@ -330,7 +330,7 @@ class MessagingContainer(StorageContainer, ABC):
             ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
             claim=self._sender.claim,
             process=self._sender.deliver_lane,
-            max_concurrent=_MAX_LANES,
+            max_concurrent=_MAX_CONCURRENT_LANES,
             extra_urgent=_MAX_EXTRA_LANES,
             seconds_on_hold=self._sender.seconds_on_hold,
             clock=self.clock,

@@ -74,7 +74,7 @@ class PublishedPresets:
         self._seen_marks = rows
 
     async def watch_files(self) -> None:
-        """Publish changes in the presets folder every two seconds, until cancelled."""
+        """Check the presets folder every two seconds and publish changes, until cancelled."""
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
             stamps = await asyncio.to_thread(file_stamps, folder)

@@ -65,7 +65,7 @@ def _conversation_of(scope: str) -> str:
 
 
 CHAT_SETTINGS = "chat_settings"
-_MAX_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
+_MAX_CACHED_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
 _MAX_COMMIT_SECONDS = 60.0
 """How long a failed write may still be committed; statements end within 20 s."""
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -148,7 +148,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
             return
         self._scopes[scope] = values, read_at
         self._scopes.move_to_end(scope)
-        if len(self._scopes) > _MAX_SCOPES:
+        if len(self._scopes) > _MAX_CACHED_SCOPES:
             self._scopes.popitem(last=False)
 
     def _drop_cached(self, scopes: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from bot.value_class import value_class
 
 _SENT_PREFIX = "events:"
 _BEGUN_PREFIX = "events begun:"
-_MAX_LISTED = 50
+_MAX_LISTED_EVENTS = 50
 _MAX_TRANSACTION_SECONDS = 60.0
 """The maximum duration of one of our transactions."""
 _MAX_SECONDS_TO_WRITE = 2.0
@@ -85,11 +85,15 @@ class EventLog(ClockStore):
         found = []
         begun = yield from _read_positions(_BEGUN_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_PREFIX)).items():
-            back = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED  # seconds, or rows
-            rows = yield from _rows_after(kind, max(begun[kind], position - back), 2 * _MAX_LISTED)
+            back = (
+                86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
+            )  # seconds, or rows
+            rows = yield from _rows_after(
+                kind, max(begun[kind], position - back), 2 * _MAX_LISTED_EVENTS
+            )
             read = [_read_row(kind, *row) for row in rows]
             found += [replace(one, is_sent=one.position <= position) for one in read if one.data]
-        return sorted(found, key=lambda one: -one.at)[:_MAX_LISTED]
+        return sorted(found, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
 
     async def installation(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""

@@ -351,8 +351,8 @@ def _enforce_limits(new: Memory) -> Unit[bool]:
             if not may_go:
                 raise UserError(
                     translatable(
-                        "I keep at most {count} memories of {name} here, and all were made by hand."
-                        " Forget one first: /memory list.",
+                        "I keep at most {count} memories of {name} here, and people added all"
+                        " of them by hand. Forget one first: /memory list.",
                         count=most,
                         name=new.subject.name or new.subject.key,
                     )

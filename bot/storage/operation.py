@@ -111,7 +111,7 @@ class PauseStore(ClockStore):
 
 
 class SqlMessageNotes(ClockStore):
-    """Stores short texts about messages, such as errors, under keys."""
+    """Stores short notes about messages, such as errors, by key."""
 
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:

@@ -34,10 +34,10 @@ _PAUSE_SECONDS = 1.0
 """The pause after the server did not answer; each further failure doubles it."""
 _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
-_MAX_SHOWN = 100
+_MAX_LISTED_REFUSALS = 100
 
 _UNLIMITED = 1_000_000
-_MAX_UNREPORTED = 10_000
+_MAX_UNREPORTED_REFUSALS = 10_000
 """The maximum number of releases to report later; the earliest are kept."""
 _RELEASES_AT_ONCE = 500
 _SECONDS_BETWEEN_COUNTS = 20.0
@@ -104,7 +104,7 @@ class RedisRateLimits(RateLimits):
         await self._in_process.release_slot(
             key, holder
         )  # it may have been acquired while the server was down
-        if len(self._unreported_releases) < _MAX_UNREPORTED:
+        if len(self._unreported_releases) < _MAX_UNREPORTED_REFUSALS:
             self._unreported_releases[key, holder] = None
         await self._ask_server(self._report_releases)
 
@@ -158,7 +158,7 @@ class RedisRateLimits(RateLimits):
             async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCANNED_AT_ONCE):
                 scope = key.decode().removeprefix(prefix)
                 waits[scope] = max(0, await self._redis.pttl(key)) / 1000
-                if len(waits) == _MAX_SHOWN:
+                if len(waits) == _MAX_LISTED_REFUSALS:
                     break
             return waits
 

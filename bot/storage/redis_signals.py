@@ -28,7 +28,7 @@ from bot.storage.redis_client import (
 )
 
 _log = structlog.get_logger(__name__)
-_MAX_QUEUED = 10_000
+_MAX_QUEUED_SIGNALS = 10_000
 _MAX_SIGNALS_IN_A_MESSAGE = 500
 _CHECK_SECONDS = 1.2
 _PAUSE_SECONDS = 1.0
@@ -57,7 +57,7 @@ class RedisSignals(InProcessSignals):
         self._redis = redis
         self._beat_seconds = beat_seconds
         self._id = secrets.token_hex(8)
-        self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
+        self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED_SIGNALS)
         self.is_connected = False
         self._is_sending = True  # assumed until a failure
         self._problems: list[str] = []  # distinct problems since the last success
@@ -102,7 +102,9 @@ class RedisSignals(InProcessSignals):
                 self._is_sending = False
                 self._add_problem(error)
                 await asyncio.sleep(pause)
-                self._take_queued(_MAX_QUEUED)  # by now, other processes have polled the database
+                self._take_queued(
+                    _MAX_QUEUED_SIGNALS
+                )  # by now, other processes have polled the database
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._is_sending = True

@@ -24,8 +24,8 @@ from bot.storage.windows import SessionWindow, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
-_MAX_BYTES = 200_000
-_MAX_WAITING = 1000
+_MAX_WINDOW_BYTES = 200_000
+_MAX_QUEUED_WINDOWS = 1000
 _FIND_SECONDS = 0.3  # reading the history from SQL would be faster
 _PAUSE_SECONDS = 15.0
 _SERVER_ERRORS = (TimeoutError, RedisError, OSError)
@@ -57,11 +57,11 @@ class RedisWindows(SharedWindows):
 
     @override
     def share(self, claim: Claim, window: SessionWindow) -> None:
-        if self._is_paused or len(self._waiting) >= _MAX_WAITING:
+        if self._is_paused or len(self._waiting) >= _MAX_QUEUED_WINDOWS:
             return
         stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
         value = self._codec.encode(_encode(stored))
-        if value is not None and len(value) <= _MAX_BYTES:
+        if value is not None and len(value) <= _MAX_WINDOW_BYTES:
             self._waiting[claim.conversation] = value
             self._wake.set()
 

@@ -137,7 +137,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
         with contextlib.closing(sqlite3.connect(part)) as copy:
             is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
             if not copy.execute(is_ours).fetchone():
-                raise sqlite3.DatabaseError("it is not a database of Troupe")
+                raise sqlite3.DatabaseError("it is not a Troupe database")
     except (OSError, sqlite3.Error) as error:
         part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error

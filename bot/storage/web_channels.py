@@ -163,7 +163,7 @@ def _to_message(row: Sequence[Any]) -> WebMessage:
     return replace(_decode_message(content), position=position, revision=revision)
 
 
-_MAX_TURNS = 400
+_MAX_COPIED_TURNS = 400
 
 
 class HistoryCopies(Store):
@@ -183,7 +183,7 @@ class HistoryCopies(Store):
 
         At most 400 turns of the current session are copied, none after `until` (Unix seconds).
         """
-        session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
+        session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_COPIED_TURNS)
         kept = [one for one in session.turns if until is None or one.at.timestamp() <= until]
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(kept)]
         return turns if await self._store(turns, target) else ()

@@ -20,9 +20,9 @@ from bot.chat.session import Claim, Session, Turn, TurnRange
 from bot.ports import ConversationMemory
 from bot.value_class import value_class
 
-_MAX_CONVERSATIONS = 10_000
-_MAX_TURNS = 400  # of one conversation
-_MAX_CHARS = 20_000_000  # of all conversations
+_MAX_CACHED_CONVERSATIONS = 10_000
+_MAX_TURNS_PER_CONVERSATION = 400  # of one conversation
+_MAX_CACHED_CHARS = 20_000_000  # of all conversations
 _CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
 
 
@@ -75,7 +75,7 @@ def _make_window(
     is_whole: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
-    surplus, kept = turns[:-_MAX_TURNS], turns[-_MAX_TURNS:]
+    surplus, kept = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
     size += sum(map(_turn_size, added)) - sum(map(_turn_size, surplus))
     return SessionWindow(session, kept, is_whole and not surplus, size, memo)
 
@@ -106,7 +106,7 @@ class _CacheEntry:
 class SessionWindows(ConversationMemory):
     """Caches conversations' newest turns; `take` them before a change, `put` after its commit."""
 
-    def __init__(self, max_chars: int = _MAX_CHARS) -> None:
+    def __init__(self, max_chars: int = _MAX_CACHED_CHARS) -> None:
         self._max_chars = max_chars
         self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
         self._chars = 0
@@ -155,6 +155,6 @@ class SessionWindows(ConversationMemory):
         entry.epoch, entry.window = claim.epoch, window
 
     def _drop_surplus(self) -> None:
-        while self._chars > self._max_chars or len(self._entries) > _MAX_CONVERSATIONS:
+        while self._chars > self._max_chars or len(self._entries) > _MAX_CACHED_CONVERSATIONS:
             _, entry = self._entries.popitem(last=False)
             self._chars -= entry.window.size if entry.window else 0

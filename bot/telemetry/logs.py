@@ -199,9 +199,9 @@ def open_log_stream(file: Path | None) -> TextIO:
         ) from None
 
 
-_MAX_EVENTS = 2000
-_MAX_STEPS = 30  # per message
-_MAX_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
+_MAX_KEPT_EVENTS = 2000
+_MAX_STEPS_PER_MESSAGE = 30  # per message
+_MAX_VALUE_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
 _FAILURE_LEVELS = {"warning", "error", "critical"}
 _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
 
@@ -209,14 +209,16 @@ _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
 class RecentEvents:
     """A structlog processor that keeps the latest log events of chat messages, already masked."""
 
-    def __init__(self, max_events: int = _MAX_EVENTS) -> None:
+    def __init__(self, max_events: int = _MAX_KEPT_EVENTS) -> None:
         self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         turn = event.get("turn")
         if turn is not None:
             special = event.keys() - _COMMON_FIELDS
-            details = {name: str(event[name])[-_MAX_CHARS:] for name in event if name in special}
+            details = {
+                name: str(event[name])[-_MAX_VALUE_CHARS:] for name in event if name in special
+            }
             at, level = str(event.get("timestamp", "")), str(event.get("level", method))
             step = LoggedStep(at, level, str(event.get("event", "")), details)
             self._steps.append((str(turn), step))
@@ -235,7 +237,7 @@ class RecentEvents:
 
     def _failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
-        return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS:])
+        return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS_PER_MESSAGE:])
 
 
 _encode = msgspec.json.Encoder().encode

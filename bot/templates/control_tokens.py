@@ -160,7 +160,9 @@ def render_messages(template: ChatTemplate, messages: Sequence[Message], **optio
         case _:
             prompt = template.messages2prompt(messages, **options)
             if prompt is None:
-                raise TemplateError("this template can render single texts only, not conversations")
+                raise TemplateError(
+                    "this template can render only single prompts, not conversations"
+                )
             return prompt
 
 

@@ -51,14 +51,14 @@ class RenderProcessPool:
     def __init__(self, processes: int = 2) -> None:
         self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
         self._all: set[_RenderProcess] = set()
-        self._count = processes
+        self._process_count = processes
         self._replacing: set[asyncio.Task[None]] = set()
         self._strikes: Counter[str] = Counter()
         self._closing = False
 
     async def __aenter__(self) -> Self:
         try:
-            for _ in range(self._count):
+            for _ in range(self._process_count):
                 await self._add_process()
         except BaseException as error:
             await self._close()

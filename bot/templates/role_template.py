@@ -160,11 +160,11 @@ class RoleTemplate(BaseTemplate):
         for key in ROLE_TEXT_KEYS & values.keys():
             if not isinstance(values[key], str):
                 raise TemplateError.translatable(
-                    "the key {key} of a chat template must be a text", key=repr(key)
+                    "the key {key} of a chat template must be a string", key=repr(key)
                 )
         if not _are_texts(values.get("stop_words", ())):
             raise TemplateError.translatable(
-                "the key 'stop_words' of a chat template must be a list of texts"
+                "the key 'stop_words' of a chat template must be a list of strings"
             )
         factory = get(name) if name in names() else partial(cls)
         made_by, defaults = getattr(factory, "func", factory), getattr(factory, "keywords", {})

@@ -130,7 +130,7 @@ def _catalog(language: str) -> gettext.NullTranslations:
     return gettext.translation(_DOMAIN, _FOLDER, [language], fallback=True)
 
 
-_MAX_CHARS = 2000
+_MAX_PARSED_CHARS = 2000
 
 _NESTED_VALUES = frozenset({"found", "reason"})
 """Names of values that are translated, too; other values are numbers or people's words."""
@@ -176,7 +176,9 @@ _patterns: list[StoredPattern] = []  # the pattern with the most literal text fi
 def to_translatable(text: str) -> Text:
     """Return a translatable text for a stored English one; unknown texts remain in English."""
     whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
-    if len(text) > _MAX_CHARS or any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:]):
+    if len(text) > _MAX_PARSED_CHARS or any(
+        _catalog(one).gettext(text) != text for one in LANGUAGES[1:]
+    ):
         return whole
     readings = (one.read(text) for one in _patterns)
     return next((one for one in readings if one is not None), whole)

@@ -34,7 +34,7 @@ from bot.tool_servers.transports import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED
 
 MAX_TOOLS = 24
 
-_MAX_PAGES = 8
+_MAX_TOOL_LIST_PAGES = 8
 _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
@@ -266,7 +266,7 @@ class McpServer(ToolServer):
     async def _list_tools(self, client: Client) -> None:
         listed: list[mcp_types.Tool] = []
         cursor: str | None = None
-        for _ in range(_MAX_PAGES):
+        for _ in range(_MAX_TOOL_LIST_PAGES):
             page = await client.list_tools(cursor=cursor)
             listed += page.tools
             cursor = page.next_cursor

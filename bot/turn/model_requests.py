@@ -310,7 +310,7 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
         notice = _ONLY_REASONING_NOTICE if answer.thoughts else _EMPTY_ANSWER_NOTICE
         if answer.reason is FinishReason.FILTERED:
             notice = _FILTERED_NOTICE
-        raise BackendError("an empty answer", notice=notice)
+        raise BackendError("the answer is empty", notice=notice)
     if answer.reason in {FinishReason.LENGTH, FinishReason.REPETITION}:
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 

@@ -130,7 +130,7 @@ async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> 
 
 
 _MANY_LOREBOOK_ENTRIES = 100  # searching 1,000 entries takes 10 ms
-_MAX_TURNS = 400
+_MAX_LOADED_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average; limits the number of loaded turns
 
 
@@ -382,8 +382,11 @@ def _without_old_greetings(session: Session, active: ActiveCharacters) -> Sessio
 
 def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:
     budgets = [speaker.preset.max_input_tokens for speaker in speakers]
-    turns = [_MAX_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN for tokens in budgets]
-    return min(_MAX_TURNS, max(turns))
+    turns = [
+        _MAX_LOADED_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN
+        for tokens in budgets
+    ]
+    return min(_MAX_LOADED_TURNS, max(turns))
 
 
 _MAX_SEARCHED_TURNS = 500

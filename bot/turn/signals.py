@@ -40,7 +40,7 @@ _STOPS_TOPIC = "stops"
 _STOP_PRESSES_TOPIC = "stop_presses"
 _EDITS_TOPIC = "edits"
 _DELETIONS_TOPIC = "deletions"
-_MAX_REMEMBERED = 1000
+_MAX_REMEMBERED_SIGNALS = 1000
 _OUTCOME_BY_ADMIN_CHECK = {
     None: StopOutcome.UNKNOWN,
     True: StopOutcome.STOPPED,
@@ -84,9 +84,9 @@ class StopRequests:
 
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
-        self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_REMEMBERED)
-        self._edited = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED)
-        self._deleted = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED)
+        self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_REMEMBERED_SIGNALS)
+        self._edited = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
+        self._deleted = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
         self.find_events_after: (
             Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
         )
@@ -323,7 +323,7 @@ class ArrivalSignals:
 
 
 _POLL_SECONDS = 2.0
-_MAX_EVENTS = 500
+_MAX_POLLED_EVENTS = 500
 _MAX_PER_CONVERSATION = 20
 """The limit per conversation, so that one long queue does not hide a /stop in another."""
 
@@ -354,7 +354,9 @@ class MissedSignalPoller:
         events: Sequence[Incoming] = ()
         if conversations:
             newest_unanswered = self.inbox.newest_unanswered
-            events = await newest_unanswered(conversations, _MAX_EVENTS, _MAX_PER_CONVERSATION)
+            events = await newest_unanswered(
+                conversations, _MAX_POLLED_EVENTS, _MAX_PER_CONVERSATION
+            )
         unseen = (one for one in events if _event_key(one) not in self._handled_events)
         missed = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._handled_events = frozenset(map(_event_key, events))

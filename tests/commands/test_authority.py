@@ -85,7 +85,7 @@ async def test_command_is_refused_if_the_platform_cannot_confirm_the_admin(
 ) -> None:
     setup = Setup(database)
     setup.platform_error = Unreachable("away")
-    assert "could not be asked whether you are one" in await refusal(setup, use, BOB)
+    assert "whether you are one" in await refusal(setup, use, BOB)
 
 
 class AnsweredQuestion:
@@ -139,7 +139,7 @@ async def test_press_is_refused_if_the_platform_does_not_answer_in_time(database
     await question.store(is_answered=True)
     question.is_admin = None
     told = str(await question.press(ButtonAction.RETRY, BOB))
-    assert "Telegram could not be asked whether you are one" in told
+    assert "I could not check with Telegram whether you are one" in told
 
 
 @pytest.mark.parametrize("action", ButtonAction)

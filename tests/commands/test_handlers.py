@@ -205,7 +205,7 @@ async def test_help_shows_the_fields_of_a_form(setup: Setup) -> None:
     reply = await setup.run_command("/help")
 
     assert reply.text.endswith(
-        "This preset asks for values. Give them like this:\n/ask from: …\nto: …"
+        "This preset asks for values. Enter them like this:\n/ask from: …\nto: …"
     )
 
 

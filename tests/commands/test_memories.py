@@ -115,7 +115,7 @@ async def test_memory_is_about_its_author_this_place_or_a_character(setup: Memor
     assert not any(one.is_derived for one in found)
     shown = (await setup.run_as(HERE, "/memory show nova")).text
     assert "she limps" in shown
-    assert shown.startswith("What nova knows and you may see: 4")
+    assert shown.startswith("What nova knows, as far as you may see it: 4")
 
 
 async def test_memory_is_shown_corrected_pinned_and_forgotten(setup: MemorySetup) -> None:
@@ -329,7 +329,7 @@ async def test_imported_file_cannot_add_memories_of_other_people(setup: MemorySe
     assert told.text.split("\n") == snapshot(
         [
             "Memories read: 1",
-            "Left out because they concern other people: Bob, telegram2Nora",
+            "Left out because they are about other people: Bob, telegram2Nora",
             "Left out because they have no usable text: 3",
         ]
     )
@@ -349,7 +349,7 @@ async def test_character_is_exported_with_its_lore_memories_and_chat(setup: Memo
         },
     }
     made = await setup.import_file(PRIVATE, json.dumps(card).encode(), "mira.json")
-    assert made.text.startswith("Mira is ready.\nThe chat with Mira goes on here")
+    assert made.text.startswith("Mira is ready.\nThe chat with Mira continues here")
     assert await setup.active(PRIVATE.scopes) == [f"{ALICE.id}/Mira"]
     assert [one.preset for one in made.turns] == [f"{ALICE.id}/Mira"]
     await setup.run_as(PRIVATE, "/memory add Mira: she fears the River")
@@ -417,7 +417,7 @@ async def test_memories_can_be_added_to_the_lorebook_of_the_servers_character(
 
 async def test_imported_chat_continues_in_the_private_chat(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
-    assert told.text == "The chat with Mira goes on here. Messages read: 3"
+    assert told.text == "The chat with Mira continues here. Messages read: 3"
     assert told.new_session
     assert [(one.role, one.text, one.preset) for one in told.turns] == [
         ("assistant", "Hello.", "assistant"),
@@ -447,7 +447,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     ),
     "many memories": (
         json.dumps({"entries": [{"content": "x", "key": []}] * 1_001}).encode(),
-        "1001 memories, and 1000 are allowed",
+        "1001 memories; at most 1000 are allowed",
     ),
     "too large": (b" " * 5_000_000, "A file may have up to"),
 }

@@ -121,7 +121,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
         while json.loads((await read(playground, f"{path}/export"))[1])["messages"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     _, page = await read(playground, path)
-    assert "Nothing that people said is kept." in page
+    assert "No messages of people are stored." in page
 
 
 async def test_access_rules_can_be_set_and_deleted(playground: Playground) -> None:

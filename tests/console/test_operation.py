@@ -197,7 +197,7 @@ async def test_page_refreshes_itself_and_shows_changes(
             await asyncio.sleep(0.1)  # the state is read once a second
 
     assert 'id="state" data-refresh="2"' in page
-    assert "Nothing has failed since the start." in first
+    assert "Nothing has failed since the processes started." in first
 
 
 async def test_state_shows_components_queues_processes_and_pauses(

@@ -190,7 +190,7 @@ async def test_form_keeps_typed_values_except_keys(
     refused = await shown(console, **given, key="sk-of-the-model")
     assert 'value="tiny &lt;m&gt;"' in refused
     assert 'value="http://127.0.0.1:1/v1"' in refused
-    assert "stored; empty: keep it" in refused
+    assert "stored; leave empty to keep it" in refused
     assert "sk-of-the-model" not in refused
 
     await shown(console, **given)

@@ -56,7 +56,7 @@ async def found(log: AnswerLog, asked: AnswerSearch, limit: int = 10) -> list[in
 
 
 async def test_answers_are_found_by_each_filter(store: Store) -> None:
-    unmatched = DroppedItem("lore", "Lamp", "none of its keys was found", was_wanted=False)
+    unmatched = DroppedItem("lore", "Lamp", "none of its keys were found", was_wanted=False)
     receipts = [
         replace(PLAIN, dropped=(unmatched,)),
         replace(PLAIN, preset="nils", reason=None, answer="Ich BIN Nils"),

@@ -73,7 +73,7 @@ async def test_notice_replaces_content_that_is_refused_in_every_form(database: D
     await delivery.queue("a", "b")
     await delivery.work()
     named, following = delivery.texts
-    assert named.startswith("⚠ I cannot show a part of my answer")
+    assert named.startswith("⚠ I cannot show part of my answer")
     assert following == "b"
     assert await delivery.states() == [OutboxState.SENT] * 2
 
@@ -420,7 +420,7 @@ async def test_row_that_keeps_failing_alone_is_set_aside_with_a_notice(database:
     await deliver(delivery, messages=2, within=60)
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
     assert delivery.texts[0] == "next"
-    assert delivery.texts[1].startswith("⚠ A part of my answer")
+    assert delivery.texts[1].startswith("⚠ Part of my answer")
 
 
 async def test_rate_limits_and_crashes_do_not_count_against_a_row(database: Database) -> None:

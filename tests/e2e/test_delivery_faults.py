@@ -416,7 +416,7 @@ async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) ->
         await deployment.queues_empty()
 
 
-_REFUSED = "⚠ A part of my answer"
+_REFUSED = "⚠ Part of my answer"
 CONFLICT = "Conflict: terminated by other getUpdates request"
 SCENARIOS: Mapping[str, Scenario] = {
     "same Telegram update delivered 5×": update_is_redelivered,

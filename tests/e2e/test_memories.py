@@ -170,7 +170,7 @@ async def test_chat_from_another_program_is_imported_continued_and_exported(
     where: Chat, running: Service, model: Model
 ) -> None:
     await attach(where, EXPORTED.encode(), "/memory import")
-    await where.shows_new("The chat with Mira goes on here")
+    await where.shows_new("The chat with Mira continues here")
     await running.restart()
     await where.ask_and_wait(text="Go on")
     sent = str(model.requests[-1]["messages"])

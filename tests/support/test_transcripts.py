@@ -28,7 +28,7 @@ def post(step: str) -> PostedMessage:
         said = (
             step.removeprefix("say")
             .strip()
-            .format(CONVERSATION_MOVED_ON_NOTICE=CONVERSATION_MOVED_ON_NOTICE, WAITING=WAITING)
+            .format(MOVED_ON=CONVERSATION_MOVED_ON_NOTICE, WAITING=WAITING)
         )
         return PostedMessage(where or "a", by_bot=True, text=said)
     token = f"T{name}:{words or 3}"

@@ -132,7 +132,7 @@ async def test_story_tool_finds_stories_by_subject() -> None:
         (call("dice", "{"), "the arguments are not valid JSON"),
         (call("dice", "[1]"), "the arguments must be a JSON object"),
         (call("dice", "[" * 5000), "the arguments are too long"),
-        (call("dice", {"dice": 5}), "dice must be a text"),
+        (call("dice", {"dice": 5}), "dice must be a string"),
         (call("dice", "[" * 1900), "the arguments are not valid JSON"),
     ],
 )

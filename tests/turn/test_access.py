@@ -164,7 +164,7 @@ async def test_edit_by_a_refused_person_is_not_stored(group: Group) -> None:
 async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(group: Group) -> None:
     [saved] = await group.hears("/access allow role 7 server", ALICE)
     assert (
-        saved == "Saved: allow role telegram:7.\nOnly those whom an allow rule names may use me now"
+        saved == "Saved: allow role telegram:7.\nOnly people with an allow rule may use me now"
         " (in the server or group)."
     )
     assert await group.hears("hello") == []

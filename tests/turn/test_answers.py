@@ -213,7 +213,7 @@ async def test_preset_without_a_greeting_introduces_itself(database: Database) -
     assert await setup.history() == []
 
 
-BEGINS, MET = "A new conversation begins.", "Well met."
+BEGINS, MET = "A new conversation has begun.", "Well met."
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_greeting_names_its_character_among_several(database: Database) ->
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     setup = Setup(database, preset=nora, others=[{"name": "luna"}])
     await setup.say("/preset add luna", "/new")
-    assert setup.texts[-2:] == ["A new conversation begins.", "**Nora**\nWell met."]
+    assert setup.texts[-2:] == ["A new conversation has begun.", "**Nora**\nWell met."]
     assert (await setup.history())[-1] == ("assistant", "Well met.")
 
 

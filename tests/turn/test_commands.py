@@ -201,8 +201,8 @@ async def test_no_further_character_answers_after_a_stop(database: Database) -> 
         (
             CAROL,
             RateLimited(9),
-            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
-            " not be asked whether you are one. Please try again in a minute.",
+            "⚠ Only an admin can stop the answer to somebody else's question, and I could not"
+            " check with Telegram whether you are one. Please try again in a minute.",
         ),
     ],
     ids=["no admin", "unknown"],

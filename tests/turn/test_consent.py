@@ -301,7 +301,7 @@ async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> 
     await setup.say(ARRIVAL, again)
     greeting, notice, greeting_again = setup.texts
     assert greeting == greeting_again == "Well met."
-    assert "I store it with my answers, until somebody deletes it (/forget)" in notice
+    assert "I store it with my answers (until somebody deletes it with /forget)" in notice
     assert "To answer, I send it to: p." in notice
     await setup.say(admin("/privacy edit Ask Ada.", "1"), later)
     assert setup.texts[-1].endswith("I read only what is said to me.\nAsk Ada.")
@@ -325,7 +325,7 @@ async def test_privacy_describes_the_current_settings(database: Database) -> Non
     shown = setup.texts[-1]
     for words in (
         "what people say to each other here",
-        "30 days; what a model was sent for an answer, 7 days; in a database that is not encrypted",
+        "(30 days), and the exact prompts of my answers (7 days). The database is not encrypted.",
         SCOPE_DESCRIPTIONS[HistoryScope.USER],
         "I send it to: p, q.",
         "/settings me off",

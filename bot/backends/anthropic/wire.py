@@ -60,7 +60,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "max_completion_tokens": _COUNT_CHECK,
     "stop": parameter_table.STOP_CHECK,
     "n": parameter_table.EQUALS_ONE_CHECK,
-    "user": ValueCheck(lambda value: isinstance(value, str), translatable("a text")),
+    "user": ValueCheck(lambda value: isinstance(value, str), translatable("text")),
     "reasoning_effort": ValueCheck(
         lambda value: value in _EFFORT_LEVELS,
         translatable("one of {names}", names=", ".join(_EFFORT_LEVELS)),

@@ -18,7 +18,7 @@ from bot.errors import TroupeError
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
-_MIN_TOKENS = 128  # a smaller number in an error is not a context size
+_MIN_CONTEXT_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
 _NUMBER_PATTERN = r"(\d[\d,_']*)"
 _EQUALS_WORDS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
@@ -123,7 +123,7 @@ def _first_number(
     for pattern in patterns:
         for match in pattern.finditer(text):
             digits = re.sub(r"\D", "", next(each for each in match.groups() if each))
-            if len(digits) < _MAX_DIGITS and _MIN_TOKENS <= int(digits) != other_than:
+            if len(digits) < _MAX_DIGITS and _MIN_CONTEXT_TOKENS <= int(digits) != other_than:
                 return int(digits)
     return None
 

@@ -29,7 +29,7 @@ _ESTIMATE_MARGIN = 1.05
 _RATIO_DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
-_MIN_TOKENS = 100  # in shorter prompts, text that the service adds distorts the ratio
+_MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _DEFAULT_ANSWER_DIVISOR = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
 _ASSUMED_CONTEXT_SHARE = 0.9
@@ -61,7 +61,7 @@ class PromptTokenEstimator:
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
             return
         counted = token_counter.prompt_tokens(prompt)
-        if counted < _MIN_TOKENS:
+        if counted < _MIN_TOKENS_TO_LEARN_FROM:
             return
         ratio = tokens / counted
         is_known = find_encoding(model) is not None

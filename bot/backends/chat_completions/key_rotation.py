@@ -85,7 +85,7 @@ class KeyRotation(Generic[C]):
             except HttpStatusError as error:
                 if not (self._skip_if_refused(key, error) and tries_left and self._has_usable_key):
                     raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def list_models(self) -> Sequence[str]:
         return await self.send(lambda one: one.list_models())

@@ -36,7 +36,7 @@ def is_string_list(value: object) -> bool:
 
 STOP_CHECK = ValueCheck(
     lambda value: isinstance(value, str) or is_string_list(value),
-    translatable("a text or a list of texts"),
+    translatable("text or a list of texts"),
 )
 EQUALS_ONE_CHECK = ValueCheck(
     lambda value: value == 1, translatable("1 (a chat gets only one answer)")

@@ -16,7 +16,7 @@ MAX_BREAKER_WAIT_SECONDS = 8.0
 _MAX_WAIT_SECONDS = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
-_MAX_BUDGET = 10.0  # retries
+_MAX_RETRY_BUDGET = 10.0  # retries
 _BREAKER_CALLS = 20
 _SECONDS_BETWEEN_TRIALS = 5.0
 _MIN_DOWN_CALLS = 3
@@ -96,7 +96,7 @@ class RetryBudget:
         self._tokens = 3.0
 
     def record_call(self) -> None:
-        self._tokens = min(_MAX_BUDGET, self._tokens + 0.1)
+        self._tokens = min(_MAX_RETRY_BUDGET, self._tokens + 0.1)
 
     def spend_retry(self) -> bool:
         # In floating point, ten times 0.1 adds up to slightly less than 1.

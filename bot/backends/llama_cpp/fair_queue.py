@@ -18,7 +18,7 @@ from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
-_MAX_REMEMBERED = 1000  # chats and people
+_MAX_REMEMBERED_REQUESTERS = 1000  # chats and people
 _SMOOTHING_FACTOR = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
 
@@ -46,7 +46,7 @@ class FairQueue:
         self._shares = ChatShares(clock, slots)
         self._tickets = self._served_count = 0
         # by chat: the value of `_served_count` when it was last served
-        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED)
+        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
         self._answer_seconds: float | None = None
 
     @property

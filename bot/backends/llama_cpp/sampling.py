@@ -29,7 +29,7 @@ _REMEDIES = {
     "logprobs": "a chat shows no probabilities; remove it",
     "top_logprobs": "a chat shows no probabilities; remove it",
 }
-_STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of texts"))
+_STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of strings"))
 _ALIASES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
     "random_seed": "seed",

@@ -22,8 +22,8 @@ class LlamaCppSettings(ModelFileSettings):
     saved_mib: int = Field(
         4096,
         ge=0,
-        description="The disk space, in MiB, for the processed prompts of conversations (KV slots),"
-        " which are saved to answer faster later; 0: none are saved.",
+        description="The disk space, in MiB, for saved KV slots (the processed prompts of"
+        " conversations), which make later answers faster; 0: none are saved.",
     )
     saved_days: float = Field(
         7, gt=0, description="For how many days saved KV slots (processed prompts) are kept."
@@ -38,7 +38,9 @@ class LlamaCppSettings(ModelFileSettings):
         " template is refused.",
     )
     gpu_layers: Literal["auto"] | NonNegativeInt = Field(
-        "auto", description="Layers on the GPU; by default all if the engine finds one."
+        "auto",
+        description="Model layers to offload to the GPU; by default all, if the engine"
+        " finds a GPU.",
     )
 
     @override

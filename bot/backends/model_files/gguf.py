@@ -150,7 +150,7 @@ class _GgufParser:
         begin = self._offset + 8
         self._offset = begin + self._read_number("Q")
         if self._offset > len(self._data):
-            raise ValueError("it ends in the middle of a text")
+            raise ValueError("it ends in the middle of a string")
         return self._data[begin : self._offset].decode(errors="replace")
 
 

@@ -105,5 +105,7 @@ def _pick_file(files: Sequence[str], wanted: str) -> str:
         what = f"{len(found)} files match" if found else "no GGUF file matches"
         raise ValueError(f"{what} {wanted!r}; it has: {', '.join(models) or 'none'}")
     if "-of-" in found[0]:
-        raise ValueError(f"{found[0]} is one part of several; choose a model in one file")
+        raise ValueError(
+            f"{found[0]} is one part of a split model; choose a model in a single file"
+        )
     return found[0]

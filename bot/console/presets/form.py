@@ -27,7 +27,7 @@ FieldKind: TypeAlias = Literal[
 """The kind `lines` is a list of one-line texts; `texts` is a list of multi-line texts."""
 _Schema: TypeAlias = Mapping[str, Any]
 _CHARS_PER_ROW = 62
-_MAX_ROWS = 12
+_MAX_TEXT_AREA_ROWS = 12
 
 
 def value_at(value: object, path: Sequence[str]) -> object:
@@ -81,7 +81,7 @@ class FormField:
 
     def count_rows(self, text: str) -> int:
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
-        return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
+        return max(1 if self.spec.kind == "texts" else 2, min(_MAX_TEXT_AREA_ROWS, lines))
 
     @property
     def default_text(self) -> str:

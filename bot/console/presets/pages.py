@@ -75,17 +75,20 @@ _API_PATH = "/api/v1/presets/{name}"
 _PAGE_PATH = "/presets/{name}"
 _LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
 _MAX_VERSIONS = 200  # only the newest versions are listed
-_MAX_NUMBER = 2**31 - 1
+_MAX_VERSION_NUMBER = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
     int,
     Field(
-        ge=0, le=_MAX_NUMBER, description="The revision of the edited draft; 0: there was no draft."
+        ge=0,
+        le=_MAX_VERSION_NUMBER,
+        description="The revision of the edited draft; 0: there was no draft.",
     ),
 ]
-EntryNumber = Annotated[int, Field(ge=1, le=_MAX_NUMBER)]
+EntryNumber = Annotated[int, Field(ge=1, le=_MAX_VERSION_NUMBER)]
 OpenEntry = Annotated[
-    int, Field(ge=0, le=_MAX_NUMBER, description="The lorebook entry that is edited; 0: none.")
+    int,
+    Field(ge=0, le=_MAX_VERSION_NUMBER, description="The lorebook entry that is edited; 0: none."),
 ]
 OtherName = Annotated[str, Field(max_length=64)]
 SceneId = Annotated[
@@ -105,7 +108,9 @@ class EditorQuery(BaseModel):
     tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
     scene: SceneId = "tavern"
-    against: int = Field(0, ge=0, le=_MAX_NUMBER, description="The version to compare with.")
+    against: int = Field(
+        0, ge=0, le=_MAX_VERSION_NUMBER, description="The version to compare with."
+    )
     find: str = Field("", max_length=200)
     text: TriedText = ""
     entry: OpenEntry = 0
@@ -525,7 +530,7 @@ class PresetPages(RouteGroup):
         edited = await self.editing.open_preset(name)
         before, draft = await self._published_and_draft(edited)
         if before is None:
-            raise UserError(translatable("Nothing was answered with this preset yet."))
+            raise UserError(translatable("This preset has not answered anything yet."))
         trials = []
         may_spend = request.caller.may_spend
         for conversation in await self.previews.list_recorded(name):

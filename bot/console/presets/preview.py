@@ -55,7 +55,7 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
 """Sample scenes as (speaker, text) lines, default scene first; labels.html has the titles."""
 
 
-_MAX_RECORDED = 24
+_MAX_RECORDED_SCENES = 24
 _PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
@@ -76,7 +76,7 @@ class DraftPreviews:
     async def list_recorded(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
         found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
-        return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
+        return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED_SCENES]
 
     async def show(
         self, edited: EditedPreset, scene_id: str, *, may_spend: bool

@@ -48,7 +48,7 @@ _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
 _OPEN_THREAD = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
 _MAX_TITLE_CHARS = 100
-_MAX_REMEMBERED = 5000
+_MAX_CACHED_CHANNELS = 5000
 _THREAD_MARK = "/"
 
 
@@ -71,8 +71,8 @@ class ChannelWebhooks:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
-        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
+        self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_CACHED_CHANNELS)
+        self._refused_until = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
         self.ids: set[str] = set()
         """The ids of all webhooks found so far."""
         self._lock = asyncio.Lock()  # prevents two webhooks in one channel
@@ -212,8 +212,8 @@ class AnswerThreads:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._opened = BoundedDict[str, None](_MAX_REMEMBERED)
-        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
+        self._opened = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
+        self._refused_until = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
         """Open a thread, or return None if the bot may not; raises `PlatformError`."""

@@ -44,7 +44,7 @@ _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _ROLE_CACHE_SECONDS = 30.0
-_MAX_MEMBERS = 1000  # whose roles are cached
+_MAX_CACHED_MEMBERS = 1000  # whose roles are cached
 _PRIVATE_CHAT_INSTRUCTIONS = translatable(
     "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
     " this server's privacy settings, then ask again."
@@ -74,7 +74,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
         self._rejection: str | None = None  # why Discord rejects the token; None once accepted
         self._roles = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
-            _MAX_MEMBERS
+            _MAX_CACHED_MEMBERS
         )
 
     @property

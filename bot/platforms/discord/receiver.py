@@ -41,7 +41,7 @@ _CATCH_UP_TIMEOUT_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _ACKNOWLEDGMENT_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-_MAX_DELAY = timedelta(seconds=60)  # of a message, relative to other channels' messages
+_MAX_MESSAGE_DELAY = timedelta(seconds=60)  # of a message, relative to other channels' messages
 
 
 class MessageReceiver:
@@ -276,7 +276,7 @@ class ChannelCursors:
         marks = [self._connected] if self._connected else []
         if self.stored:
             newest = snowflake_time(max(self.stored.values()))
-            marks.append(time_snowflake(newest - _MAX_DELAY))
+            marks.append(time_snowflake(newest - _MAX_MESSAGE_DELAY))
         return max(marks, default=None)
 
     def start_catch_up(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Send requests to Discord's REST API, keep its rate limits, and translate its errors."""
+"""Send requests to Discord's REST API, respect its rate limits, and translate its errors."""
 
 import asyncio
 import math
@@ -223,7 +223,7 @@ class RestEndpoint:
 
 
 class RestClient:
-    """Sends a bot's requests to the REST API, and keeps the rate limits."""
+    """Sends a bot's requests to the REST API, and respects its rate limits."""
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token

@@ -101,8 +101,9 @@ class TelegramSettings(BotTokenSettings):
 
     drafts: bool = Field(
         False,
-        description="Whether to show growing answers in private chats as drafts, which notify"
-        " nobody, and send them when complete. Telegram shows its own stop button.",
+        description="Whether to show unfinished answers in private chats as drafts, which"
+        " notify nobody, and send them when complete. Telegram shows its own stop"
+        " button.",
     )
 
     @property

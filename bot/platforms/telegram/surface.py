@@ -37,7 +37,7 @@ from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # messages that may arrive between a search and the repeated send
-_MAX_GAP = 8  # so many missing ids in a row mean that a group has no further messages
+_MAX_MISSING_IDS = 8  # so many missing ids in a row mean that a group has no further messages
 _MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
 
 
@@ -246,7 +246,7 @@ class TelegramSurface(Surface, DraftingSurface):
         search = (chat, message.nonce)
         candidate = max(after, self._search_progress.get(search, 0))
         probes = gap = 0
-        while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
+        while probes < _MAX_PROBES and (gap < _MAX_MISSING_IDS or _is_private(message.address)):
             candidate += 1
             if candidate in known:
                 gap = 0

@@ -42,7 +42,7 @@ from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.value_class import value_class
 
-_NO_LORE = LoreResult((), (), {}, 0, {})
+_EMPTY_LORE = LoreResult((), (), {}, 0, {})
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
@@ -64,7 +64,7 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
         draft = _expand_persona(draft, macros.stable)
     macros = _with_card_fields(macros, draft, inputs)
     book = preset.parsed_lorebook
-    lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
+    lore = find_lore(book, inputs, macros.current) if book else _EMPTY_LORE
     macros = macros.with_values(
         outlet_texts(lore),
         wibefore=_join_parts(parts_at(lore, EntryPosition.BEFORE_CHAR)),

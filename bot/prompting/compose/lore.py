@@ -163,7 +163,7 @@ def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
     named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
     if len(labels) > _MAX_REPORTED_LABELS:
         named += ", …"
-    reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys was found")
+    reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys were found")
     return DroppedItem("lore", named, reason, len(labels), was_wanted=False)
 
 

@@ -94,7 +94,7 @@ def _parse_entry(
     is_order = order is not None or row.get(order_key) is None
     if not isinstance(row.get("content") or "", str) or not is_order:
         problem = translatable(
-            "{where}: `content` must be a text and `{order}` a number",
+            "{where}: `content` must be text and `{order}` must be a number",
             where=_describe_place(source, index),
             order=order_key,
         )

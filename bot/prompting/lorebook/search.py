@@ -21,10 +21,12 @@ from bot.value_class import value_class
 
 _ENTRIES_COUNTED_AT_ONCE = 64
 _TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
-KEYS_NOT_FOUND = marked("none of its keys was found")
+KEYS_NOT_FOUND = marked("none of its keys were found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
-_FAILED_PROBABILITY = StoredPattern(marked("it was not drawn, with its probability of {percent} %"))
+_FAILED_PROBABILITY = StoredPattern(
+    marked("it was skipped by chance (its probability is {percent} %)")
+)
 _GROUP_TAKEN = StoredPattern(marked("another entry of its group {group} was chosen: {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 

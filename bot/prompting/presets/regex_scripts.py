@@ -12,8 +12,8 @@ from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
 from bot.texts.text import Text, translatable
 
-_MAX_SECONDS = 0.05  # for one script
-_MAX_GROWTH = 4  # times a text's length, to which the next limit is added
+_MAX_SECONDS_PER_SCRIPT = 0.05  # for one script
+_MAX_GROWTH_FACTOR = 4  # times a text's length, to which the next limit is added
 _MAX_ADDED_CHARS = 20_000
 _GROUP_REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH_PLACEHOLDER = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
@@ -56,7 +56,9 @@ def run_scripts(
             break
         started = time.thread_time()
         with suppress(TimeoutError):
-            text = _run_script(script, text, expand, min(_MAX_SECONDS, time_budget.seconds))
+            text = _run_script(
+                script, text, expand, min(_MAX_SECONDS_PER_SCRIPT, time_budget.seconds)
+            )
         time_budget.seconds -= time.thread_time() - started
     return text
 
@@ -84,4 +86,4 @@ def _run_script(
 
     is_global = "g" in script.find.rpartition("/")[2]
     changed: str = pattern.sub(filled, text, count=0 if is_global else 1, timeout=seconds)
-    return changed if len(changed) <= _MAX_GROWTH * len(text) + _MAX_ADDED_CHARS else text
+    return changed if len(changed) <= _MAX_GROWTH_FACTOR * len(text) + _MAX_ADDED_CHARS else text

@@ -21,17 +21,21 @@ class LimitSettings(BaseModel, extra="forbid"):
     answers_per_person: int = Field(
         15,
         ge=0,
-        description="The number of answers a person gets without waiting. Twice as many commands"
-        " and button presses are allowed, and at least 30 in 30 s. 0: no limit.",
+        description="The number of answers a person gets per period without waiting. Twice as"
+        " many commands and button presses are allowed, and at least 30 in 30 s."
+        " 0: no limit.",
     )
     answers_per_channel: int = Field(
-        15, ge=0, description="The number of answers a channel gets without waiting; 0: no limit."
+        15,
+        ge=0,
+        description="The number of answers a channel gets per period without waiting; 0: no limit.",
     )
     seconds: float = Field(
         30,
         gt=0,
-        description="In how many seconds a person or a channel gets these numbers of answers"
-        " without waiting. Further answers are spread evenly: with 15 in 30 s, one every 2 s.",
+        description="The period, in seconds, for the numbers of answers per person and per"
+        " channel. Beyond them, answers are spread evenly: with 15 in 30 s, one"
+        " every 2 s.",
     )
     waiting: int = Field(
         500,

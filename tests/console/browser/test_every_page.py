@@ -146,7 +146,7 @@ async def test_pages_work_without_scripts_and_honor_reduced_motion(
         "/presets": "Marlowe",
         "/presets/nora?view=preview": "You are Nora.",
         "/presets/nora?tab=lorebook&text=lamp": "The lamp is lit at dusk.",
-        "/memories": "Nothing was found here.",
+        "/memories": "No results.",
         "/operation": "database",
         "/setup": "API key",
     }.items():

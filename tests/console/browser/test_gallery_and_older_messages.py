@@ -34,7 +34,7 @@ async def test_presets_are_filtered_while_typing_and_created_from_a_template(
     await tab.run(f"{slider}.focus(); {slider}.value = 0.5")
     await tab.press("ArrowRight")
     await tab.wait_for("document.querySelector('#f-talkativeness').value === '0.51'")
-    await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
+    await tab.wait_for("document.querySelector('#kept').textContent === 'saved'")
     assert tab.messages == []
 
 

@@ -62,7 +62,7 @@ async def test_errors_are_shown_while_typing_and_the_draft_is_saved(
     await tab.type('"temprature": 1, ')
     await tab.wait_for("document.querySelector('#problems').textContent.includes('Line 1')")
     async with asyncio.timeout(60):
-        while await tab.run("document.querySelector('#kept').textContent !== 'kept'"):
+        while await tab.run("document.querySelector('#kept').textContent !== 'saved'"):
             await tab.type(" ")  # the draft is also kept while somebody types on
             await asyncio.sleep(0.1)
     _, found = await call(browser.playground, "GET", "/presets/nora")
@@ -75,7 +75,7 @@ async def test_form_can_be_saved_previewed_and_published_by_keyboard(
     await browser.open("/presets/nora")
     await tab.tab_to("#f-persona")
     await tab.type("You mend clocks of the harbour inn.")
-    await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
+    await tab.wait_for("document.querySelector('#kept').textContent === 'saved'")
     await tab.wait_for("document.querySelector('#preview').textContent.includes('harbour inn')")
     await tab.wait_for("!document.querySelector('#discard').hidden")
     assert "1 change" in await tab.run("document.querySelector('#about').textContent")

@@ -89,7 +89,7 @@ def test_error_in_a_lorebook_is_shown_at_its_entry(is_card: bool) -> None:
     rows = f"[{good},\n{bad}]" if is_card else f'{{"0": {good},\n"1": {bad}}}'
     text = f'{{"name": "n", "provider": "p", "model": "m",\n"lorebook": {{"entries":\n{rows}}}}}'
     [problem] = check_preset(text).problems
-    assert (problem.line, "lorebook entry 2: `content` must be a text" in problem.text) == (4, True)
+    assert (problem.line, "lorebook entry 2: `content` must be text" in problem.text) == (4, True)
 
 
 @pytest.mark.parametrize(

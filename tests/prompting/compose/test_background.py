@@ -101,7 +101,10 @@ def test_block_size_is_limited_and_newest_lines_are_kept(text: str) -> None:
     assert part.text.endswith("> Bob:the end")
     assert len(part.text.encode()) < 16_000 / 7 * 3
     [dropped] = draft.left_out
-    assert (dropped.section, dropped.why) == ("observed", "older than the background that fits")
+    assert (dropped.section, dropped.why) == (
+        "observed",
+        "too old: newer messages filled the background",
+    )
     assert dropped.count == 61 - part.text.count("> Bob:")
 
 

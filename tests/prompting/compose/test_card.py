@@ -127,7 +127,7 @@ def test_draft_reports_why_lore_is_active_or_not() -> None:
     assert [part.name for part in made.system] == ["the dragon: key 'dragon' in “Alice: a dragon”"]
     assert [(one.name, one.why, one.count) for one in made.left_out] == [
         ("off", "it is disabled", 1),
-        ("cat, dog", "none of their keys was found", 2),
+        ("cat, dog", "none of their keys were found", 2),
     ]
 
 

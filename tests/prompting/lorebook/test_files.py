@@ -119,8 +119,11 @@ def test_unusable_entry_is_reported_and_its_neighbors_are_read(entry: object, pr
     ("data", "message"),
     [
         ({"entries": 5}, "a lorebook is a JSON object with `entries`"),
-        ({"entries": [{"content": 5}]}, "entry 1: `content` must be a text"),
-        ({"entries": [{"order": "x"}]}, "entry 1: `content` must be a text and `order` a number"),
+        ({"entries": [{"content": 5}]}, "entry 1: `content` must be text"),
+        (
+            {"entries": [{"order": "x"}]},
+            "entry 1: `content` must be text and `order` must be a number",
+        ),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "more than 10000 entries; split"),
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],

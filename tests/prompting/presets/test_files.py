@@ -200,7 +200,7 @@ def test_lorebook_may_be_inline_or_a_file(tmp_path: Path) -> None:
         ("../world.json", "'../world.json' is outside"),
         ("/etc/passwd", "'/etc/passwd' is outside"),
         ("none.json", "none.json cannot be read"),
-        ({"entries": [{"content": 5}]}, "lorebook: .*entry 1: `content` must be a text"),
+        ({"entries": [{"content": 5}]}, "lorebook: .*entry 1: `content` must be text"),
     ],
 )
 def test_lorebook_errors_state_the_problem(tmp_path: Path, lorebook: object, said: str) -> None:

@@ -22,7 +22,7 @@ def test_keys_of_newer_lmdeploy_versions_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
-    [("user", 5, "'user' .* must be a text"), ("stop_words", "x", "must be a list of texts")],
+    [("user", 5, "'user' .* must be a string"), ("stop_words", "x", "must be a list of strings")],
 )
 def test_from_json_reports_a_value_of_the_wrong_type(key: str, value: object, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
