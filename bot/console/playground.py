@@ -65,7 +65,7 @@ _MAX_SHOWN_MESSAGES = 100
 _MESSAGES_SHOWN_FIRST = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_LISTED_CONVERSATIONS = 50
-_MAX_CHANGES = 50
+_MAX_CHANGES_PER_READ = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
 _WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
 _STREAM_SECONDS = 300.0  # after this time, the page must reconnect
@@ -440,7 +440,7 @@ async def channel_events(
     try:
         while True:
             is_changed.clear()
-            changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES)
+            changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES_PER_READ)
             if not changes:
                 yield ": waiting\n\n"
                 with contextlib.suppress(TimeoutError):

@@ -37,7 +37,7 @@ PLAIN = Limits(
     shows_faces=True,
 )
 _POLL_SECONDS = 2.0  # another process's signal of a change may be lost
-_MAX_CHANGES = 100
+_MAX_CHANGES_PER_READ = 100
 _CURSOR_PREFIX = f"{WEB_PLATFORM}:"
 SPEC = PlatformSpec(
     kind=WEB_PLATFORM,
@@ -261,7 +261,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
         known = self._read_to.get(channel.id, 0)
-        changes = await self._channels.list_changed_messages(channel.id, known, _MAX_CHANGES)
+        changes = await self._channels.list_changed_messages(
+            channel.id, known, _MAX_CHANGES_PER_READ
+        )
         events: list[Incoming] = []
         for message in changes:
             if message.author is None:

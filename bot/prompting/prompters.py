@@ -122,7 +122,7 @@ def _message_text(message: MessageDict, configs: ModelConfigs) -> str:
             calls = "".join(_call_text(call, configs) for call in message.get("tool_calls", ()))
             return f"{configs.soa}{content}{calls}{configs.eoa}"
         case "tool":
-            return f"{configs.soe or ''}{_tool_answer(content)}{configs.eoe or ''}"
+            return f"{configs.soe or ''}{_parse_tool_result(content)}{configs.eoe or ''}"
         case _:  # a system message is written by the prompter
             return ""
 
@@ -135,7 +135,7 @@ def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
     return f"{configs.tool_start_token}\n{function}{configs.tool_end_token}\n"
 
 
-def _tool_answer(content: object) -> object:
+def _parse_tool_result(content: object) -> object:
     """Parse a tool's JSON result, because LazyLLM inserts results in Python's notation."""
     if not isinstance(content, str):
         return content

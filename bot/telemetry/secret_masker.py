@@ -165,7 +165,7 @@ class TokenFilter:
     """
 
     def __init__(self) -> None:
-        self._before = ""
+        self._text_before = ""
         """The end of the text returned so far, unmasked, as context for the formats."""
         self._held = ""
 
@@ -193,7 +193,7 @@ class TokenFilter:
             _PLAIN_WORD.fullmatch(word) is None
             or word in _PREFIX_STARTS
             or word.startswith(_LETTERS_BEFORE)
-            or (self._before + held[:start]).endswith(_NAMES_BEFORE_TOKENS)
+            or (self._text_before + held[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )
         return start if may_grow and len(word) <= _MAX_HELD_CHARS else len(held)
 
@@ -201,8 +201,8 @@ class TokenFilter:
         released, self._held = self._held[:length], self._held[length:]
         if not released:
             return ""
-        whole, at = self._before + released, len(self._before)
-        self._before = whole[-_MAX_CONTEXT_CHARS:]
+        whole, at = self._text_before + released, len(self._text_before)
+        self._text_before = whole[-_MAX_CONTEXT_CHARS:]
         if not _may_have_token(whole):
             return released
         masked: list[str] = []

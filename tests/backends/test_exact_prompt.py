@@ -66,7 +66,9 @@ async def test_local_models_prompt_is_the_rendered_text(renderer: Renderer, tmp_
     assert await prompts.write(17, receipt()) == WRITTEN
 
 
-async def test_template_with_todays_date_is_noted(renderer: Renderer, tmp_path: Path) -> None:
+async def test_note_says_that_a_template_inserts_todays_date(
+    renderer: Renderer, tmp_path: Path
+) -> None:
     tiny_model(tmp_path)
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))

@@ -66,7 +66,7 @@ def test_call_is_parsed_from_chunks_of_any_size(
         (BARE, json.dumps({"name": "dice", "parameters": {"text": "x" * 3 * MAX_ARGUMENT_CHARS}})),
     ],
 )
-def test_text_that_is_not_a_call_stays_text(form: str, answer: str) -> None:
+def test_text_that_is_not_a_call_is_unchanged(form: str, answer: str) -> None:
     assert read(form, [answer]) == (answer, [])
     if len(answer) < 1000:
         assert read(form, list(answer)) == (answer, [])
@@ -141,7 +141,7 @@ async def test_calls_arrive_with_the_finish_event_and_reasoning_passes_through()
     assert [(call.name, call.arguments) for call in finish.tool_calls] == [("time", "{}")]
 
 
-async def test_call_of_gpt_oss_follows_its_reasoning() -> None:
+async def test_tool_call_of_gpt_oss_is_found_after_its_reasoning() -> None:
     async def answer() -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         for letter in (
             "<|channel|>analysis<|message|>Dice are needed.<|end|>"

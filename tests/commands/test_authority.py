@@ -129,7 +129,7 @@ async def test_button_is_refused_for_everybody_else(
     assert "Only the person who asked" in str(await question.press(action, BOB))
     question.is_admin = Unreachable("away")
     is_asked = WHO_MAY_PRESS[action] == ASKER
-    unknown = "could not be asked" if is_asked else "Only the person who asked"
+    unknown = "I could not check with" if is_asked else "Only the person who asked"
     assert unknown in str(await question.press(action, CAROL))
 
 

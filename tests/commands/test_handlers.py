@@ -134,7 +134,7 @@ async def test_preset_use_replaces_all_active_presets(setup: Setup) -> None:
     assert await setup.active() == ["nova"]
 
 
-async def test_preset_reset_names_the_inherited_preset_and_its_scope(setup: Setup) -> None:
+async def test_preset_reset_shows_the_inherited_preset_and_its_scope(setup: Setup) -> None:
     await setup.use("telegram:5", "nova")
     await setup.use("telegram:5:7", "assistant")
     reply = await setup.run_command("/preset reset")
@@ -151,7 +151,7 @@ async def test_preset_reset_names_the_inherited_preset_and_its_scope(setup: Setu
         ("discord:guild:1", "inherited from the server"),
     ],
 )
-async def test_preset_list_names_the_scope(setup: Setup, scope: str | None, origin: str) -> None:
+async def test_preset_list_shows_the_scope(setup: Setup, scope: str | None, origin: str) -> None:
     if scope:
         await setup.use(scope, "nova")
     assert (await setup.run_command("/preset list")).text.endswith(f"active here: {origin}")

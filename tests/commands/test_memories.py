@@ -100,7 +100,7 @@ async def test_every_reply_is_visible_only_to_the_asker() -> None:
     assert is_private(Command("memory", "show nora"))
 
 
-async def test_memory_is_about_its_author_this_place_or_a_character(setup: MemorySetup) -> None:
+async def test_memory_can_be_about_its_author_this_place_or_a_character(setup: MemorySetup) -> None:
     await setup.use(HERE.scopes[0], "nova")
     for text in ("I like tea", "here: it rains", "Nova: she limps", "note: nova is no subject"):
         await setup.run_as(HERE, f"/memory add {text}")
@@ -244,7 +244,7 @@ async def test_anonymous_admins_have_no_memories(setup: MemorySetup) -> None:
         await setup.run_as(by(group), "/memory add I keep bees")
 
 
-async def test_long_list_has_pages_and_a_menu_where_buttons_work(setup: MemorySetup) -> None:
+async def test_long_list_has_pages_and_a_menu_if_buttons_are_supported(setup: MemorySetup) -> None:
     for number in range(12):
         await setup.run_as(PRIVATE, f"/memory add fact {'abcdefghijkl'[number] * 9}")
     first = await setup.run_as(PRIVATE, "/memory")

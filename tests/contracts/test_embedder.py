@@ -73,7 +73,7 @@ async def test_similar_texts_have_similar_vectors(embedder: Embedder) -> None:
     assert asked @ cat > asked @ storm
 
 
-async def test_the_same_text_gets_the_same_vector_alone_or_among_many(embedder: Embedder) -> None:
+async def test_text_gets_the_same_vector_alone_and_in_a_batch(embedder: Embedder) -> None:
     texts = [f"{CAT} {number}" for number in range(23)]
     among = await embedder.embed_documents(texts)
     alone = [(await embedder.embed_documents([text]))[0] for text in texts[::7]]

@@ -277,7 +277,7 @@ async def test_question_can_become_background_and_a_question_again(
     assert {one.text for one in turns if one.observed} == ({"why?"} if steps[-1] else set())
 
 
-async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store: Store) -> None:
+async def test_question_whose_answer_failed_is_stored_outside_the_history(store: Store) -> None:
     claim, message = await take_message(store)
     name = message.part_name(0)
     question = replace(said("why?"), message_id="41", sent_as=(name,))

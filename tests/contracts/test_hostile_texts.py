@@ -67,7 +67,7 @@ async def _check_nothing_else_changed(store: Store) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_hostile_key_is_one_key(signals: SignalPeers, title: str, text: str) -> None:
+async def test_hostile_text_is_a_single_key(signals: SignalPeers, title: str, text: str) -> None:
     key, received = to_storable_text(text), list[str]()
     signals.there.subscribe("q", received.extend)
     signals.here.publish("q", ["before", key])

@@ -118,7 +118,7 @@ async def test_memory_is_recalled_as_far_as_its_author_consents(
     assert {one for one in PLACES if await recalled(memories, one)} == {HERE}
 
 
-async def test_private_words_stay_in_private_whatever_their_author_consents_to(
+async def test_private_memories_stay_private_whatever_their_author_consents_to(
     store: Store, memories: SqlMemories
 ) -> None:
     await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
@@ -278,7 +278,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
     assert await store.scalars(select(memory.c.is_derived)) == [False]
 
 
-async def test_memory_stays_while_other_turns_change(store: Store, memories: SqlMemories) -> None:
+async def test_memory_is_kept_when_other_turns_change(store: Store, memories: SqlMemories) -> None:
     kept = await add_derived(store, memories)
     await finish(store, "5:2", change=HistoryChange({kept.turns[0] + 1: "and dogs"}))
     await finish(store, "5:3", removes=TurnRange(0, 1))

@@ -74,7 +74,7 @@ class CountingDatabase(MortalDatabase):
         return query
 
 
-async def test_recall_in_a_large_server_is_one_query_over_indexes(
+async def test_recall_in_a_large_server_needs_one_indexed_query(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await store.database.write(fill)

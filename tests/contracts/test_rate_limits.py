@@ -302,7 +302,7 @@ async def test_refusals_are_listed_longest_wait_first(peers: Peers) -> None:
     assert [one.seconds for one in found] == [about(900), about(500)]
 
 
-async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
+async def test_learned_window_applies_after_a_refusal(peers: Peers) -> None:
     learned = RateLimitScope("telegram", (CallWindow(3, 1000, is_learned=True),))
     assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8
     await peers.there.block_calls("telegram", 0)

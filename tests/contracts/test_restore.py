@@ -259,7 +259,7 @@ def test_file_that_is_not_a_backup_is_refused(tmp_path: Path, content: bytes) ->
     assert [one.name for one in tmp_path.iterdir()] == ["backup.db"]
 
 
-def test_restore_leaves_nothing_beside_the_backup(tmp_path: Path) -> None:
+def test_restore_leaves_no_files_next_to_the_backup(tmp_path: Path) -> None:
     backup = tmp_path / "backups" / "backup.db"
     backup.parent.mkdir()
     with closing(sqlite3.connect(backup)) as copied_file:

@@ -412,7 +412,7 @@ async def deliver(delivery: Delivery, messages: int, within: int) -> None:
         await asyncio.wait([working])
 
 
-async def test_row_that_keeps_failing_alone_is_set_aside_with_a_notice(database: Database) -> None:
+async def test_row_that_keeps_failing_while_others_succeed_is_set_aside(database: Database) -> None:
     delivery = Delivery(database)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)

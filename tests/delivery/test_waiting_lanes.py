@@ -158,7 +158,7 @@ async def test_few_rows_are_claimed_while_the_platform_refuses_the_bot() -> None
     assert len(outbox.sent) == 300
 
 
-async def test_rows_claimed_when_queued_are_claimed_about_once_more() -> None:
+async def test_rows_claimed_when_queued_are_reclaimed_about_once() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         for lane in lanes(300):

@@ -106,7 +106,7 @@ async def test_album_is_one_question(where: TelegramChat, model: Model) -> None:
 
 
 @at(*EVERYWHERE)
-async def test_paste_in_pieces_is_one_question(where: Chat, model: Model) -> None:
+async def test_long_paste_split_into_messages_is_one_question(where: Chat, model: Model) -> None:
     longest = 4096 if where.is_telegram else 2000
     whole = f"{where.mention}read this: " + "a long story goes on and on " * 300
     where.say(whole[:longest])

@@ -158,7 +158,7 @@ async def test_new_session_fetches_missed_messages(running: Service, platforms: 
     await running.wait_until_ready()
 
 
-async def test_closed_client_is_replaced(running: Service, platforms: Platforms) -> None:
+async def test_closed_discord_client_is_replaced(running: Service, platforms: Platforms) -> None:
     channel, private = platforms.channel(), platforms.telegram_dm()
     platforms.discord.gw_faults["accept"] = False
     await platforms.discord.cut(4010)  # discord.py does not reconnect after this code

@@ -67,7 +67,7 @@ async def ask_to_forget(where: Chat) -> None:
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_forget_me_asks_and_reaches_every_channel_even_after_a_kill(
+async def test_forget_me_asks_and_covers_every_channel_even_after_a_kill(
     where: Chat, running: Service, model: Model
 ) -> None:
     elsewhere = where.another()

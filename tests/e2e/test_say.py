@@ -45,7 +45,7 @@ async def test_say_is_sent_once_under_kills(
 
 @pytest.mark.runs_with(TESTER, TROUPE_CONSOLE__TOKEN=TOKEN)
 @at("telegram_group")
-async def test_say_to_an_impossible_chat_sends_nothing(where: Chat, running: Service) -> None:
+async def test_say_to_an_unknown_chat_sends_nothing(where: Chat, running: Service) -> None:
     name = "telegram:@news"  # Telegram's ids are numbers
     add = ("console", "token", "add", "news", "--scope", "say", "--channel", name)
     token = (await running.run_command(*add)).split()[-1]

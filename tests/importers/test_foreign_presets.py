@@ -70,7 +70,7 @@ def test_novel_sampler_limits_the_answer_by_max_length() -> None:
     assert find_problems(preset.parameters) == []
 
 
-def test_samplers_outside_their_range_are_noted() -> None:
+def test_samplers_outside_their_range_are_listed_in_notes() -> None:
     result = import_data({"temp": 9, "top_p": 1, "rep_pen": 1, "top_k": -1, "rep_pen_range": 0})
 
     assert result.preset.parameters == {"top_p": 1, "repeat_penalty": 1}

@@ -42,7 +42,7 @@ def save(folder: Path, content: bytes, name: str = "nora.zip") -> str:
     return name
 
 
-def test_version_1_is_a_folder_of_texts(tmp_path: Path) -> None:
+def test_version_1_is_read_from_a_folder_of_text_files(tmp_path: Path) -> None:
     keys, stories = read_zip(
         tmp_path,
         nora__system_prompt="You are Nora.\r\nBe kind.",
@@ -56,7 +56,7 @@ def test_version_1_is_a_folder_of_texts(tmp_path: Path) -> None:
     assert stories == ("Ana:「one」\nNora:「yes」", "Ana:「two」")
 
 
-def test_version_2_has_its_stories_in_a_database(tmp_path: Path) -> None:
+def test_stories_of_version_2_are_read_from_a_database(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("content/nora/chroma.sqlite3", chroma("one", "", "two"))

@@ -22,7 +22,7 @@ def test_json_and_modelfiles_are_detected_by_content(tmp_path: Path) -> None:
     assert (preset.name, preset.provider, preset.system) == ("phi", "local", "Be kind.")
 
 
-def test_relative_from_is_resolved_beside_the_modelfile(tmp_path: Path) -> None:
+def test_relative_from_path_is_resolved_against_the_modelfile(tmp_path: Path) -> None:
     model = tmp_path / "phi.gguf"
     model.touch()
 
@@ -79,7 +79,7 @@ def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:
     ("text", "problem"),
     [*MISTAKES, (f"FROM {'x' * 5000}", "FROM .* is not a usable path")],
 )
-def test_mistake_is_reported_with_the_file(tmp_path: Path, text: str, problem: str) -> None:
+def test_error_is_reported_with_the_file(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(PresetError, match=r"Modelfile\b.*" + problem) as raised:
         preset_from_text(text, tmp_path / "Modelfile")
     assert_has_a_translation(raised.value)

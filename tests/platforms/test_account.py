@@ -65,7 +65,7 @@ async def test_discord_bot_has_intents_and_an_invitation(platforms: Platforms) -
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "123456789:BBH-wrong", "a b", "x\ny"])
-async def test_wrong_token_names_its_variable(platforms: Platforms, token: str) -> None:
+async def test_wrong_token_error_names_its_variable(platforms: Platforms, token: str) -> None:
     accounts: list[tuple[AccountSetup, str]] = [
         (telegram(platforms, token), "TROUPE_TELEGRAM__TOKEN"),
         (discord(platforms, token), "TROUPE_DISCORD__TOKEN"),
@@ -103,7 +103,7 @@ async def test_code_on_telegram_is_accepted_and_answered(platforms: Platforms) -
     assert thanks in [message["text"] for message in wire.msgs[7].values()]
 
 
-async def test_earlier_messages_stay_unread_for_the_service(platforms: Platforms) -> None:
+async def test_earlier_messages_are_left_for_the_service(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     wire.say(8, "hello", chat=8)
     waiting = asyncio.create_task(account.wait_for_code("482913"))

@@ -111,7 +111,7 @@ def test_invalid_wake_pattern_is_rejected() -> None:
         ("看https://example.org，nora你好", {}, Answer),
     ],
 )
-def test_names_call_a_character(
+def test_character_can_be_called_by_its_names(
     text: str, given: dict[str, object], expected: type[Decision]
 ) -> None:
     assert outcome(text, None, preset(role_name="Nora", **given)) is expected

@@ -82,7 +82,7 @@ def test_channel_can_have_at_most_eight_characters() -> None:
         full.with_added(PRESETS["nova"])
 
 
-def test_character_names_are_those_of_the_roles(database: Database) -> None:
+def test_character_names_are_the_role_names(database: Database) -> None:
     named = Preset.model_validate(
         {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
     )
@@ -113,7 +113,9 @@ def test_unknown_default_preset_error_names_the_setting(database: Database) -> N
         (" ", sorted(PRESETS)),
     ],
 )
-def test_complete_suggests_names_in_order(database: Database, typed: str, names: list[str]) -> None:
+def test_completion_suggests_names_in_order(
+    database: Database, typed: str, names: list[str]
+) -> None:
     assert list(resolver(database).complete(typed)) == names
 
 

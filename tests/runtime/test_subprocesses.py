@@ -129,7 +129,7 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
 
 
 @pytest.mark.parametrize("missing", ["program", "log"])
-async def test_error_for_a_process_that_cannot_start_is_one_line(log: Path, missing: str) -> None:
+async def test_process_that_cannot_start_is_reported_in_one_line(log: Path, missing: str) -> None:
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):

@@ -32,7 +32,7 @@ async def test_swallowed_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatc
     assert plain.cancelled()
 
 
-async def test_exception_of_a_cancelled_task_stays_in_it() -> None:
+async def test_exception_of_a_cancelled_task_is_not_propagated() -> None:
     async def broken() -> None:
         try:
             await asyncio.Event().wait()

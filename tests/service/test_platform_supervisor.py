@@ -120,7 +120,7 @@ async def test_unreachable_server_is_logged_without_a_traceback(error: Exception
     assert (logged["reason"], logged.get("exc_info")) == (str(error), None)
 
 
-async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
+async def test_fatal_refusal_at_startup_ends_the_service() -> None:
     supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("no intent")))
     with pytest.raises(PlatformFatal, match="no intent"):
         await supervisor.run_until_stopped()

@@ -110,7 +110,7 @@ async def test_traceback_omits_the_values_of_a_statement(database: Database) -> 
         ("mysql+aiomysql://host/db", "'mysql\\+aiomysql' is not supported"),
     ],
 )
-async def test_invalid_url_names_its_setting(url: str, words: str) -> None:
+async def test_invalid_url_error_names_its_setting(url: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         async with open_database(url):
             pytest.fail("it opened")

@@ -33,7 +33,7 @@ def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "two words\n"])
-def test_password_stays_while_its_file_is_replaced(file: Path, content: str | None) -> None:
+def test_old_password_is_used_while_its_file_is_replaced(file: Path, content: str | None) -> None:
     password = provider(f"redis://host?password_file={file}")
     if content is None:
         file.unlink()

@@ -48,7 +48,7 @@ async def test_model_without_a_template_gets_chatml(renderer: Renderer) -> None:
     assert rendered.stop == ("<|im_end|>",)
 
 
-async def test_prefill_stays_open_at_the_end(renderer: Renderer) -> None:
+async def test_prefilled_answer_is_left_open(renderer: Renderer) -> None:
     talk = (*HI, Message("assistant", "Sure, <|im_end|>: "))
     rendered = await renderer.render(talk, TemplateChoice(), NO_TEMPLATE, has_prefill=True)
 

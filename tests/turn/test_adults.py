@@ -119,7 +119,7 @@ async def test_preset_use_refuses_a_preset_that_would_not_answer(database: Datab
     assert setup.texts[-1].endswith("Well, hello.")
 
 
-async def test_other_characters_answer_where_one_is_for_adults(database: Database) -> None:
+async def test_other_characters_answer_if_one_is_adults_only(database: Database) -> None:
     setup = Setup(database, ["Hello."], others=[NORA | NEMO])
     await setup.say(in_group("/preset add nemo", "5:1"), in_group("nora and nemo, hi", "5:2"))
     assert setup.texts[1:] == ["Hello."]

@@ -256,7 +256,7 @@ async def test_character_greets_with_its_own_face(database: Database, command: s
     assert len(setup.backend.prompts) == 1  # it replies to the character
 
 
-async def test_greeting_names_its_character_among_several(database: Database) -> None:
+async def test_greeting_shows_its_character_if_several_are_active(database: Database) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     setup = Setup(database, preset=nora, others=[{"name": "luna"}])
     await setup.say("/preset add luna", "/new")

@@ -307,7 +307,7 @@ async def test_voice_messages_over_the_limit_are_not_transcribed() -> None:
     assert (await limits.admit(spoken(), StopFlag()))[0], "answers count apart"
 
 
-async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
+async def test_key_spoken_in_a_voice_message_is_masked(database: Database) -> None:
     key = "sk-" + "a1B2" * 12
     backend = TranscribingFakeBackend(f"my key is {key}", ["Hm."])
     await Setup(database, backend=backend, download=download).say(spoken())

@@ -256,7 +256,7 @@ async def test_forgotten_message_is_not_read_from_the_channel(database: Database
 
 
 @pytest.mark.parametrize("command", ["/new", "/forget", "deleted"])
-async def test_messages_before_new_are_not_read_from_the_channel(
+async def test_messages_before_the_new_command_are_not_read_from_the_channel(
     database: Database, command: str
 ) -> None:
     channel = Channel("old")

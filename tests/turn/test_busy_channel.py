@@ -109,7 +109,9 @@ async def test_observed_messages_between_gathered_messages_keep_their_order(
     assert [text for _, text in await setup.history()] == ["q1", "q2", "q3", "all", "q4"]
 
 
-async def test_answer_in_private_is_interrupted_by_the_next_message(database: Database) -> None:
+async def test_answer_in_a_private_chat_is_interrupted_by_the_next_message(
+    database: Database,
+) -> None:
     setup = make_setup(database, FakeBackend([FIRST_WORDS, asyncio.Event()], ["both"]))
     async with answering(setup, private(1)) as worker:
         await pass_time_until(setup, lambda: setup.texts == [FIRST_WORDS.strip()])

@@ -28,7 +28,7 @@ from tests.turn.setup import (
 from tests.waiting import advance_in_steps, wait_until
 
 
-async def test_context_names_the_file_to_admins_and_masks_secrets(database: Database) -> None:
+async def test_context_points_admins_to_the_file_and_masks_secrets(database: Database) -> None:
     setup = Setup(database, ["Hi."], preset={"name": "nora sk-canary"})
     await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = setup.texts[1:]
@@ -46,7 +46,7 @@ async def test_native_response_is_urgent_if_the_platform_does_not_count_it(
     assert setup.urgent_deliveries == [False, True]
 
 
-async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
+async def test_settings_why_shows_the_reason_for_each_message(database: Database) -> None:
     setup = Setup(database, ["Hi."], preset={"role_name": "Nora", "context": "addressed"})
     await setup.say(
         make_incoming("good morning all", key="5:1", wake=None),

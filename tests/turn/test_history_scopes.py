@@ -113,7 +113,7 @@ async def test_button_finds_the_history_of_its_answer(database: Database) -> Non
     assert "no longer works" in str(await setup.buttons.find_refusal_reason(gone))
 
 
-async def test_forget_channel_reaches_all_its_histories(database: Database) -> None:
+async def test_forget_channel_deletes_all_its_histories(database: Database) -> None:
     setup = Setup(database, ["zero"], ["one"], ["two"])
     await say(setup, asked("z", 701), asked("/settings scope user", 702))
     await say(setup, asked("a", 703), asked("b", 704, BOB), asked("/forget channel", 705))
@@ -154,7 +154,7 @@ async def test_replies_in_one_batch_are_branches(database: Database) -> None:
         assert [one.address.history for one in again] == ["replies=702", "replies=704"]
 
 
-async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database) -> None:
+async def test_edits_and_deletions_also_apply_to_copies_in_branches(database: Database) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
@@ -169,7 +169,7 @@ async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database
     assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
 
 
-async def test_export_lists_branched_messages_once_and_forget_reaches_branches(
+async def test_export_lists_branched_messages_once_and_forget_includes_branches(
     database: Database,
 ) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"])

@@ -99,7 +99,7 @@ async def test_long_answer_continues_in_a_thread(database: Database) -> None:
     assert buttons == [3, 0, 0], "the buttons stay in the channel"
 
 
-async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database: Database) -> None:
+async def test_long_answer_is_sent_in_parts_if_threads_are_unsupported(database: Database) -> None:
     setup = with_threads(database, [VERY_LONG], limits=SHORT)
     await setup.say("hello")
     assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]

@@ -56,7 +56,7 @@ def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Incomi
     return make_incoming(text, key=key, author=author, chat=chat, wake=wake)
 
 
-async def test_deletion_by_an_operator_reaches_cached_settings(database: Database) -> None:
+async def test_deletion_by_an_operator_clears_cached_settings(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"))
     await request_deletion(database, setup.clock, [CHAT], None, ["discord:guild:1"])
@@ -94,7 +94,7 @@ async def test_forget_me_deletes_pictures_of_the_persons_characters(database: Da
     await cancel_and_wait([dropping])
 
 
-async def test_forget_me_asks_first_and_reaches_every_conversation(database: Database) -> None:
+async def test_forget_me_asks_first_and_covers_every_conversation(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("mine too", "5:3"))
     await setup.receive(said("elsewhere", "6:1", chat="6"))

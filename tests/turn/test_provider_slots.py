@@ -128,7 +128,7 @@ async def test_processes_take_turns_however_many_requests_one_has() -> None:
     assert full.begun[:5] == ["full 0", "full 1", "other 0", "full 2", "other 1"]
 
 
-async def test_one_chat_never_holds_all_slots() -> None:
+async def test_one_chat_never_takes_all_slots() -> None:
     async with requests(limit=4) as made:
         for number in range(6):
             await made.ask(f"noisy {number}", "noisy")

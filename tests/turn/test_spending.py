@@ -44,7 +44,7 @@ async def test_cost_of_a_model_without_a_price_is_not_known(database: Database) 
     assert await costs(database) == [None]
 
 
-async def test_cost_is_estimated_where_the_provider_counts_nothing(database: Database) -> None:
+async def test_cost_is_estimated_if_the_provider_reports_no_usage(database: Database) -> None:
     setup = make_setup(database, ["x" * 300])
     await setup.say("hello")
     [cost] = await costs(database)

@@ -57,8 +57,8 @@ class GeneratedChunk:
     text: str
     reason: str | None = None
     """In the last chunk: "stop" or "length"."""
-    cached: int = 0
-    generated: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
 
 
 class ServedModel:
@@ -311,8 +311,8 @@ def _to_event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
     body["usage"] = {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": chunk.generated,
-        "prompt_tokens_details": {"cached_tokens": chunk.cached},
+        "completion_tokens": chunk.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": chunk.cached_tokens},
     }
     return b"data: " + msgspec.json.encode(body) + b"\n\ndata: [DONE]\n\n"
 

@@ -68,7 +68,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 """The markers that start a call; in the unlisted format, the whole answer is a call."""
 
 _SHOWN_IF_UNREADABLE: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
-_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
+_MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
 _SPECS_DIVISOR: Final = 3
 _BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
@@ -213,7 +213,7 @@ class WrittenCallParser:
         self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
         self._is_answering = False  # for BARE: the answer started as text
-        self._written = ""
+        self._call_text = ""
 
     def feed(self, text: str) -> str:
         if self._is_calling:
@@ -236,11 +236,11 @@ class WrittenCallParser:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
-        found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
+        found = read_calls(self._form, self._call_text, self._offered, is_cut=is_cut)
         if self._form is ToolCallFormat.BARE:
             found = [one for one in found if one[0] in self._offered]
         if not found and self._form in _SHOWN_IF_UNREADABLE:
-            return self._written, ()
+            return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
             for number, (name, arguments) in enumerate(found[:MAX_CALLS])
@@ -248,14 +248,14 @@ class WrittenCallParser:
         return "", tuple(calls)
 
     def _add_call_text(self, text: str) -> str:
-        self._written += text
-        if len(self._written) <= _MAX_CHARS:
+        self._call_text += text
+        if len(self._call_text) <= _MAX_CALL_CHARS:
             return ""
         if self._form is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
-            shown, self._written = self._written, ""
+            shown, self._call_text = self._call_text, ""
             self._is_calling, self._is_answering = False, True
             return shown
-        self._written = self._written[:_MAX_CHARS]
+        self._call_text = self._call_text[:_MAX_CALL_CHARS]
         return ""
 
     def _feed_bare_call(self) -> str:

@@ -24,7 +24,7 @@ from bot.value_class import value_class
 
 _SCENE_START = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
 _SCENE_PLATFORM = "web"
-_EXPECTED_ANSWER = ""
+_CHARACTER_SPEAKER = ""
 """The speaker in a sample's lines that stands for the preset's character."""
 
 
@@ -33,7 +33,7 @@ def sample_scene(name: str, preset: str) -> Scene | None:
     turns = []
     for at, (speaker, text) in enumerate(SAMPLE_SCENES[name]):
         moment = _SCENE_START + timedelta(minutes=at)
-        if speaker == _EXPECTED_ANSWER:
+        if speaker == _CHARACTER_SPEAKER:
             turns.append(Turn("assistant", text, None, moment, preset))
         else:
             person = Person(f"{_SCENE_PLATFORM}:{speaker.casefold()}", speaker)
@@ -44,10 +44,10 @@ def sample_scene(name: str, preset: str) -> Scene | None:
 SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tavern": (
         ("Alice", "Is anybody still up? It is raining into my boots."),
-        (_EXPECTED_ANSWER, "Come in, and mind the step. There is soup."),
+        (_CHARACTER_SPEAKER, "Come in, and mind the step. There is soup."),
         ("Bob", "I was here first, but I will share the bench."),
         ("Alice", "Thank you, Bob. What are you mending there?"),
-        (_EXPECTED_ANSWER, "Something that stopped. It happens to things in this weather."),
+        (_CHARACTER_SPEAKER, "Something that stopped. It happens to things in this weather."),
         ("小明", "我的怀表停了，你能帮我看看吗？"),
     ),
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),

@@ -16,7 +16,7 @@ _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _MAX_MEMORY_CHARS = 500
 _TOLD_IN_PRIVATE = marked("told in private")
 _OVER_BUDGET = marked("over the budget")
-_WITHOUT_BRACKETS = str.maketrans("[]", "()")
+_BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 
 
 def build_memories(
@@ -51,7 +51,7 @@ def _memory_line(inputs: PromptInputs, one: RankedMemory) -> str:
     about = f" of {_subject_name(inputs, one)}" if is_named else ""
     teller = memory.told_by
     told = f" ({_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
-    return f"[You remember{about}] {text.translate(_WITHOUT_BRACKETS)}{told}"
+    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{told}"
 
 
 def _describe_source(inputs: PromptInputs, one: RankedMemory) -> str:

@@ -78,7 +78,7 @@ def test_lone_end_tag_makes_everything_before_it_reasoning(end: str, size: int) 
 
 @pytest.mark.parametrize("text", CASES["text about tags"])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_text_about_reasoning_tags_stays_text(text: str, size: int) -> None:
+def test_text_that_mentions_reasoning_tags_is_not_reasoning(text: str, size: int) -> None:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert separate(ANY_FORMAT, pieces) == SeparatedText(text, "")
 

@@ -147,7 +147,7 @@ ATTACHED = json.loads(Path(__file__).with_name("attached.json").read_text("utf-8
 
 
 @pytest.mark.parametrize(("deltas", "returned"), ATTACHED["cases"])
-async def test_reasoning_goes_back_with_the_calls_of_each_round(
+async def test_reasoning_is_sent_back_with_the_calls_of_each_round(
     connect: Connect,
     service: FakeOpenAI,
     deltas: list[dict[str, Any]],

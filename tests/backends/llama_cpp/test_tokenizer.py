@@ -117,7 +117,7 @@ async def test_tokenizing_the_whole_text_would_add_control_tokens(model: Model) 
         assert len(await model.markers(whole)) > len(harmless), text
 
 
-async def test_broken_up_text_stays_readable(model: Model) -> None:
+async def test_broken_up_control_tokens_stay_readable(model: Model) -> None:
     explained = await model.tokenizer.explain_tokens([TextSpan("hi <b> {x}", trusted=False)])
 
     text = "".join(token.text for token in explained if not token.trusted)
@@ -132,7 +132,7 @@ async def test_beginning_of_text_token_is_added_once(model: Model) -> None:
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
 
-async def test_harmless_prompt_is_tokenized_as_by_the_engine(model: Model) -> None:
+async def test_harmless_prompt_is_tokenized_like_the_engine_does(model: Model) -> None:
     pieces = await model.prompt("hi")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
@@ -159,7 +159,7 @@ async def test_default_model_s_template_matches_its_family(smollm2: Model) -> No
             )
 
 
-async def test_question_is_tokenized_as_by_the_engine(smollm2: Model) -> None:
+async def test_question_is_tokenized_like_the_engine_does(smollm2: Model) -> None:
     pieces = await smollm2.prompt("What is the capital of France?")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 

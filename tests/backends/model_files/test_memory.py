@@ -44,5 +44,5 @@ def test_limit_of_a_parent_group_counts(root: Path) -> None:
     assert free_bytes(root) == 200
 
 
-def test_free_bytes_is_none_where_unknown(tmp_path: Path) -> None:
+def test_free_bytes_is_none_if_unknown(tmp_path: Path) -> None:
     assert free_bytes(tmp_path) is None

@@ -93,7 +93,7 @@ def test_file_with_an_unsafe_name_is_not_imported(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct-q4_k_m", "Meta-Llama-3.1_8B+x", "模型"])
-def test_usual_model_names_are_valid(name: str) -> None:
+def test_common_model_names_are_valid(name: str) -> None:
     assert model_store.validate_model_name(f"{name}.gguf") == name
 
 

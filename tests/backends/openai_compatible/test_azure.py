@@ -18,7 +18,7 @@ ADDRESSES = json.loads(Path(__file__).with_name("azure.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("pasted", "version", "path", "models"), ADDRESSES["pasted"])
-async def test_pasted_address_reaches_the_deployment(
+async def test_pasted_azure_url_reaches_the_deployment(
     pasted: str, version: str | None, path: str, models: str | None
 ) -> None:
     async with FakeOpenAI() as service:

@@ -126,7 +126,7 @@ def test_template_becomes_string_templates_if_they_are_equal() -> None:
     }
 
 
-def test_other_commands_are_imported_or_noted() -> None:
+def test_other_commands_are_imported_or_listed_in_notes() -> None:
     text, keys, notes = TABLES["commands"]
 
     preset = preset_from_modelfile(text, "nova", "nova.gguf")
@@ -144,7 +144,7 @@ def test_context_is_the_budget_of_the_prompt_and_never_limits_the_answer() -> No
     assert "PARAMETER num_ctx 4096\n" in modelfile_from_preset(preset)
 
 
-def test_commands_of_ollama_s_own_engine_are_noted() -> None:
+def test_commands_for_ollama_s_own_engine_are_listed_in_notes() -> None:
     text = """FROM qwen3
 DRAFT ./assistant.gguf
 RENDERER qwen3-coder

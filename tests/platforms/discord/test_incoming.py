@@ -204,7 +204,7 @@ async def test_message_in_a_guild_is_not_for_the_bot_by_default(cache: CachedGui
     assert in_thread.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
-def test_title_of_a_thread_has_its_channel_and_server_also_in_commands(cache: CachedGuild) -> None:
+def test_thread_title_includes_channel_and_server_even_in_commands(cache: CachedGuild) -> None:
     channel = f"{cache.guild.name} › #{cache.guild.get_channel(CHANNEL)}"
     for where, kind, title in ((CHANNEL, 0, channel), (THREAD, 11, f"{channel} › plans")):
         assert cache.said("hello", where=where).channel_title == title

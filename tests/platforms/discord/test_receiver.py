@@ -419,7 +419,9 @@ async def test_edits_and_deletions_of_people_are_received_in_order(server: Serve
     assert len(purged.message_ids) == 2
 
 
-async def test_only_messages_that_waited_too_long_before_a_start_are_late(server: Server) -> None:
+async def test_messages_are_late_only_if_they_waited_too_long_before_startup(
+    server: Server,
+) -> None:
     await server.receive_first()
     server.say("while it was away")
     await server.wire.forget()  # so that missed messages are read from the channels

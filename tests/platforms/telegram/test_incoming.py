@@ -316,7 +316,7 @@ def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
     ],
     ids=["anonymous admin", "as a channel", "linked channel"],
 )
-def test_author_who_writes_as_a_chat_is_that_chat(
+def test_author_writing_as_a_chat_is_represented_by_that_chat(
     user: int, chat: dict[str, object], name: str
 ) -> None:
     stand_in = {"id": user, "is_bot": user != 777000, "first_name": "Group"}

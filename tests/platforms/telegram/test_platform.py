@@ -423,7 +423,7 @@ async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
     assert joined.address.chat == str(GROUP)
 
 
-async def test_only_messages_that_waited_too_long_before_a_start_are_late(rig: Rig) -> None:
+async def test_messages_are_late_only_if_they_waited_too_long_before_startup(rig: Rig) -> None:
     rig.answerable_seconds = 300
     now = int(time.time())
     rig.telegram.say(ALICE, "an hour ago", date=now - 3600)

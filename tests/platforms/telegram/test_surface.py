@@ -343,7 +343,7 @@ async def test_find_starts_at_the_newest_known_message(rig: Rig, surface: Surfac
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 
 
-async def test_search_for_a_duplicate_stays_among_known_messages(
+async def test_search_for_a_duplicate_is_limited_to_known_messages(
     rig: Rig, surface: Surface
 ) -> None:
     await send(surface, "of last month")

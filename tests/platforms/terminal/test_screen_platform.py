@@ -141,7 +141,9 @@ async def test_spinner_is_shown_before_the_answer(service: FakeService, terminal
         assert "waiting for the answer" not in "\n".join(terminal.lines)
 
 
-async def test_typed_words_stay_at_the_prompt(service: FakeService, terminal: Terminal) -> None:
+async def test_typed_text_stays_at_the_prompt_while_answers_are_printed(
+    service: FakeService, terminal: Terminal
+) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal):
@@ -188,7 +190,9 @@ async def test_ctrl_c_clears_the_prompt(service: FakeService, terminal: Terminal
         assert service.texts == ["story"]
 
 
-async def test_stop_command_takes_effect_at_once(service: FakeService, terminal: Terminal) -> None:
+async def test_stop_command_takes_effect_immediately(
+    service: FakeService, terminal: Terminal
+) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal):

@@ -49,7 +49,7 @@ def said(
     return event
 
 
-def test_messages_of_an_only_person_are_for_the_bot() -> None:
+def test_messages_in_a_channel_with_one_person_are_for_the_bot() -> None:
     assert said(CHANNEL, message("m1", "hello")).wake is WakeReason.DM
 
 

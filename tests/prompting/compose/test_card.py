@@ -68,7 +68,7 @@ def test_user_macro_means_everyone_in_the_stable_part_and_the_author_later() -> 
     assert shown(made)[-1] == ("system", "Answer Alice.")
 
 
-def test_system_message_stays_equal_during_a_session() -> None:
+def test_system_message_does_not_change_during_a_session() -> None:
     one = preset(system="Mood: {{random:1,2,3,4,5,6,7,8,9}}{{roll:1000}}")
 
     first = shown(draft(one, "one"))[0]

@@ -229,7 +229,7 @@ def test_images_of_pinned_messages_keep_their_position() -> None:
 
 
 @pytest.mark.parametrize("limit", range(24, 120, 5))
-def test_question_stays_with_the_answers_of_other_characters(limit: int) -> None:
+def test_question_is_kept_together_with_other_characters_answers(limit: int) -> None:
     others = Turn("assistant", "not me", None, AT, "nils")
     turns = [user("who was it?"), others, bot("it was Nils")] * 4
     result = compose_and_fit(preset(max_input_tokens=limit), turns, characters={"nils": "Nils"})

@@ -124,7 +124,7 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     lengths=st.lists(st.integers(0, 12), max_size=12),
     tokens=st.integers(-5, 60) | st.none(),
 )
-def test_limits_hold_and_no_story_is_repeated(
+def test_limits_are_respected_and_no_story_is_repeated(
     lines_with_placeholders: list[str], lengths: list[int], tokens: int | None
 ) -> None:
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
