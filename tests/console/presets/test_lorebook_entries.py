@@ -178,7 +178,7 @@ async def test_entry_added_by_api_is_counted_and_its_errors_are_reported(
     assert counted["tokens"]["lorebook.3.content"] == 3
     wrong = {"fields": {"lorebook.3.order": "late"}, "revision": 3}
     _, saved = await call(console, "PATCH", "/presets/nora/draft", wrong)
-    assert "`insertion_order` a number" in saved["problems"][0]["text"]
+    assert "`insertion_order` must be a number" in saved["problems"][0]["text"]
     status, _ = await call(console, "DELETE", "/presets/nora/lorebook/entries/9?revision=4")
     assert status == 404
     status, saved = await call(console, "DELETE", "/presets/nora/lorebook/entries/3?revision=4")
