@@ -6,7 +6,7 @@ import pytest
 from simcord.builders import GuildHandle, UserHandle
 
 from tests.support.chats import Chat, DiscordChat, Platforms, Question, TelegramChat
-from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.features import ALONE_AND_IN_PAIRS, GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service, preset_json
 from tests.support.transcripts import expected_answer
@@ -176,6 +176,7 @@ async def test_person_opts_out_by_a_native_command(
 # --- greetings -----------------------------------------------------------------------------------
 
 
+@ALONE_AND_IN_PAIRS
 @pytest.mark.runs_with(preset_json("tester", greeting=GREETING, role_name="Nora"))
 async def test_each_group_is_greeted_once(platforms: Platforms, running: Service) -> None:
     group, later = platforms.telegram_group(), platforms.telegram_group()

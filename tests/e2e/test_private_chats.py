@@ -22,6 +22,20 @@ async def answered_group(platforms: Platforms) -> TelegramChat:
     return where
 
 
+@at("channel")
+@pytest.mark.parametrize("point", ["before_finish", "after_http"])
+async def test_native_command_is_answered_once_for_its_author_only(
+    where: DiscordChat, running: Service, point: str
+) -> None:
+    await where.ask_and_wait()
+    async with running.killed_at(point):
+        called = await where.people[0].slash(where.handle, "context")
+    await where.wait_until(lambda: called.response and called.response.content)
+    assert called.ephemeral
+    assert called.response.content.startswith("tester")
+    assert len(where.texts()) == 1
+
+
 @ALONE_AND_IN_PAIRS
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_take", "after_http"])
 async def test_ephemeral_command_is_answered_once_for_its_author_only(
