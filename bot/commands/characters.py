@@ -3,9 +3,8 @@
 import asyncio
 import base64
 import json
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -15,7 +14,7 @@ from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
 from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
-from bot.commands.presets import begin_session, preset_line
+from bot.commands.presets import Greetings, preset_line
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, PresetError, UserError
 from bot.media.attachment_reader import Unconvertible, convert_in_child
@@ -84,8 +83,6 @@ class CharacterHandlers:
     per_person: int
     per_server: int
     card_bytes: int
-    dice: random.Random = field(default_factory=random.Random)
-    """Selects greetings."""
 
     @command(
         "character list",
@@ -132,7 +129,7 @@ class CharacterHandlers:
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
-        return await begin_session(text, preset, request, self.dice, self.resolver)
+        return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
     @command(
         "character edit",

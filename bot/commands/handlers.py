@@ -14,7 +14,7 @@ from bot.commands.characters import CHARACTER, CharacterHandlers
 from bot.commands.memories import MEMORY, MemoryHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
-from bot.commands.presets import PRESET, PresetHandlers, with_greeting
+from bot.commands.presets import PRESET, Greetings, PresetHandlers
 from bot.commands.privacy import PRIVACY, DeletionRequests, PrivacyHandlers, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import AnswerReports, ContextView, UsageView
@@ -28,7 +28,6 @@ from bot.commands.request import (
     listed_commands,
 )
 from bot.errors import PrivateError, UserError
-from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
@@ -78,7 +77,8 @@ class CommandHandlers:
         )
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
-        presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
+        self._greetings = Greetings(self.resolver, self.dice)
+        presets = PresetHandlers(self.resolver, self.admins, self.menus, self._greetings)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
         self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
@@ -105,20 +105,12 @@ class CommandHandlers:
 
     async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
-        greeting = await self._greeting(arrival, active)
-        if (
-            arrival.opens_chat
-            or (notice := await self.privacy_notice.notice_on_joining(arrival)) is None
-        ):
-            return greeting
-        texts = [greeting.text, notice] if greeting.text else [notice]
-        return replace(greeting, text=join_texts(texts, "\n\n"))
-
-    async def _greeting(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
-        preset, characters = active.first.preset, len(active.presets)
-        greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
-        text = "" if greeting else _introduction(preset, is_private=arrival.opens_chat)
-        return await with_greeting(self.resolver, arrival, CommandResult(text), preset, greeting)
+        preset, count, is_private = active.first.preset, len(active.presets), arrival.opens_chat
+        has_greeting = bool(preset.greetings_among(count))
+        text = "" if has_greeting else _introduction(preset, is_private=is_private)
+        result = await self._greetings.add(CommandResult(text), preset, arrival, count)
+        notice = None if is_private else await self.privacy_notice.notice_on_joining(arrival)
+        return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
     @command(
         "settings menu",
@@ -163,11 +155,8 @@ class CommandHandlers:
     async def _with_greeting(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
     ) -> CommandResult:
-        preset, characters = request.active.first.preset, len(request.active.presets)
-        greeting = choose_greeting(
-            preset, request.incoming, rng=self.dice, number=number, characters=characters
-        )
-        return await with_greeting(self.resolver, request.incoming, result, preset, greeting)
+        preset, count = request.active.first.preset, len(request.active.presets)
+        return await self._greetings.add(result, preset, request.incoming, count, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
@@ -36,7 +36,7 @@ class PresetHandlers:
     resolver: PresetResolver
     admins: AdminCheck
     menus: SettingMenus
-    dice: random.Random
+    greetings: "Greetings"
 
     @command(
         "preset use",
@@ -48,7 +48,7 @@ class PresetHandlers:
         preset = await self._allowed_preset(request, "use")
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
-        return await begin_session(text, preset, request, self.dice, self.resolver)
+        return await self.greetings.begin_session(text, preset, request.incoming)
 
     @command(
         "preset add",
@@ -65,9 +65,8 @@ class PresetHandlers:
             name=preset.shown_name,
             names=_join_names(presets),
         )
-        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=len(presets))
-        result = CommandResult(text, changes_channel=True)
-        return await with_greeting(self.resolver, request.incoming, result, preset, greeting)
+        result, characters = CommandResult(text, changes_channel=True), len(presets)
+        return await self.greetings.add(result, preset, request.incoming, characters)
 
     @command(
         "preset remove",
@@ -100,7 +99,7 @@ class PresetHandlers:
             name=active.preset.shown_name,
             origin=_describe_preset_origin(active, request.incoming),
         )
-        return await begin_session(text, active.preset, request, self.dice, self.resolver)
+        return await self.greetings.begin_session(text, active.preset, request.incoming)
 
     @command(
         "preset show",
@@ -139,7 +138,7 @@ class PresetHandlers:
         if not request.argument:
             example = "/preset who good morning"
             raise UserError(translatable("Which message? For example: {example}", example=example))
-        incoming, dice = request.incoming, self.dice.random
+        incoming, dice = request.incoming, self.greetings.dice.random
         message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
         decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
         if isinstance(decision, Command | Unreadable):
@@ -175,33 +174,38 @@ class PresetHandlers:
         return preset
 
 
-async def begin_session(
-    text: str,
-    preset: Preset,
-    request: CommandRequest,
-    dice: random.Random,
-    resolver: PresetResolver,
-) -> CommandResult:
-    """Return a result that starts a new session with a preset and its greeting."""
-    greeting = choose_greeting(preset, request.incoming, rng=dice, number=None)
-    result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
-    return await with_greeting(resolver, request.incoming, result, preset, greeting)
+@dataclass(eq=False)
+class Greetings:
+    """Adds characters' greetings to the replies of commands."""
 
+    resolver: PresetResolver
+    dice: random.Random = field(default_factory=random.Random)
 
-async def with_greeting(
-    resolver: PresetResolver,
-    where: IncomingMessage | ChatJoin,
-    result: CommandResult,
-    preset: Preset,
-    greeting: str | None,
-) -> CommandResult:
-    """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
-    try:
-        await resolver.check_adults_only(preset, where)
-    except UserError as error:
-        text = join_texts(filter(None, [result.text, error.text]))
-        return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
-    return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
+    async def begin_session(
+        self, text: str, preset: Preset, where: IncomingMessage
+    ) -> CommandResult:
+        """Return a result that starts a new session with a preset and its greeting."""
+        result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
+        return await self.add(result, preset, where)
+
+    async def add(
+        self,
+        result: CommandResult,
+        preset: Preset,
+        where: IncomingMessage | ChatJoin,
+        characters: int = 1,
+        number: int | None = None,
+    ) -> CommandResult:
+        """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
+        greeting = choose_greeting(
+            preset, where, rng=self.dice, number=number, characters=characters
+        )
+        try:
+            await self.resolver.check_adults_only(preset, where)
+        except UserError as error:
+            text = join_texts(filter(None, [result.text, error.text]))
+            return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
+        return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
