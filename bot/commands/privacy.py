@@ -1,8 +1,7 @@
 """Delete and export people's messages, and handle the commands for both."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,7 +24,7 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
+from bot.ports import ChatSettings, Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import (
     OBSERVE_KEY,
@@ -65,8 +64,7 @@ async def export_messages(
 
 
 _log = structlog.get_logger(__name__)
-_TOPIC = "forgotten"
-_LOOK_SECONDS = 30.0
+_LOOK_SECONDS = 5.0
 _OVERLAP_SECONDS = 600.0  # how far each look reaches back: clocks differ, commits are late
 
 
@@ -121,23 +119,15 @@ class DeletionRequests:
 
 
 @dataclass(eq=False)
-class ForgetBroadcast(ConversationMemory):
-    """Makes all processes drop deleted conversations, by signals or, if lost, by database rows."""
+class ForgottenConversations(ConversationMemory):
+    """Makes this process drop conversations that it or another process deleted."""
 
     memories: Callable[[], Sequence[ConversationMemory]]
     """Returns all parts of this process that hold conversations in memory, such as local models."""
-    signals: Signals
     data: PersonalData
     clock: Clock
     kept_seconds: float
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
-
-    def __post_init__(self) -> None:
-        self._looked_at = self.clock.now() - self.kept_seconds
-        self._seen: Set[int] = frozenset()
-        self._to_forget: asyncio.Queue[str] = asyncio.Queue()
-        self._forgetting_here = ""
-        self.signals.subscribe(_TOPIC, self._queue_forgotten)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -147,44 +137,24 @@ class ForgetBroadcast(ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        self._forgetting_here = conversation
-        self.signals.publish(_TOPIC, [conversation])
-        self._forgetting_here = ""
-        await self._forget_in_this_process(conversation)
-
-    async def run(self) -> None:
-        """Drop the conversations that other processes have deleted, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._forget_queued(), name="forget: signals")
-            group.create_task(self._forget_from_rows(), name="forget: rows")
-
-    def _queue_forgotten(self, conversations: Sequence[str]) -> None:
-        for key in conversations:
-            if key != self._forgetting_here:
-                self._to_forget.put_nowait(key)
-
-    async def _forget_queued(self) -> None:
-        while True:
-            await self._forget_in_this_process(await self._to_forget.get())
-
-    async def _forget_from_rows(self) -> None:
-        while True:
-            started = self.clock.now()
-            try:
-                noted = await self.data.forgotten_since(self._looked_at)
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-            else:
-                new = {key for number, key in noted.items() if number not in self._seen}
-                for key in sorted(new):
-                    await self._forget_in_this_process(key)
-                self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
-            await self.clock.sleep(_LOOK_SECONDS)
-
-    async def _forget_in_this_process(self, conversation: str) -> None:
         clear_text_caches()
         for memory in self.memories():
             await memory.forget(conversation)
+
+    async def run(self) -> None:
+        """Drop the conversations that other processes have deleted, until cancelled."""
+        since, seen = self.clock.now() - self.kept_seconds, frozenset[int]()
+        while True:
+            started = self.clock.now()
+            try:
+                noted = await self.data.forgotten_since(since)
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            else:
+                for key in sorted({key for number, key in noted.items() if number not in seen}):
+                    await self.forget(key)
+                seen, since = frozenset(noted), started - _OVERLAP_SECONDS
+            await self.clock.sleep(_LOOK_SECONDS)
 
 
 _FORGET_OTHERS = translatable("make me forget what others said")

@@ -10,7 +10,7 @@ from bot.chat.incoming import source_in_key
 from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
 from bot.commands.memories import MemoryHandlers
-from bot.commands.privacy import DeletionRequests, ForgetBroadcast, PrivacyNotice
+from bot.commands.privacy import DeletionRequests, ForgottenConversations, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import ContextView, UsageView
 from bot.extras import import_extra
@@ -237,13 +237,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         return ConversationWorker(self.stages, self.owner, self.leases)
 
     @cached_property
-    def shared_memories(self) -> ForgetBroadcast:
-        return ForgetBroadcast(
+    def shared_memories(self) -> ForgottenConversations:
+        return ForgottenConversations(
             lambda: [
                 self.conversations.windows,
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
             ],
-            self.signals,
             self.personal_data,
             self.clock,
             FORGOTTEN_SECONDS,

@@ -1,4 +1,4 @@
-"""Test that every process forgets a conversation: by a signal, and by a row where that is lost."""
+"""Test that every process forgets a conversation that another process deleted."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from typing_extensions import override
 
 from bot.chat.session import TurnResult
-from bot.commands.privacy import ForgetBroadcast
-from bot.ports import ConversationMemory, Signals
-from bot.runtime.in_process import InProcessSignals
+from bot.commands.privacy import ForgottenConversations
+from bot.ports import ConversationMemory
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -39,11 +38,11 @@ class SlotsOfAModel(ConversationMemory):
 class Node:
     """What one process keeps."""
 
-    def __init__(self, database: Database, clock: FakeClock, signals: Signals) -> None:
+    def __init__(self, database: Database, clock: FakeClock) -> None:
         self.slots = SlotsOfAModel()
         self.models = [self.slots]
         data = PersonalData(database, clock)
-        self.memories = ForgetBroadcast(lambda: self.models, signals, data, clock, _KEPT_SECONDS)
+        self.memories = ForgottenConversations(lambda: self.models, data, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -63,33 +62,22 @@ async def delete_history(database: Database, clock: FakeClock) -> None:
     await conversations.finish(claim, message, TurnResult())
 
 
-async def test_signal_makes_every_process_forget_once(database: Database) -> None:
-    clock, signals = FakeClock(), InProcessSignals()
-    here, elsewhere = Node(database, clock, signals), Node(database, clock, signals)
-    async with here.running(), elsewhere.running():
-        await here.memories.forget(CONVERSATION)
-        await wait_until(lambda: bool(elsewhere.slots.forgotten))
-    assert here.slots.forgotten == elsewhere.slots.forgotten == [CONVERSATION]
-
-
 async def test_backend_of_a_preset_published_later_forgets_as_well(database: Database) -> None:
-    node, later = Node(database, FakeClock(), InProcessSignals()), SlotsOfAModel()
+    node, later = Node(database, FakeClock()), SlotsOfAModel()
     node.models.append(later)
     await node.memories.forget(CONVERSATION)
     assert node.slots.forgotten == later.forgotten == [CONVERSATION]
 
 
-async def test_process_that_missed_the_signal_finds_the_row_and_forgets_once(
-    database: Database,
-) -> None:
+async def test_another_process_forgets_within_seconds_and_once(database: Database) -> None:
     clock = FakeClock()
-    node = Node(database, clock, InProcessSignals())
+    node = Node(database, clock)
     async with node.running():
         await delete_history(database, clock)
-        await clock.advance(31)
+        await clock.advance(6)
         await wait_until(lambda: bool(node.slots.forgotten))
-        await clock.advance(31)
-        await clock.advance(31)
+        await clock.advance(6)
+        await clock.advance(6)
     assert node.slots.forgotten == [CONVERSATION]
 
 
@@ -97,7 +85,7 @@ async def test_process_that_was_down_forgets_when_it_starts(database: Database) 
     clock = FakeClock()
     await delete_history(database, clock)
     await clock.advance(_KEPT_SECONDS / 2)
-    node = Node(database, clock, InProcessSignals())
+    node = Node(database, clock)
     async with node.running():
         await wait_until(lambda: bool(node.slots.forgotten))
     assert node.slots.forgotten == [CONVERSATION]
