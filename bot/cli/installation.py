@@ -40,7 +40,6 @@ from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
 from bot.storage.provider_keys import ProviderKeys
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.usage import UsageTotals
-from bot.turn.limits.refusals import PAUSES_TOPIC
 from bot.turn.signals import CONVERSATIONS
 
 T = TypeVar("T")
@@ -95,17 +94,14 @@ def change_installation(
     subject: str,
     *,
     after: str = "",
-    topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Run `change` on the database; if its result is true, audit it and signal it on `topic`."""
+    """Run `change` on the database; if its result is true, audit it."""
 
     async def change_and_record(database: Database) -> T:
         result = await change(database)
         if result:
             await log_change(database, action, subject, after=after)
-            if topic is not None:
-                await signal_all(topic, [subject])
         return result
 
     return use_installation(change_and_record, must_exist=must_exist)
@@ -275,7 +271,7 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
     def begin(database: Database) -> Awaitable[bool]:
         return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE)
 
-    if not change_installation(begin, "pause answering", scope, topic=PAUSES_TOPIC):
+    if not change_installation(begin, "pause answering", scope):
         raise UserError(f"{scope} is already paused; `troupe resume` ends the pause")
     print_line(f"paused: {scope}; takes effect within 2 seconds in every process")
 
@@ -295,7 +291,7 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
         left.extend(one.scope for one in await pauses.current())
         return is_ended
 
-    is_ended = change_installation(end, "resume answering", scope, topic=PAUSES_TOPIC)
+    is_ended = change_installation(end, "resume answering", scope)
     still = f"; still paused: {', '.join(left)}" if left else ""
     if not is_ended:
         raise UserError(f"{scope} is not paused{still}")

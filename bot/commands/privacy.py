@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
@@ -23,7 +22,7 @@ from bot.commands.answers import find_newest_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
-from bot.errors import StoreError, UserError
+from bot.errors import UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import (
@@ -63,8 +62,6 @@ async def export_messages(
     return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), others
 
 
-_log = structlog.get_logger(__name__)
-_LOOK_SECONDS = 5.0
 _OVERLAP_SECONDS = 600.0  # how far each look reaches back: clocks differ, commits are late
 
 
@@ -129,6 +126,9 @@ class ForgottenConversations(ConversationMemory):
     kept_seconds: float
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
+    def __post_init__(self) -> None:
+        self._since, self._seen = self.clock.now() - self.kept_seconds, frozenset[int]()
+
     @override
     async def end_session(self, conversation: str) -> None:
         clear_text_caches()
@@ -141,20 +141,13 @@ class ForgottenConversations(ConversationMemory):
         for memory in self.memories():
             await memory.forget(conversation)
 
-    async def run(self) -> None:
-        """Drop the conversations that other processes have deleted, until cancelled."""
-        since, seen = self.clock.now() - self.kept_seconds, frozenset[int]()
-        while True:
-            started = self.clock.now()
-            try:
-                noted = await self.data.forgotten_since(since)
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-            else:
-                for key in sorted({key for number, key in noted.items() if number not in seen}):
-                    await self.forget(key)
-                seen, since = frozenset(noted), started - _OVERLAP_SECONDS
-            await self.clock.sleep(_LOOK_SECONDS)
+    async def forget_deleted(self) -> None:
+        """Drop the conversations deleted since the last call, by any process."""
+        started = self.clock.now()
+        noted = await self.data.forgotten_since(self._since)
+        for key in sorted({key for number, key in noted.items() if number not in self._seen}):
+            await self.forget(key)
+        self._seen, self._since = frozenset(noted), started - _OVERLAP_SECONDS
 
 
 _FORGET_OTHERS = translatable("make me forget what others said")

@@ -41,6 +41,7 @@ _DRAIN_SECONDS = 10.0
 """The maximum time for finishing one role's work after a termination signal."""
 _DRAIN_POLL_SECONDS = 0.05
 _SECONDS_BETWEEN_MEASUREMENTS = 10.0
+_SECONDS_BETWEEN_POLLS = 2.0
 
 
 class Container(AnsweringContainer):
@@ -116,10 +117,12 @@ class Container(AnsweringContainer):
             await pool.drain(_DRAIN_SECONDS)
 
         jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
-        jobs += [self.extractor.run, self.answering_pauses.run, self.decisions.run]
+        jobs += [self.extractor.run, self.decisions.run]
+        polls: list[Job] = [self.answering_pauses.refresh]
         if not self.is_alone:
-            missed = MissedSignalPoller(self.inbox, self.stops, self.arrivals, self.clock)
-            jobs += [missed.run, self.shared_memories.run]
+            missed = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
+            polls += [missed.poll, self.shared_memories.forget_deleted]
+        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
         return RoleJobs(jobs, release, drain)
 
     def _sender_jobs(self) -> RoleJobs:

@@ -95,7 +95,7 @@ class StorageContainer:
         self._lane_sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
         self.outbox = SqlOutbox(database, clock, self._lane_sender)
         self.pauses = PauseStore(database, clock)
-        self.answering_pauses = AnsweringPauses(self.pauses, self.signals)
+        self.answering_pauses = AnsweringPauses(self.pauses)
         self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)

@@ -28,7 +28,7 @@ from bot.chat.incoming import (
 from bot.chat.session import Claim, InboxMessage, text_with_attachments
 from bot.commands.request import StopOutcome
 from bot.errors import StoreError
-from bot.ports import Clock, Signals
+from bot.ports import Signals
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import StopFlag
 from bot.storage.inbox import SqlInbox
@@ -322,7 +322,6 @@ class ArrivalSignals:
                 on_arrival()
 
 
-_POLL_SECONDS = 2.0
 _MAX_POLLED_EVENTS = 500
 _MAX_PER_CONVERSATION = 20
 """The limit per conversation, so that one long queue does not hide a /stop in another."""
@@ -330,23 +329,14 @@ _MAX_PER_CONVERSATION = 20
 
 @dataclass(eq=False)
 class MissedSignalPoller:
-    """Polls the inbox every two seconds for events that concern running answers."""
+    """Finds events in the inbox that concern running answers."""
 
     inbox: SqlInbox
     stops: StopRequests
     arrivals: ArrivalSignals
-    clock: Clock
 
     def __post_init__(self) -> None:
         self._handled_events: frozenset[tuple[str, str]] = frozenset()
-
-    async def run(self) -> None:
-        while True:
-            await self.clock.sleep(_POLL_SECONDS)
-            try:
-                await self.poll()
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
 
     async def poll(self) -> None:
         """Handle events that concern running answers and were not signaled to this process."""

@@ -10,6 +10,7 @@ from bot.chat.session import TurnResult
 from bot.commands.privacy import ForgottenConversations
 from bot.ports import ConversationMemory
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.jobs import repeat
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
@@ -42,11 +43,12 @@ class Node:
         self.slots = SlotsOfAModel()
         self.models = [self.slots]
         data = PersonalData(database, clock)
+        self.clock = clock
         self.memories = ForgottenConversations(lambda: self.models, data, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.memories.run())
+        task = asyncio.create_task(repeat(self.memories.forget_deleted, self.clock, 5))
         try:
             yield
         finally:

@@ -179,7 +179,7 @@ class DeafSetup(Setup):
 
     @property
     def missed(self) -> MissedSignalPoller:
-        return MissedSignalPoller(self.inbox, self.stops, self.arrivals, self.clock)
+        return MissedSignalPoller(self.inbox, self.stops, self.arrivals)
 
     async def store(self, *events: IncomingMessage) -> None:
         await self.inbox.receive(events, {})
@@ -212,7 +212,7 @@ async def test_missed_events_are_handled_once_except_the_current_message(
     go_on = asyncio.Event()
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", go_on]))
     arrivals = ArrivalSignals(InProcessSignals())
-    missed = MissedSignalPoller(setup.inbox, setup.stops, arrivals, setup.clock)
+    missed = MissedSignalPoller(setup.inbox, setup.stops, arrivals)
     noted: list[str] = []
     async with answering(setup, "a story") as worker:
         unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))

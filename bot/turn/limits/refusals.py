@@ -14,7 +14,7 @@ from bot.chat.operation import AnswerPause, DatabaseRestore
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.session import InboxMessage
 from bot.errors import BackendError, Fenced, PlatformError, StoreError
-from bot.ports import Clock, PrivateChats, Signals, Surface
+from bot.ports import Clock, PrivateChats, Surface
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
@@ -88,21 +88,14 @@ class OperatorNotices:
         return is_sent
 
 
-PAUSES_TOPIC = "pauses"
-_POLL_SECONDS = 2.0
-
-
 @dataclass(eq=False)
 class AnsweringPauses:
-    """Tells whether answers are paused; reads the pauses from the database regularly."""
+    """Tells whether answers are paused, as of the last `refresh`."""
 
     pauses: PauseStore
-    signals: Signals
 
     def __post_init__(self) -> None:
         self._current: Sequence[AnswerPause] = ()
-        self._changed = asyncio.Event()
-        self.signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
 
     def covers(self, conversation: str) -> bool:
         """Return whether the conversation with this key is paused."""
@@ -116,18 +109,6 @@ class AnsweringPauses:
             _log.info("answering_paused", scopes=scopes)
         if set(before) - set(self._current):
             _log.info("answering_resumed", paused=scopes)
-
-    async def run(self) -> None:
-        """Keep the pauses up to date until cancelled."""
-        while True:
-            self._changed.clear()
-            try:
-                await self.refresh()
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await self._changed.wait()
 
 
 @dataclass(eq=False)
