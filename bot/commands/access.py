@@ -59,6 +59,7 @@ _WHO = translatable(
     "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
     " role 123 or channel 123."
 )
+_BY_ID_ONLY = translatable("I know people by their id only. Reply to a message of theirs instead.")
 _WHICH_COMMAND = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )
@@ -341,22 +342,14 @@ def read_target(words: str, message: IncomingMessage) -> str:
         kind = found["kind"] or ("channel" if found["id"].startswith("-") else "person")
         kind, source = kind.lower(), found["source"]  # an operator may name another platform
     else:
-        return _read_mention(words, message.mentions)
+        if not words.startswith("@") or len(message.mentions) != 1:
+            raise UserError(_WHO)
+        platform, _, id_ = message.mentions[0].partition(":")
+        if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
+            raise UserError(_BY_ID_ONLY)
+        return f"{'role' if id_.startswith('&') else 'person'} {platform}:{id_.lstrip('&')}"
     own = message.address.source if kind == "channel" else platform
     return f"{kind} {(source or own).lower()}:{found['id']}"
-
-
-def _read_mention(words: str, mentions: Collection[str]) -> str:
-    """Return the mentioned person or role; raises `UserError` unless there is exactly one."""
-    if not words.startswith("@") or len(mentions) != 1:
-        raise UserError(_WHO)
-    platform, _, id_ = next(iter(mentions)).partition(":")
-    kind = "role" if id_.startswith("&") else "person"
-    if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
-        raise UserError(
-            translatable("I know people by their id only. Reply to a message of theirs instead.")
-        )
-    return f"{kind} {platform}:{id_.lstrip('&')}"
 
 
 def describe_access(access: Access, message: IncomingMessage) -> Text:
