@@ -22,7 +22,7 @@ from bot.chat.session import (
     person_scopes,
     shown_name,
 )
-from bot.errors import AgeUnconfirmed, PresetError, SettingsError, StoreError, UserError
+from bot.errors import AgeUnconfirmed, PresetError, SettingsError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import find_preset, parse_preset
@@ -245,12 +245,6 @@ def _parse_character(stored: PresetVersion) -> Preset:
     return preset
 
 
-LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
-"""Returns the newest version of the preset with a name, and its number; None if it was deleted.
-
-Raises `SettingsError` or `StoreError`."""
-
-
 async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
     """Return the ids of those people who opted out (`Consent.OFF`)."""
     ids = list(dict.fromkeys(people))
@@ -296,8 +290,6 @@ class PresetResolver:
         """The reasons why presets cannot be used, by preset name."""
         self.characters = Characters(chat_settings)
         self._chat_settings = chat_settings
-        self._load: LoadPublished | None = None
-        self._stale: set[str] = set()
         try:
             self.default = find_preset(presets, default, self.disabled)
         except PresetError as error:
@@ -319,27 +311,6 @@ class PresetResolver:
         if name != self.default.name:
             self.presets.pop(name, None)
             self.versions.pop(name, None)
-
-    def set_published_loader(self, load: LoadPublished) -> None:
-        """Set the function that loads presets published by other processes."""
-        self._load = load
-
-    def mark_stale(self, names: Sequence[str]) -> None:
-        """Mark presets to be reloaded, because another process published them."""
-        self._stale |= set(names)
-
-    async def _reload_stale_presets(self, load: LoadPublished) -> None:
-        while self._stale:
-            name = self._stale.pop()
-            try:
-                found = await load(name)
-            except (SettingsError, StoreError) as error:  # keep using the known version
-                _log.warning("preset_not_reloaded", preset=name, reason=str(error))
-            else:
-                if found is None:
-                    self.remove(name)
-                else:
-                    self.publish(*found)
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the active presets of a channel, given its scopes, narrowest first."""
@@ -363,8 +334,6 @@ class PresetResolver:
     async def _resolve_chosen_characters(
         self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
-        if self._stale and self._load is not None:
-            await self._reload_stale_presets(self._load)
         setting = ChatSetting.find_first(found, scopes, PRESET_KEY)
         if setting is None:
             return self._default_alone

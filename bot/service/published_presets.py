@@ -21,7 +21,6 @@ from bot.service.stores import StorageContainer
 from bot.texts.text import error_text
 
 _log = structlog.get_logger(__name__)
-_PUBLISHED_PRESETS = "presets"
 _CURSOR_PREFIX = "published preset "
 """The prefix of cursor names; a preset's cursor changes when a new version is published."""
 _POLL_SECONDS = 2.0
@@ -43,8 +42,6 @@ class PublishedPresets:
         """The problems that were already logged, by preset name."""
         self._seen_marks: Mapping[str, str] | None = None
         """The rows of the last poll; None: no poll yet."""
-        self._resolver.set_published_loader(self._load)
-        resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:
         """Announce new versions of presets to all processes; raises `StoreError`."""
@@ -56,22 +53,37 @@ class PublishedPresets:
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Signal changed presets to all processes, and store a mark for those that miss it."""
+        """Store a mark of each changed preset, which the other processes poll."""
         rows = {f"{_CURSOR_PREFIX}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
-        self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
-        """Poll for preset versions whose signals were missed, until cancelled."""
+        """Poll for presets that other processes published, until cancelled."""
         await repeat(self.poll, self._container.clock, _POLL_SECONDS)
 
     async def poll(self) -> None:
-        """Mark presets as stale if a new version was published since the last poll."""
+        """Load the presets that were published since the last poll."""
         rows = await self._container.inbox.cursors(_CURSOR_PREFIX)
-        seen = rows if self._seen_marks is None else self._seen_marks
+        seen = self._seen_marks or {}
         new = [name.removeprefix(_CURSOR_PREFIX) for name in rows if rows[name] != seen.get(name)]
-        self._resolver.mark_stale(new)
+        if self._seen_marks is None:  # one may have been published while this process started
+            new = [name for name in new if name in self._resolver.presets]
+        await self.reload(new)
         self._seen_marks = rows
+
+    async def reload(self, names: Sequence[str]) -> None:
+        """Load the newest versions of presets; keep the known version of an invalid one."""
+        for name in names:
+            newest = await self._container.preset_versions.newest(name)
+            if newest is None or not newest.content:
+                self._resolver.remove(name)
+                continue
+            try:
+                preset = self.prepare(parse_preset(newest.content, f"preset {name!r}"))
+            except SettingsError as error:
+                _log.warning("preset_not_reloaded", preset=name, reason=str(error))
+            else:
+                self._resolver.publish(preset, newest.version)
 
     async def watch_files(self) -> None:
         """Check the presets folder every two seconds and publish changes, until cancelled."""
@@ -162,14 +174,6 @@ class PublishedPresets:
             models.backends, settings, presets.values(), models.renderer, models.session_key
         )
         return presets[preset.name]
-
-    async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Return a preset's newest version and its version number, or None if it was deleted."""
-        newest = await self._container.preset_versions.newest(name)
-        if newest is None or not newest.content:
-            return None
-        preset = parse_preset(newest.content, f"preset {name!r}")
-        return self.prepare(preset), newest.version
 
 
 def _export_presets(presets: Mapping[str, Preset]) -> dict[str, str]:

@@ -119,36 +119,6 @@ def test_completion_suggests_names_in_order(
     assert list(resolver(database).complete(typed)) == names
 
 
-async def test_preset_published_by_another_process_answers_the_next_message(
-    database: Database,
-) -> None:
-    one = resolver(database)
-    loaded: list[str] = []
-
-    async def load(name: str) -> tuple[Preset, int] | None:
-        loaded.append(name)
-        return preset("Assistant").model_copy(update={"system": "New."}), 7
-
-    one.set_published_loader(load)
-    assert (await active(one))[0].version is None
-    one.mark_stale(["Assistant"])
-    [found] = await active(one)
-    await active(one)
-    assert (found.preset.system, found.version, loaded) == ("New.", 7, ["Assistant"])
-    assert one.default.system == "New."
-
-
-async def test_preset_that_cannot_be_reloaded_keeps_answering(database: Database) -> None:
-    one = resolver(database)
-
-    async def fail(name: str) -> tuple[Preset, int] | None:
-        raise SettingsError(f"the provider of {name} is not set up here")
-
-    one.set_published_loader(fail)
-    one.mark_stale(["Assistant"])
-    assert await first(one) == ("Assistant", None)
-
-
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, is_told: bool

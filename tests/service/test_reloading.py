@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from bot.backends.registry import EchoSettings
+from bot.chat.session import PresetVersion
 from bot.errors import UserError
 from bot.platforms.registry import companion_platforms
 from bot.service.container import Container
@@ -51,15 +52,14 @@ async def container(settings: Settings) -> AsyncIterator[Container]:
         yield Container(settings, resources, (), pytest.fail, OPTIONS)
 
 
-def told(container: Container) -> list[Sequence[str]]:
-    """Return the signals from now on."""
-    names: list[Sequence[str]] = []
-    container.signals.subscribe("presets", names.append)
-    return names
+async def announced(container: Container) -> set[str]:
+    """Return the names of the presets that other processes will load."""
+    rows = await container.inbox.cursors("published preset ")
+    return {name.removeprefix("published preset ") for name in rows}
 
 
 async def test_changed_files_are_announced(container: Container, settings: Settings) -> None:
-    resolver, names = container.resolver, told(container)
+    resolver = container.resolver
     write(settings, "nora", system="New.")
     write(settings, "niko")
     (settings.presets_dir / "nova.json").unlink()  # type: ignore[operator]
@@ -68,7 +68,7 @@ async def test_changed_files_are_announced(container: Container, settings: Setti
 
     assert resolver.default.system == "New."
     assert resolver.versions == {"nora": 2, "niko": 1}
-    assert names == [["niko", "nora", "nova"]]
+    assert await announced(container) == {"niko", "nora", "nova"}
     deleted = await container.preset_versions.newest("nova")
     assert deleted is not None
     assert deleted.content == ""
@@ -85,24 +85,27 @@ async def test_unchanged_file_does_not_revert_a_newer_version(container: Contain
     assert resolver.versions["nova"] == 2
 
 
+@pytest.mark.parametrize("is_starting", [True, False])
 async def test_other_process_notices_the_change_by_a_row(
-    container: Container, settings: Settings
+    container: Container, settings: Settings, *, is_starting: bool
 ) -> None:
-    """Without Redis there is no signal between processes at all."""
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
         other, resolver = (
             Container(settings, resources, (), pytest.fail, OPTIONS),
             resources.resolver,
         )
-        await other.published_presets.poll()
+        if not is_starting:
+            await other.published_presets.poll()
         write(settings, "nova", system="New.")
         await container.published_presets.reload_files()
-        await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "Old."
 
         await other.published_presets.poll()
-        await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "New."
+        assert resolver.versions["nova"] == 2
+
+        await container.preset_versions.save([PresetVersion("nova", "{", 3)])
+        await other.published_presets.reload(["nova"])
         assert resolver.versions["nova"] == 2
 
 
@@ -118,7 +121,7 @@ async def test_other_process_notices_the_change_by_a_row(
 async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     container: Container, settings: Settings, content: str | None, reason: str
 ) -> None:
-    resolver, names = container.resolver, told(container)
+    resolver = container.resolver
     write(settings, "nova", system="New.")
     broken = settings.presets_dir / "nora.json"  # type: ignore[operator]
     broken.unlink() if content is None else broken.write_text(content)
@@ -132,7 +135,7 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     assert reason in problem["reason"]
     assert resolver.default.system == "Old."
     assert resolver.presets["nova"].system == "New."
-    assert "nova" in names[0]
+    assert "nova" in await announced(container)
 
     write(settings, "nora", system="Right again.")
     await container.published_presets.reload_files()

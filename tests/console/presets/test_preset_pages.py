@@ -255,7 +255,7 @@ async def test_preset_published_by_another_process_is_reloaded(console: Playgrou
     _, found = await call(console, "GET", "/presets/nora")
     content = found["published"].replace("You are Nora.", "You mend clocks.")
     await container.preset_versions.save([PresetVersion("nora", content, 1)])
-    container.signals.publish("presets", ["nora"])
+    await container.published_presets.reload(["nora"])
     active = await container.resolver.resolve(("web:c",))
     assert (active.first.preset.system, active.first.version) == ("You mend clocks.", 2)
 
@@ -306,8 +306,8 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     status, told = await call(console, "DELETE", "/presets/nora")  # the default one
     assert (status, "TROUPE_DEFAULT_PRESET" in told["error"]) == (422, True)
     assert (settings.presets_dir / "nora.json").exists()
-    resolver.mark_stale(["marlowe"])  # as another process is told
-    await resolver.resolve(["web:there"])
+    reload = console.service.container.published_presets.reload
+    await reload(["marlowe"])  # as another process does
     assert "marlowe" not in resolver.presets
 
     # One that is published later under this name goes on from its versions.
@@ -318,7 +318,7 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     assert published["version"] == 3
     _, versions = await call(console, "GET", "/presets/marlowe/versions")
     assert [one["version"] for one in versions["versions"]] == [3, 1]
-    resolver.mark_stale(["marlowe"])
+    await reload(["marlowe"])
     assert (await resolver.resolve(["web:there"])).first.preset.name == "marlowe"
 
 
