@@ -48,6 +48,9 @@ SETTINGS = CommandSpec(
 _SEE_DECISIONS_ACTION = translatable("see why I answer messages here")
 _STOP_OTHERS_ACTION = translatable("stop the answer to somebody else's question")
 _SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my instructions")
+_FORGET_ME = translatable(
+    "Delete everything that you said in all channels, and the answers to it? This cannot be undone."
+)
 
 
 @dataclass(eq=False)
@@ -198,7 +201,7 @@ class CommandHandlers:
             return await self._privacy.forget_quoted(request, quote.message_id)
         match request.argument:
             case "me":
-                return self._privacy.forget_me()
+                return CommandResult(_FORGET_ME, asks_to_forget=True)
             case "last":
                 return await self._privacy.forget_last(request)
             case _:

@@ -331,14 +331,6 @@ class PrivacyHandlers:
         removed = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(shown if sentence else removed, changes_channel=True)
 
-    def forget_me(self) -> CommandResult:
-        """Ask the author to confirm the deletion of all their messages."""
-        text = translatable(
-            "Delete everything that you said in all channels, and the answers to it?"
-            " This cannot be undone."
-        )
-        return CommandResult(text, asks_to_forget=True)
-
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
         """Delete the quoted message; if it is not by or for the author, only admins may do that."""
         quote, author = request.incoming.quote, request.incoming.author

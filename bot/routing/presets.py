@@ -163,12 +163,9 @@ class Characters:
 
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
-        self._read: ReadNewest | None = None
+        self.read: ReadNewest | None = None
+        """Reads stored characters; None: no characters are found."""
         self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED)
-
-    def set_reader(self, read: ReadNewest) -> None:
-        """Set the function that reads stored characters; without it, no characters are found."""
-        self._read = read
 
     async def descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters, by preset name."""
@@ -210,7 +207,7 @@ class Characters:
         return loaded.preset.behaving_as(behavior), loaded.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
-        stored = await self._read(name) if self._read is not None else None
+        stored = await self.read(name) if self.read is not None else None
         if stored is None:
             return None
         try:

@@ -131,7 +131,7 @@ async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     async def read(name: str) -> PresetVersion:
         return PresetVersion(name, content, 1, owner="telegram:1")
 
-    one.characters.set_reader(read)
+    one.characters.read = read
     await one.characters.announce(name, content, "", "telegram:1", audited=False)
     assert await one.characters.find(name, one.default)
     if is_told:
