@@ -34,8 +34,6 @@ from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
 from bot.delivery.sender import Sender
 from bot.intake import InboxIntake
-from bot.platforms.discord.surface import DiscordSurface
-from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
 from bot.storage import finishing, statements
 from bot.storage.conversations import Conversations
@@ -131,6 +129,10 @@ def _between_parts(passed: OnPass) -> None:
 
 
 def _during_reconcile(passed: OnPass) -> None:
+    # Not in processes of the simulation: aiogram is more than half of what they would import.
+    from bot.platforms.discord.surface import DiscordSurface  # noqa: PLC0415
+    from bot.platforms.telegram.surface import TelegramSurface  # noqa: PLC0415
+
     for surface in (DiscordSurface, TelegramSurface):
         _wrap(surface, "find", passed)
 
