@@ -24,7 +24,8 @@ LOCAL_SIZE := 280 MB
 # Somebody sits there, and nothing was installed or set up yet.
 IS_FIRST_START := [ -t 0 ] && [ -t 1 ] && [ ! -e .env ] && [ ! -e $(VENV)/.installed-run ] && [ ! -e $(VENV)/.installed-small ]
 
-test: lint $(if $(CI),bindings) ## everything that CI runs
+test: $(VENV)/.installed-test ## everything that CI runs
+	@$(PARALLEL) lint $(if $(CI),bindings) # mypy uses one core
 	@$(BIN)/python -m pytest -n logical -q -m "not service and not soak"
 	@$(PARALLEL) service-tests-1 service-tests-2 service-tests-3
 
