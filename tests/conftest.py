@@ -4,8 +4,10 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 import structlog
 from hypothesis import settings
 
@@ -42,3 +44,12 @@ def postgres_folder() -> Iterator[str]:
     """The socket folder of a PostgreSQL server that runs for this session."""
     with running_postgres() as folder:
         yield folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def launcher() -> AsyncIterator[Any]:
+    """Return a `ChildLauncher`, which has imported the bot and starts it by forking."""
+    from tests.support.child_launcher import running_launcher  # noqa: PLC0415 # imports it, too
+
+    async with running_launcher() as running:
+        yield running

@@ -1,17 +1,19 @@
 """Expected errors print one line and exit with code 1, without a traceback."""
 
+import asyncio
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from bot.storage.data_dir import DataDirUse, lock_data_dir
-from tests.checkout import CHECKOUT
+from tests.support.child_launcher import ChildLauncher
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="session")]
+RunFailing: TypeAlias = Callable[..., Awaitable[list[str]]]
 
 
 @pytest.fixture(autouse=True)
@@ -20,22 +22,26 @@ def _prepare(folder: Path) -> None:
     (folder / "presets").mkdir()
 
 
-def run_failing(*words: str, **environment: str) -> list[str]:
-    """Run a failing command in a process; return its lines on stderr."""
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}  # noqa: TID251
-    root = str(CHECKOUT)
-    settings = {"TROUPE_CONSOLE__PORT": "0", "PYTHONPATH": root, **inherited, **environment}
-    result = subprocess.run(
-        [sys.executable, "-m", "bot", *words],
-        env=settings,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    complaint = result.stderr.decode().splitlines()
-    assert result.returncode == 1, (result.stdout, complaint)
-    return complaint
+@pytest.fixture
+def run_failing(launcher: ChildLauncher, folder: Path) -> RunFailing:
+    """Return a function that runs a failing command in a process; it returns what is printed."""
+
+    async def run(*words: str, **environment: str) -> list[str]:
+        log = folder / "printed"
+        log.unlink(missing_ok=True)
+        process = await launcher.launch(
+            ["never", "1", "--", *words],
+            folder=folder,
+            settings={"TROUPE_CONSOLE__PORT": "0", **environment},
+            log=log,
+        )
+        async with asyncio.timeout(240):
+            code = await process.wait()
+        printed = log.read_text("utf-8").splitlines()
+        assert code == 1, printed
+        return printed
+
+    return run
 
 
 def echo_preset(folder: Path, **keys: str) -> None:
@@ -46,15 +52,15 @@ def echo_preset(folder: Path, **keys: str) -> None:
 ECHO = {"TROUPE_PROVIDERS__ECHO__KIND": "echo"}
 
 
-def test_each_invalid_setting_is_reported_in_one_line() -> None:
-    assert run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
+async def test_each_invalid_setting_is_reported_in_one_line(run_failing: RunFailing) -> None:
+    assert await run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
         "troupe: TROUPE_CONSOLE__PORT: should be a whole number (an integer)",
         "troupe: TROUPE_LOG_FORMAT: should be 'console' or 'json'",
     ]
 
 
-def test_empty_presets_folder_is_reported_in_one_line() -> None:
-    assert run_failing("run", **ECHO) == [
+async def test_empty_presets_folder_is_reported_in_one_line(run_failing: RunFailing) -> None:
+    assert await run_failing("run", **ECHO) == [
         "troupe: no *.json in the presets folder presets; put a preset there"
     ]
 
@@ -70,41 +76,49 @@ def test_empty_presets_folder_is_reported_in_one_line() -> None:
         ),
     ],
 )
-def test_wrong_argument_is_reported_in_one_line(folder: Path, command: str, complaint: str) -> None:
+async def test_wrong_argument_is_reported_in_one_line(
+    run_failing: RunFailing, folder: Path, command: str, complaint: str
+) -> None:
     echo_preset(folder)
-    assert run_failing(*command.split()) == [f"troupe: {complaint}"]
+    assert await run_failing(*command.split()) == [f"troupe: {complaint}"]
 
 
 @pytest.mark.parametrize("words", [("run",), ("chat",), ("db", "upgrade")])
-def test_unusable_data_directory_is_reported_in_one_line(
-    folder: Path, words: tuple[str, ...]
+async def test_unusable_data_directory_is_reported_in_one_line(
+    run_failing: RunFailing, folder: Path, words: tuple[str, ...]
 ) -> None:
     echo_preset(folder)
     (folder / "data").touch()
-    assert run_failing(*words, **ECHO) == [
+    assert await run_failing(*words, **ECHO) == [
         "troupe: the data directory data cannot be used (File exists); "
         "fix it or set TROUPE_DATA_DIR to another directory"
     ]
 
 
-def test_data_directory_in_use_error_states_the_process(folder: Path) -> None:
+async def test_data_directory_in_use_error_states_the_process(
+    run_failing: RunFailing, folder: Path
+) -> None:
     echo_preset(folder)
     with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
-        [complaint] = run_failing("chat", **ECHO)
+        [complaint] = await run_failing("chat", **ECHO)
     assert f"another chat in a terminal (process {os.getpid()}) uses data" in complaint
     with lock_data_dir(folder / "data"):
-        [complaint] = run_failing("run", **ECHO, TROUPE_TELEGRAM__TOKEN="1:x")
+        [complaint] = await run_failing("run", **ECHO, TROUPE_TELEGRAM__TOKEN="1:x")
     assert f"another troupe (process {os.getpid()}) uses data" in complaint
 
 
-def test_import_without_a_presets_folder_is_reported_in_one_line(folder: Path) -> None:
+async def test_import_without_presets_folder_is_reported_in_one_line(
+    run_failing: RunFailing, folder: Path
+) -> None:
     (folder / "nova.json").write_text('{"name": "nova", "provider": "p", "model": "m"}', "utf-8")
-    [complaint] = run_failing("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
+    [complaint] = await run_failing("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
     assert complaint.startswith("troupe: none/nova.json cannot be written: ")
 
 
-def test_escape_sequences_of_files_do_not_reach_the_terminal(folder: Path) -> None:
+async def test_escape_sequences_of_files_do_not_reach_the_terminal(
+    run_failing: RunFailing, folder: Path
+) -> None:
     echo_preset(folder, **{"prov\x1b[2Jider": ""})
-    [complaint] = run_failing("run", **ECHO)
+    [complaint] = await run_failing("run", **ECHO)
     assert "\\x1b[2J" in complaint
     assert "\x1b" not in complaint

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.postgres import create_postgres_database
 from tests.support.chats import Chat, Platforms, running_platforms
-from tests.support.child_launcher import ChildLauncher, running_launcher
+from tests.support.child_launcher import ChildLauncher
 from tests.support.model_server import Model
 from tests.support.service_process import Service
 from tests.support.shapes import Installer
@@ -28,13 +28,6 @@ def seed() -> int:
     given = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
     print(f"TROUPE_SEED={given} repeats this run")  # noqa: T201 # shown if it fails or ends late
     return given
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def launcher() -> AsyncIterator[ChildLauncher]:
-    """Return a launcher, which has imported the bot and starts it by forking."""
-    async with running_launcher() as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -319,7 +319,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--armed-later", action="store_true", help="count passes from SIGUSR2 on")
     parser.add_argument("--build", choices=BUILDS, default="right")
     parser.add_argument("--clock-ahead", type=float, default=0.0, help="seconds")
-    start = arguments.index("run")  # then the bot's own arguments follow
+    start = arguments.index("--")  # then the bot's own arguments follow
     given = parser.parse_args(arguments[:start])
     sends = signal.Signals[given.signal]
     counter = _CrashCounter(given.count, sends, is_armed=not given.armed_later)
@@ -329,7 +329,7 @@ def main(arguments: Sequence[str]) -> None:
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
     signal.signal(signal.SIGUSR2, counter.arm)
-    sys.argv = ["troupe", *arguments[start:]]
+    sys.argv = ["troupe", *arguments[start + 1 :]]
     bot.cli.app.main()
 
 

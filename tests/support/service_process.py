@@ -149,7 +149,7 @@ class Service:
         assert self._launcher is not None
         self._remember_log_length()
         self._process = await self._launcher.launch(
-            [point, str(count), "--build", build, *options, "run", *self.options],
+            [point, str(count), "--build", build, *options, "--", "run", *self.options],
             folder=self.folder,
             settings=self._environment(settings),
             log=self.log,
