@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from bot.storage.sqlite import SqliteWriter
+from bot.storage.sqlite import SqliteThreads
 from tests.fakes import FakeClock, run_ready_tasks
 
 PATIENCE_SECONDS = 120.0
@@ -28,7 +28,7 @@ def _watched(start: Callable[..., asyncio.Future[Any]]) -> Callable[..., asyncio
     return begin
 
 
-for owner, name in ((asyncio.BaseEventLoop, "run_in_executor"), (SqliteWriter, "commit")):
+for owner, name in ((asyncio.BaseEventLoop, "run_in_executor"), (SqliteThreads, "submit")):
     setattr(owner, name, _watched(getattr(owner, name)))
 
 

@@ -18,12 +18,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.pool import StaticPool
 from typing_extensions import override
 
 from bot.runtime.tasks import resume_limiter
@@ -34,7 +33,7 @@ from bot.storage.statements import DialectName, Query, Rows, StartUnit, decode_r
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
-"""A function that runs in the writer's thread inside an open transaction."""
+"""A function that runs in a thread, in the writer's inside an open transaction."""
 
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
@@ -46,11 +45,15 @@ _Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
 """The future of a unit, and its result or error."""
 
 
-class SqliteWriter:
-    """Runs units of work in transactions, in its own thread.
+class SqliteThreads:
+    """Runs functions in several threads, each with its own connection, without transactions.
 
-    `connect` opens the connection in that thread, with the `isolation_level` None.
+    `connect` opens a connection in its thread, with the `isolation_level` None.
     """
+
+    _name = "sqlite reader"
+    _thread_count = 4
+    _max_in_batch = 1
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], codec: TextCodec | None = None
@@ -59,16 +62,20 @@ class SqliteWriter:
         self._codec = codec or TextCodec()
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run_jobs, name="sqlite writer", daemon=True)
         self._closed = False
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
+            for _ in range(self._thread_count)
+        ]
+        for one in self._threads:
+            one.start()
 
     async def run(self, start: StartUnit[T]) -> T:
-        """Run a unit of work and commit it. If it raises, nothing is written."""
-        return await self.commit(lambda connection: run_unit(connection, start, self._codec))
+        """Run a unit of work."""
+        return await self.submit(lambda connection: run_unit(connection, start, self._codec))
 
-    def commit(self, work: Work[T]) -> asyncio.Future[T]:
-        """Run a function and commit, or write nothing if it raises; it may run twice."""
+    def submit(self, work: Work[T]) -> asyncio.Future[T]:
+        """Run a function on a connection."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()
@@ -76,10 +83,12 @@ class SqliteWriter:
         return done
 
     async def close(self) -> None:
-        """Commit pending work, then close the connection."""
+        """Finish pending work, then close the connections."""
         self._closed = True
-        self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        for _ in self._threads:
+            self._jobs.put(None)
+        for one in self._threads:
+            await asyncio.to_thread(one.join)
 
     def _run_jobs(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -90,7 +99,7 @@ class SqliteWriter:
                 batch, ended = self._next_batch(begins_at)
                 try:
                     connection = connection or self._connect()
-                    outcomes = _commit_together(connection, batch)
+                    outcomes = self._run_batch(connection, batch)
                 except sqlite3.Error as error:  # the database cannot be opened
                     outcomes = [(done, None, error) for _, done in batch]
                 if outcomes:
@@ -102,17 +111,41 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Return the units to commit together from `begins_at` on, and whether to stop then."""
+        """Return the jobs to run together from `begins_at` on, and whether to stop then."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
             time.sleep(seconds)
         while job is not None:
             batch.append(job)
-            if len(batch) == _MAX_UNITS_IN_A_COMMIT or self._jobs.empty():
+            if len(batch) == self._max_in_batch or self._jobs.empty():
                 return batch, False
             job = self._jobs.get_nowait()
         return batch, True
+
+    def _run_batch(self, connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        for work, done in batch:
+            try:
+                outcomes.append((done, work(connection), None))
+            except Exception as error:  # noqa: BLE001 -- the error belongs to the caller
+                outcomes.append((done, None, error))
+        return outcomes
+
+
+class SqliteWriter(SqliteThreads):
+    """Runs units of work in transactions, in its own thread.
+
+    If a unit raises, nothing is written. If others in its transaction fail, it runs twice.
+    """
+
+    _name = "sqlite writer"
+    _thread_count = 1
+    _max_in_batch = _MAX_UNITS_IN_A_COMMIT
+
+    @override
+    def _run_batch(self, connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
+        return _commit_together(connection, batch)
 
 
 def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
@@ -192,7 +225,6 @@ _PRAGMAS = (
 )
 _TRIES_FOR_LOG = 100
 _SECONDS_BETWEEN_TRIES = 0.05
-_SQLITE_READERS = 4
 
 
 class ConnectionPool(Protocol):
@@ -230,10 +262,7 @@ class SqliteThreadPool(ConnectionPool):
         self._file = url.database or ":memory:"
         if self._file != ":memory:":
             _create_for_owner(Path(self._file))
-        self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
-        attach_codec(self._reader, self._codec)
-        event.listen(self._reader, "connect", _prepare_connection)
-        self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
+        self._readers = SqliteThreads(self._open_connection, self._codec)
         self._writer = SqliteWriter(self._open_connection, self._codec)
         self._engines: dict[int, Engine] = {}
 
@@ -242,39 +271,25 @@ class SqliteThreadPool(ConnectionPool):
         return self._writer.run(start)
 
     @override
-    async def run_reading(self, start: StartUnit[T]) -> T:
-        return await self._run_in_reader(lambda: self._run_reading(start))
+    def run_reading(self, start: StartUnit[T]) -> Coroutine[Any, Any, T]:
+        return self._readers.run(start)
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await self._run_in_reader(lambda: self._read(unit))
-
-    async def _run_in_reader(self, work: Callable[[], T]) -> T:
-        found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
-        await resume_limiter().wait_turn()
-        return found
+        return await self._readers.submit(
+            lambda connection: self._run_with_sqlalchemy(connection, unit)
+        )
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await self._writer.commit(
+        return await self._writer.submit(
             lambda connection: self._run_with_sqlalchemy(connection, unit)
         )
 
     @override
     async def close(self) -> None:
         await self._writer.close()
-        await asyncio.to_thread(self._reading.shutdown)
-        self._reader.dispose()
-
-    def _run_reading(self, start: StartUnit[T]) -> T:
-        with contextlib.closing(self._reader.raw_connection()) as borrowed:
-            connection = borrowed.driver_connection
-            assert isinstance(connection, sqlite3.Connection)  # noqa: S101
-            return run_unit(connection, start, self._codec)
-
-    def _read(self, unit: UnitOfWork[T]) -> T:
-        with self._reader.connect() as connection:
-            return unit(connection)
+        await self._readers.close()
 
     def _open_connection(self) -> sqlite3.Connection:
         # Only the thread that opens the connection uses it, except to close it.
@@ -283,7 +298,7 @@ class SqliteThreadPool(ConnectionPool):
         return connection
 
     def _run_with_sqlalchemy(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
-        """Run a SQLAlchemy function inside the driver's open transaction, and return its result."""
+        """Run a SQLAlchemy function on the driver's connection, and return its result."""
         engine = self._engines.get(id(connection))
         if engine is None:
             engine = self._engines[id(connection)] = _borrow_connection(connection)
@@ -301,7 +316,7 @@ def _create_for_owner(file: Path) -> None:
 
 
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:
-    """Return an engine for a connection whose transactions the writer begins and ends."""
+    """Return an engine for a connection; it begins and ends no transactions."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )
@@ -311,10 +326,10 @@ def _borrow_connection(connection: sqlite3.Connection) -> Engine:
 
 
 def _do_nothing(_connection: object) -> None:
-    """Do nothing, because the writer's thread begins and ends the transaction."""
+    """Do nothing, because the writer begins and ends transactions, and readers have none."""
 
 
-def _prepare_connection(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
+def _prepare_connection(connection: sqlite3.Connection) -> None:
     connection.isolation_level = None  # we run BEGIN ourselves
     # Replace invalid UTF-8, so that one row does not make a statement fail.
     connection.text_factory = operator.methodcaller("decode", errors="replace")

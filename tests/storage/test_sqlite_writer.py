@@ -102,7 +102,7 @@ async def test_units_wait_for_others_after_a_commit_of_several(
     assert one_by_one == [[]] * 3
     assert not waits.is_set()
     async with asyncio.TaskGroup() as group:
-        writer.commit(lambda _: may_commit.wait())
+        writer.submit(lambda _: may_commit.wait())
         group.create_task(writer.run(lambda: add("together")))
         group.create_task(writer.run(lambda: add("together")))
         await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_event_loop_runs_other_callbacks_between_units_of_a_commit(
 
     ticking = [loop.call_soon(next_pass)]
     async with asyncio.TaskGroup() as group:
-        writer.commit(lambda _: may_go_on.wait(60))
+        writer.submit(lambda _: may_go_on.wait(60))
         for _ in range(100):
             group.create_task(run())
         for _ in range(10):  # until all are queued behind the first
