@@ -81,10 +81,7 @@ class MemoryExtractor:
     def record_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
         """Record that a message was answered in a channel where these presets are active."""
         preset = next((one for one in presets if one.memory), None)
-        if preset is None or message.is_withheld:
-            return
-        provider, prompt = background_prompt(preset, "", ())
-        if self.summarizer.backends[provider].is_sample_model(prompt.model):
+        if preset is None or message.is_withheld or self.summarizer.uses_sample_model(preset):
             return
         key, payer = message.address.conversation, message.author
         watched = self._watched.get(key)

@@ -243,6 +243,10 @@ class Summarizer:
         text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
         return text, fitting
 
+    def uses_sample_model(self, preset: Preset) -> bool:
+        provider, model = _background_model(preset)
+        return self.backends[provider].is_sample_model(model)
+
     async def prompt_limit(self, preset: Preset) -> int | None:
         """Return the maximum number of tokens in a prompt of a preset's summaries."""
         provider, empty = background_prompt(preset, "", ())
@@ -327,6 +331,12 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                     pass
 
 
+def _background_model(preset: Preset) -> tuple[str, str]:
+    settings = preset.summary
+    provider = (settings and settings.provider) or preset.provider
+    return provider, (settings and settings.model) or preset.model
+
+
 def background_prompt(
     preset: Preset,
     conversation: str,
@@ -337,10 +347,11 @@ def background_prompt(
     """Return the provider that summarizes for a preset, and its prompt with these messages."""
     settings = preset.summary
     max_tokens = max_tokens or (settings.max_output_tokens if settings else None)
+    provider, model = _background_model(preset)
     prompt = Prompt(
         messages=(Message("system", system or summary_instruction(max_tokens)), *messages),
-        model=(settings and settings.model) or preset.model,
+        model=model,
         conversation=conversation,
         max_output_tokens=max_tokens,
     )
-    return (settings and settings.provider) or preset.provider, prompt
+    return provider, prompt
