@@ -9,7 +9,6 @@ from random import Random
 from typing import TypeAlias
 
 from aiogram.types import Update
-from sqlalchemy import Connection, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, IncomingMessage, Person
@@ -33,8 +32,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database, T
 from bot.storage.forgetting import PersonalData
 from bot.storage.memories import SqlMemories
-from bot.storage.statements import Query, StartUnit
-from bot.storage.tables import choice, conversation, forgotten, memory, turn
+from bot.storage.statements import Query, StartUnit, Statement, Unit
 from tests.samples import make_incoming
 from tests.support.units import through
 
@@ -65,7 +63,20 @@ _MOVE = Update.model_validate(
     }
 )
 _AT = datetime(2026, 11, 21, tzinfo=UTC)
-_TABLES = (memory, turn, choice, conversation, forgotten)
+# As units: on PostgreSQL, each function that uses SQLAlchemy opens a connection.
+_DELETIONS = (
+    Statement("DELETE FROM memory"),
+    Statement("DELETE FROM turn"),
+    Statement("DELETE FROM choice"),
+    Statement("DELETE FROM conversation"),
+    Statement("DELETE FROM forgotten"),
+)
+_NEW_CONVERSATION = Statement("INSERT INTO conversation (key, epoch, owner) VALUES (:key, 1, 'me')")
+_NEW_TURN = Statement(
+    """INSERT INTO turn (conversation, session, role, speaker_id, speaker_name, text, at)
+    VALUES (:conversation, 1, 'user', :speaker_id, :speaker_name, :text, :at) RETURNING id"""
+)
+_STORED_MEMORIES = Statement("SELECT text, turns, is_derived FROM memory")
 
 Step: TypeAlias = tuple[str, int, int, int, int]
 """What happens, who does it, where, to which earlier memory or how, and where it is killed."""
@@ -140,13 +151,12 @@ class MemoryWorld:
         self.conversations = Conversations(self.database, clock)
 
     async def reset(self) -> None:
-        def unit(connection: Connection) -> None:
-            for table in _TABLES:
-                connection.execute(delete(table))
-            rows = [{"key": key, "epoch": 1, "owner": "me"} for key in map(self.key, PLACES)]
-            connection.execute(insert(conversation), rows)
+        def unit() -> Unit[None]:
+            for one in _DELETIONS:
+                yield one.query()
+            yield _NEW_CONVERSATION.query_many([{"key": self.key(one)} for one in PLACES])
 
-        await self.database.write(unit)
+        await self.database.run(unit)
 
     # --- the specification: who may hear what
 
@@ -244,10 +254,15 @@ class MemoryWorld:
 
     async def _store_turn(self, person: str, where: int, text: str) -> StoredTurn:
         said = Turn("user", text, Person(person, "x"), _AT)
-        row = {"conversation": self.key(where), "session": 1, "role": "user", "text": text}
-        row |= {"speaker_id": person, "speaker_name": "x", "at": _AT.timestamp()}
-        added = insert(turn).values(row).returning(turn.c.id)
-        number: int = await self.database.write(lambda c: c.execute(added).scalar_one())
+        at, conversation = _AT.timestamp(), self.key(where)
+
+        def unit() -> Unit[int]:
+            who = {"speaker_id": person, "speaker_name": "x"}
+            row = {"conversation": conversation, "text": text, "at": at, **who}
+            [[added]] = yield _NEW_TURN.query_alone(row)
+            return int(added)
+
+        number = await Database.run(self.database, unit)  # never killed
         self.turns[number] = where, person
         return StoredTurn(number, said)
 
@@ -355,12 +370,10 @@ class MemoryWorld:
 
     async def check_sources(self) -> None:
         """Check that each derived memory has its turn, and that nothing else is stored."""
-        rows = await self.database.read(
-            lambda c: list(c.execute(select(memory.c.text, memory.c.turns, memory.c.is_derived)))
-        )
-        assert sorted(row.text for row in rows) == sorted(one.text for one in self.facts)
+        rows = await self.database.fetch(_STORED_MEMORIES)
+        assert sorted(text for text, _, _ in rows) == sorted(one.text for one in self.facts)
         known = {f"[{number}]" for number in self.turns}
-        assert all(row.turns in known for row in rows if row.is_derived)
+        assert all(turns in known for _, turns, is_derived in rows if is_derived)
 
 
 async def run_schedule(database: MortalDatabase, steps: Sequence[Step], seed: int) -> None:
