@@ -13,7 +13,7 @@ TroupeError                 base of all our errors; the text names the problem a
 │   ├── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
 │   └── AgeUnconfirmed      ... their age confirmation; their question is kept until then
 ├── RequestRefused          the console refuses a request; `status` is the HTTP status
-├── AlreadyNotified         the person is over a limit and was told so: send nothing
+├── AlreadyNotified         the person is over a limit and got a notice: send nothing
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 │   ├── UnknownEncryptionKey

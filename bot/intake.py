@@ -33,7 +33,7 @@ from bot.chat.incoming import (
     parse_address,
     to_storable_text,
 )
-from bot.chat.session import CHANNEL_TITLE_KEY, Consent, HistoryScope, MessagePlace
+from bot.chat.session import CHANNEL_TITLE_KEY, Consent, HistoryScope, MessageLocation
 from bot.ports import ChatSettings, Intake
 from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
@@ -114,11 +114,11 @@ class HistoryRouter:
         if key in self._started_threads:
             return
         parent = parse_address(message.scopes[1])
-        places = await self._index.find_places(parent, [message.opened_from])
-        if places and places[0].turn is None:
+        locations = await self._index.locate(parent, [message.opened_from])
+        if locations and locations[0].turn is None:
             return  # the answer is still being written
-        if places:
-            await self._index.create_branch(key, places[0])
+        if locations:
+            await self._index.create_branch(key, locations[0])
         self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
@@ -129,14 +129,14 @@ class HistoryRouter:
         if scope is not HistoryScope.REPLIES or _is_command(message):
             return _with_history(message, await self._find_history(message, scope, ()))
         quoted = message.quote.message_id if message.quote is not None else None
-        places = (
-            await self._index.find_places(message.address, [quoted]) if quoted is not None else ()
+        locations = (
+            await self._index.locate(message.address, [quoted]) if quoted is not None else ()
         )
-        if not places:
+        if not locations:
             return _with_history(message, _new_reply_chain(message))
-        found = next((one for one in places if one.is_last), None)
-        if found is None and places[0].turn is None:
-            found = places[0]
+        found = next((one for one in locations if one.is_last), None)
+        if found is None and locations[0].turn is None:
+            found = locations[0]
         if found is None:
             return None
         return _with_history(message, parse_address(found.conversation).history)
@@ -145,10 +145,10 @@ class HistoryRouter:
         """Assign a reaction to its message's history; return None if the message is unknown."""
         if not isinstance(event, ReactionChange):
             return event
-        places = await self._index.find_places(event.address, [event.message_id])
-        if not places:
+        locations = await self._index.locate(event.address, [event.message_id])
+        if not locations:
             return None
-        address = parse_address(places[0].conversation)
+        address = parse_address(locations[0].conversation)
         topic = () if address.channel in event.scopes else (address.channel,)
         return replace(event, address=address, scopes=(*topic, *event.scopes))
 
@@ -199,9 +199,9 @@ class HistoryRouter:
         return ""
 
     async def _find_message_history(self, address: Address, message_id: str) -> str | None:
-        places = await self._index.find_places(address, [message_id])
-        if places:
-            return parse_address(places[0].conversation).history
+        locations = await self._index.locate(address, [message_id])
+        if locations:
+            return parse_address(locations[0].conversation).history
         return self._received.get((address.channel, message_id))
 
     async def _find_reply_history(
@@ -214,17 +214,17 @@ class HistoryRouter:
         known = await self._index.find_received(message.address, message.external_key)
         if known is not None:  # the message was stored before
             return parse_address(known).history
-        places = await self._index.find_places(message.address, [quoted])
-        if not places:
+        locations = await self._index.locate(message.address, [quoted])
+        if not locations:
             return own
         taken = {one.address.conversation for one in before}
-        for place in places:
+        for place in locations:
             if place.is_last and place.conversation not in taken:
                 return parse_address(place.conversation).history
-        if places[0].turn is None:  # an answer that is being written has no turn to branch from
-            return parse_address(places[0].conversation).history
+        if locations[0].turn is None:  # an answer that is being written has no turn to branch from
+            return parse_address(locations[0].conversation).history
         await self._index.create_branch(
-            replace(message.address, history=own).conversation, places[0]
+            replace(message.address, history=own).conversation, locations[0]
         )
         return own
 
@@ -234,8 +234,8 @@ class HistoryRouter:
         """Return an edit once per history; all but the first are late, so they cause no answer."""
         histories: Sequence[str] = ()
         if message.message_id is not None:
-            places = await self._index.find_places(message.address, [message.message_id])
-            histories = _list_histories(places)
+            locations = await self._index.locate(message.address, [message.message_id])
+            histories = _list_histories(locations)
         if not histories:
             known = self._received.get((message.address.channel, message.message_id or ""))
             if known is None:  # the original message was never stored
@@ -256,9 +256,9 @@ class HistoryRouter:
 
     async def _route_deletion(self, deleted: MessageDeletion) -> Sequence[MessageDeletion]:
         ids, channel = deleted.message_ids, deleted.address.channel
-        places = await self._index.find_places(deleted.address, ids, with_copies=True)
+        locations = await self._index.locate(deleted.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
-        first, *others = dict.fromkeys([*_list_histories(places), *received]) or [""]
+        first, *others = dict.fromkeys([*_list_histories(locations), *received]) or [""]
         return [
             _with_history(deleted, first),
             *(
@@ -291,8 +291,8 @@ def _with_history(event: _Event, history: str) -> _Event:
     return replace(event, address=replace(event.address, history=history))
 
 
-def _list_histories(places: Sequence[MessagePlace]) -> list[str]:
-    return list(dict.fromkeys(parse_address(one.conversation).history for one in places))
+def _list_histories(locations: Sequence[MessageLocation]) -> list[str]:
+    return list(dict.fromkeys(parse_address(one.conversation).history for one in locations))
 
 
 def _personal_history(message: IncomingMessage) -> str:

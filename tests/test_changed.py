@@ -7,7 +7,7 @@ def test_module_belongs_to_the_test_folder_of_its_name() -> None:
     assert find_tests(["bot/cli/preset_files.py", "bot/cli/run.py"]) == ["tests/cli"]
 
 
-def test_only_a_changed_test_is_run_unless_its_folder_is() -> None:
+def test_changed_test_is_run_alone_unless_its_folder_is_run() -> None:
     changed = "tests/cli/test_app.py"
 
     assert find_tests([changed]) == [changed]

@@ -31,7 +31,7 @@ class ExactPromptWriter:
 
     async def write(self, number: int, receipt: Receipt) -> str:
         """Return a few lines about the prompt, a blank line, and the prompt itself."""
-        description = await self._describe_unmasked(receipt)
+        description = await self._describe_with_secrets(receipt)
         version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""
         head = {
@@ -45,10 +45,10 @@ class ExactPromptWriter:
         return text.replace("\0", "␀")  # PostgreSQL cannot store NUL
 
     async def describe(self, receipt: Receipt) -> PromptDescription:
-        found = await self._describe_unmasked(receipt)
+        found = await self._describe_with_secrets(receipt)
         return replace(found, text=self.mask(found.text))
 
-    async def _describe_unmasked(self, receipt: Receipt) -> PromptDescription:
+    async def _describe_with_secrets(self, receipt: Receipt) -> PromptDescription:
         settings = self._providers.get(receipt.provider)
         if settings is None:
             return _describe_messages(receipt, "its provider is no longer configured")

@@ -97,7 +97,7 @@ class MemoryPlace:
     def from_event(
         cls, address: Address, scopes: tuple[str, ...], *, is_private: bool
     ) -> "MemoryPlace":
-        """Return the place of an event with this address and these scopes."""
+        """Return where an event with this address and these scopes happened."""
         # A private chat is one place with all its topics.
         channel = address.lane if is_private else address.channel
         return cls(channel, address.lane if is_private else scopes[-1], is_private)

@@ -418,7 +418,7 @@ class HistoryScope(StrEnum):
 
 
 @value_class
-class MessagePlace:
+class MessageLocation:
     """The conversation and turn that a platform's message belongs to."""
 
     conversation: str

@@ -167,8 +167,8 @@ def finish_restore(
     answered_until: Annotated[
         str | None,
         typer.Option(
-            help="When the last process that used the lost database ended, such as"
-            " 2026-11-22T14:05:00Z; by default now. Messages written later are answered."
+            help="When the lost database was last in use, such as 2026-11-22T14:05:00Z; by default"
+            " now. Only messages written later are answered."
         ),
     ] = None,
     forgotten: _TombstoneFiles = None,

@@ -25,7 +25,7 @@ from bot.texts.text import Text, join_texts, marked, translatable
 
 _CHANGE = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
-_GIVEN = "given"
+_GRANTED = "given"
 """The value of a rule that allows a role to use a command, tools or a preset's model."""
 _PERMISSIONS = ("command", "tools", "model")
 _PLACES = ("here", "server", _EVERYWHERE)
@@ -43,19 +43,19 @@ ACCESS_GROUP = CommandSpec(
     default_action="show",
 )
 _STILL_OFF = marked("I am still switched off: {place}.")
-_CODE, _WRONG = "code ", "wrong "
+_CODE_PREFIX, _WRONG_PREFIX = "code ", "wrong "
 """Prefixes of setting names: for a person's code, and for an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_SECONDS = 3600.0
 _MAX_WAITING = 3
-_MAX_WRONG = 10
+_MAX_WRONG_CODES = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
-_MENTIONED = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
-_NAMED = re.compile(
+_MENTION_KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
+_TYPED_TARGET = re.compile(
     r"(?:(?P<kind>person|role|channel)[ :])?(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)",
     re.IGNORECASE,
 )
-_WHO = translatable(
+_WHICH_TARGET = translatable(
     "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
     " role 123 or channel 123."
 )
@@ -63,18 +63,18 @@ _BY_ID_ONLY = translatable("I know people by their id only. Reply to a message o
 _WHICH_COMMAND = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )
-_IN_PRIVATE = translatable(
+_GROUPS_ONLY = translatable(
     "Rules about who may use me are for groups and servers. Send this command there."
 )
 _OPERATORS_ONLY = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
-_MARK_THE_CHANNEL = translatable(
+_HOW_TO_RESTRICT = translatable(
     "On this platform, the channel decides that: mark it as age-restricted in the channel's"
     " settings."
 )
-_FOR_ADULTS = translatable("Presets for adults answer here now. /access adult off ends that.")
-_NOT_FOR_ADULTS = translatable("Presets for adults do not answer here.")
+_ADULTS_ON = translatable("Presets for adults answer here now. /access adult off ends that.")
+_ADULTS_OFF = translatable("Presets for adults do not answer here.")
 _REASONS: Mapping[str, Text] = {
     "off": translatable("I am switched off there."),
     "block person": translatable("You are blocked there."),
@@ -175,7 +175,7 @@ class AccessHandlers:
         # A rule about a channel has no effect in another channel.
         default = "server" if target.startswith("channel") else "here"
         scope = await self._find_changeable_scope(request, where or default)
-        value = _GIVEN if gives else None if action == "reset" else action
+        value = _GRANTED if gives else None if action == "reset" else action
         await self._store_rule(request, scope, target, value)
         if value is None and scope == INSTALLATION:
             await self._store_rule(request, scope, f"paired {target}", None)
@@ -219,10 +219,10 @@ class AccessHandlers:
         value = request.argument
         scope = await self._find_changeable_scope(request, "server")
         if request.incoming.is_age_restricted is not None:
-            raise UserError(_MARK_THE_CHANNEL)
+            raise UserError(_HOW_TO_RESTRICT)
         name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
         await self._store_rule(request, scope, name, "on" if value == "on" else None)
-        text = _NOT_FOR_ADULTS if value == "off" else _FOR_ADULTS
+        text = _ADULTS_OFF if value == "off" else _ADULTS_ON
         return CommandResult(text, changes_channel=True)
 
     @command(
@@ -321,7 +321,7 @@ class AccessHandlers:
             self._require_operator(message)
             return INSTALLATION
         if message.is_private:
-            raise UserError(_IN_PRIVATE)
+            raise UserError(_GROUPS_ONLY)
         return message.scopes[0] if where == "here" else message.scopes[-1]
 
     async def _store_rule(
@@ -337,13 +337,13 @@ def read_target(words: str, message: IncomingMessage) -> str:
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
     if found := _MENTION.fullmatch(words):
-        kind, source = _MENTIONED[found["kind"]], None
-    elif found := _NAMED.fullmatch(words):
+        kind, source = _MENTION_KINDS[found["kind"]], None
+    elif found := _TYPED_TARGET.fullmatch(words):
         kind = found["kind"] or ("channel" if found["id"].startswith("-") else "person")
         kind, source = kind.lower(), found["source"]  # an operator may name another platform
     else:
         if not words.startswith("@") or len(message.mentions) != 1:
-            raise UserError(_WHO)
+            raise UserError(_WHICH_TARGET)
         platform, _, id_ = message.mentions[0].partition(":")
         if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
             raise UserError(_BY_ID_ONLY)
@@ -398,7 +398,7 @@ def describe_rules(rules: Mapping[str, str]) -> Sequence[str]:
     return [
         _format_rule(name, value)
         for name, value in sorted(rules.items())
-        if not name.startswith((_CODE, _WRONG))
+        if not name.startswith((_CODE_PREFIX, _WRONG_PREFIX))
     ]
 
 
@@ -425,7 +425,7 @@ class PairingCodes:
                 return ""
             until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
             value = f"{code} {until} {message.address.conversation}"
-            await self._store_setting(f"{_CODE}{person}", value, person)
+            await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
             waiting = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         first = sorted(
@@ -433,7 +433,7 @@ class PairingCodes:
         )
         if person in [who for _, who in first[:_MAX_WAITING]]:
             return waiting[person][0]
-        await self._store_setting(f"{_CODE}{person}", None, person)
+        await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
 
     async def use_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
@@ -443,16 +443,16 @@ class PairingCodes:
         message may be handled again after a crash.
         """
         operator, used_by = message.author.id, message.external_key
-        now, wrong = self.clock.now(), f"{_WRONG}{operator}"
+        now, wrong = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
         count, _, at = (await self._load()).get(wrong, "0 0").partition(" ")
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0
-        if tries >= _MAX_WRONG:
+        if tries >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
         waiting = await self._load_waiting_people(used_by)
         for person, (known, until, conversation) in waiting.items():
             if secrets.compare_digest(known.encode(), code.encode()):
                 used = f"{code} {until} {conversation} {used_by}"
-                await self._store_setting(f"{_CODE}{person}", used, person)
+                await self._store_setting(f"{_CODE_PREFIX}{person}", used, person)
                 await self._store_setting(wrong, None, operator)
                 return person, conversation
         await self._store_setting(wrong, f"{tries + 1} {now}", operator)
@@ -467,13 +467,13 @@ class PairingCodes:
         """
         found: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self._load()).items():
-            if not name.startswith(_CODE):
+            if not name.startswith(_CODE_PREFIX):
                 continue
             code, until, conversation, *used = value.split(" ", 3)
             if float(until) <= self.clock.now():
                 await self._store_setting(name, None, name)
             elif not used or used == [used_by]:
-                found[name.removeprefix(_CODE)] = code, until, conversation
+                found[name.removeprefix(_CODE_PREFIX)] = code, until, conversation
         return found
 
     async def _load(self) -> Mapping[str, str]:

@@ -33,8 +33,8 @@ CHARACTER = CommandSpec(
     marked("your own characters (in a private chat) or this server's: list, add, use, edit, share"),
     default_action="list",
 )
-_CHANGE = translatable("change the characters of this server")
-_USE = translatable("change who answers here")
+_CHANGE_CHARACTERS = translatable("change the characters of this server")
+_CHOOSE_CHARACTERS = translatable("change who answers here")
 _HOW_TO_ADD = translatable(
     "Attach a character card (PNG, JSON or CHARX) to /character add, or write /character add NAME |"
     " PERSONA | GREETING"
@@ -47,9 +47,9 @@ _DAMAGED = translatable(
     " more."
 )
 _UNREACHABLE = translatable("The file could not be downloaded. Please send it again.")
-_NO_LINK = translatable("The picture must be a link that begins with https://")
-_IN_SERVER = translatable("Send this command in the server that should get the character.")
-_NONE = translatable("There are no characters here yet. /character add makes one.")
+_NOT_A_LINK = translatable("The picture must be a link that begins with https://")
+_SERVER_ONLY = translatable("Send this command in the server that should get the character.")
+_NO_CHARACTERS = translatable("There are no characters here yet. /character add makes one.")
 _TOO_LONG = translatable(
     "The character's texts are too long for a form; attach a character card instead."
 )
@@ -92,7 +92,7 @@ class CharacterHandlers:
         active = request.active.names
         owned = await self.resolver.characters.descriptions(character_owner(request.incoming))
         lines = [preset_line(name, about, active) for name, about in owned.items()]
-        return CommandResult(join_texts(lines) if lines else _NONE)
+        return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS)
 
     @command(
         "character add",
@@ -124,7 +124,7 @@ class CharacterHandlers:
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
-        await self.admins.require(incoming, _USE)
+        await self.admins.require(incoming, _CHOOSE_CHARACTERS)
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
@@ -150,7 +150,7 @@ class CharacterHandlers:
         else:
             given = dict(zip(_KEYS, fields, strict=False))
             if given.get("avatar") and not is_http_address(given["avatar"]):
-                raise UserError(_NO_LINK)
+                raise UserError(_NOT_A_LINK)
             preset = with_changed_texts(await self.load_newest_version(name), given)
         await self.save(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
@@ -166,7 +166,7 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require_character_permission(incoming)
         if incoming.is_private:
-            raise UserError(_IN_SERVER)
+            raise UserError(_SERVER_ONLY)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
         preset = await self.load_newest_version(name)
         return _ready_reply(await self._store_as_new(request, preset))
@@ -210,7 +210,7 @@ class CharacterHandlers:
 
     async def _require_character_permission(self, message: IncomingMessage) -> None:
         if not message.is_private:
-            await self.admins.require(message, _CHANGE)
+            await self.admins.require(message, _CHANGE_CHARACTERS)
 
     async def find_full_name(self, word: str, owner: str, usage: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.

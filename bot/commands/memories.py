@@ -138,7 +138,7 @@ class MemoryHandlers:
         preset = await self.characters.resolver.find_in_channel(word, message, request.active)
         known = [one for one in here if _is_known_to_character(preset.name, one)]
         known_by = {"name": preset.character_name, "count": len(known)}
-        heading = translatable("What {name} knows, as far as you may see it: {count}", **known_by)
+        heading = translatable("Memories of {name} that you may see: {count}", **known_by)
         return self._show_page(request, heading, known)
 
     @_action(
@@ -210,7 +210,7 @@ class MemoryHandlers:
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         old = await self._find_by_number(request)
-        reader = await self._admin_reader(request)
+        reader = await self._reader_of_request(request)
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._show_detail(request, changed)
 
@@ -226,7 +226,7 @@ class MemoryHandlers:
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        reader = await self._admin_reader(request)
+        reader = await self._reader_of_request(request)
         if await self.memories.forget(old.id, reader) is None:
             raise UserError(_NOT_YOURS_NOTICE)
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
@@ -276,7 +276,7 @@ class MemoryHandlers:
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
             old = await self._find_by_number(request)
-            reader = await self._admin_reader(request)
+            reader = await self._reader_of_request(request)
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._show_detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
@@ -330,7 +330,7 @@ class MemoryHandlers:
         chat = await self._load_chat_to_export(request) if message.is_private else None
         content = write_character(preset, known, chat, message.author.id)
         text = translatable(
-            "{name}, memories: {count}. /memory import and SillyTavern read this file.",
+            "Memories of {name}: {count}. /memory import and SillyTavern can read this file.",
             name=preset.character_name,
             count=len(known),
         )
@@ -539,7 +539,7 @@ class MemoryHandlers:
             )
         return stored
 
-    async def _admin_reader(self, request: CommandRequest) -> MemoryReader:
+    async def _reader_of_request(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
         return replace(_reader_of_message(request.incoming), is_admin=is_admin)
 

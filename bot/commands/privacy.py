@@ -152,10 +152,10 @@ class ForgottenConversations(ConversationMemory):
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
-_OBSERVES = translatable(
+_OBSERVING_ON = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
 )
-_ONLY_SAID_TO_ME = translatable(
+_OBSERVING_OFF = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
@@ -408,4 +408,4 @@ class PrivacyHandlers:
         chosen = None if request.argument == "inherit" else request.argument
         await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, chosen)
         observes = await self.resolver.may_observe(request.incoming.scopes)
-        return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)
+        return CommandResult(_OBSERVING_ON if observes else _OBSERVING_OFF, changes_channel=True)

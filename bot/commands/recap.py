@@ -19,14 +19,14 @@ from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
 from bot.texts.text import join_texts, marked, translatable, translatable_count
 
 _DURATION = re.compile(r"(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?|w|weeks?)")
-_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}
-_NEVER_SPOKE = timedelta(days=1)
-_CITED = re.compile(r"\[(\d{1,3})\]")
-_HOW = translatable(
+_UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DAYS_AGO = {"today": timedelta(), "yesterday": timedelta(days=1)}
+_DEFAULT_PERIOD = timedelta(days=1)
+_CITATION = re.compile(r"\[(\d{1,3})\]")
+_USAGE = translatable(
     "Write /recap alone, or with a start: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
 )
-_NOTHING = translatable("I have read nothing new here since then.")
+_NOTHING_NEW = translatable("I have read nothing new here since then.")
 _log = structlog.get_logger(__name__)
 
 
@@ -56,7 +56,7 @@ class Recaps:
         message = replace(message, address=message.address.summarized_address)
         since, new = await self._find_new_turns(message, request)
         if not new:
-            return CommandResult(_NOTHING)
+            return CommandResult(_NOTHING_NEW)
         if not await self.access.may_use(message, "model"):
             raise UserError(MODEL_NOT_ALLOWED)
         try:
@@ -77,7 +77,7 @@ class Recaps:
         )
         lines: list[str] = [
             heading,
-            _CITED.sub(lambda cited: _citation_link(int(cited[1]), links), text),
+            _CITATION.sub(lambda cited: _citation_link(int(cited[1]), links), text),
         ]
         if first := next(filter(None, links), None):
             lines.append(translatable("What you missed begins here: {link}", link=first))
@@ -98,7 +98,7 @@ class Recaps:
         conversation, person = message.address.conversation, message.author.id
         since, found = await load(conversation, person, asked.timestamp() if asked else None)
         if since is None:
-            asked = request.now - _NEVER_SPOKE
+            asked = request.now - _DEFAULT_PERIOD
             since, found = await load(conversation, person, asked.timestamp())
         if asked:  # drop answers to questions before `since`
             found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
@@ -133,9 +133,9 @@ def _parse_start_time(given: str, now: datetime) -> datetime | None:
     text = " ".join(given.lower().split())
     if not text:
         return None
-    if text in _DAYS:
+    if text in _DAYS_AGO:
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        return today - _DAYS[text]
+        return today - _DAYS_AGO[text]
     if (found := _DURATION.fullmatch(text)) is None:
-        raise UserError(_HOW)
-    return now - timedelta(seconds=int(found[1]) * _SECONDS[found[2][0]])
+        raise UserError(_USAGE)
+    return now - timedelta(seconds=int(found[1]) * _UNIT_SECONDS[found[2][0]])

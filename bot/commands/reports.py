@@ -90,7 +90,7 @@ class ContextView:
 
 _WHICH_ANSWER = translatable("Which answer? Write /report as a reply to it.")
 _REPORTED = translatable("Thank you. The people who run me will read it.")
-_NOBODY_READS = translatable(
+_NO_OPERATOR_REACHED = translatable(
     "I cannot message any of my operators privately, so your report was not sent."
 )
 _MAX_REPORTED_CHARS = 1500
@@ -116,11 +116,11 @@ class AnswerReports:
         platform = f"{message.address.platform}:"
         readers = [one for one in sorted(self.operators) if one.startswith(platform)]
         if not readers:
-            raise UserError(_NOBODY_READS)
+            raise UserError(_NO_OPERATOR_REACHED)
         found = await self.context.find_receipts(message.address.conversation, request.answered_at)
         notes = [self._describe_report(message, *one) for one in found]
-        told = [(person, note) for person in readers for note in notes]
-        return CommandResult(_REPORTED, told=told)
+        notices = [(person, note) for person in readers for note in notes]
+        return CommandResult(_REPORTED, private_notices=notices)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(

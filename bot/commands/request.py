@@ -115,7 +115,7 @@ class CommandResult:
     """A question to answer again, instead of sending the text."""
     file: Attachment | None = None
     """A file to send with the text, which is then one short line."""
-    told: Sequence[tuple[str, Text]] = ()
+    private_notices: Sequence[tuple[str, Text]] = ()
     """Private messages to other people: each person's id, and the text."""
     changes_channel: bool = False
     """Whether the command affects everybody in the channel, who should therefore see it."""

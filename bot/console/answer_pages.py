@@ -292,7 +292,7 @@ class AnswerPages(RouteGroup):
         }
         return f"{json.dumps(line, ensure_ascii=False)}\n"
 
-    async def _find_unmasked(self, number: int) -> StoredAnswer:
+    async def _find_with_secrets(self, number: int) -> StoredAnswer:
         found = await self.answers.find(number)
         if found is None:
             text = translatable("There is no such answer, or its text has been deleted.")
@@ -300,7 +300,7 @@ class AnswerPages(RouteGroup):
         return found
 
     async def _find(self, number: int) -> StoredAnswer:
-        return masked_answer(await self._find_unmasked(number), self.prompts.mask)
+        return masked_answer(await self._find_with_secrets(number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
@@ -418,7 +418,7 @@ class AnswerPages(RouteGroup):
 
         The new answer is stored under its own number, but not added to any history.
         """
-        stored = await self._find_unmasked(number)
+        stored = await self._find_with_secrets(number)
         try:
             made = await self.replay(stored, preset, draft, parameters)
         except BackendError as error:

@@ -120,7 +120,7 @@ class OperationPage(RouteGroup):
         if failed is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
         trace = await self.stored.trace_message(failed.turn)
-        steps = (*_received_steps(trace), *failed.steps, *_delivery_steps(trace))
+        steps = (*_intake_steps(trace), *failed.steps, *_delivery_steps(trace))
         return replace(failed, steps=steps)
 
     @route(f"POST /api/v1{_TRIAL_PATH}", ApiScope.OPERATE)
@@ -201,7 +201,7 @@ def _error_row(failed: FailedMessage, process: str) -> _Row:
     }
 
 
-def _received_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     if trace.received_at is None:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()

@@ -1,4 +1,4 @@
-"""Embed texts with a GGUF model; llama.cpp runs it in a child process started at the first text."""
+"""Embed texts with a GGUF model; llama.cpp runs it in a child process started on first use."""
 
 import asyncio
 import os

@@ -27,7 +27,7 @@ _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 
 
 class _OnnxModel:
-    """An ONNX model with its tokenizer, loaded at the first text; thread-safe."""
+    """An ONNX model with its tokenizer, loaded on first use; thread-safe."""
 
     def __init__(self, model: Path, tokenizer: Path, *, uses_mean: bool) -> None:
         self._model = model

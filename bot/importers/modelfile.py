@@ -243,8 +243,8 @@ def modelfile_from_preset(preset: Preset) -> str:
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
             raise PresetError.translatable(
-                "preset {preset}: ollama cannot parse this {command} back: it drops"
-                ' unprintable characters, and """ before a line break ends a text:'
+                "preset {preset}: ollama would read this {command} differently: it drops"
+                ' unprintable characters, and ends a text at """ before a line break:'
                 " {arguments}",
                 preset=repr(preset.name),
                 command=written.name,

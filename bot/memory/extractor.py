@@ -195,7 +195,7 @@ class MemoryExtractor:
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
-        """Return whether to tell a person that memories of them exist; mark them as told."""
+        """Return whether to tell a person that memories of them exist; True only once."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
         if found.get(person) != _DUE:
             return False

@@ -46,7 +46,7 @@ def companion_platforms() -> Sequence[PlatformSpec]:
     return [spec for spec in _SPECS.values() if spec.is_companion]
 
 
-def imitable_platforms() -> Sequence[str]:
+def platforms_to_imitate() -> Sequence[str]:
     """Return the names of the platforms that web channels can imitate."""
     return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
 

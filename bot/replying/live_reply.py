@@ -16,7 +16,7 @@ from bot.chat.prompt import RateLimitWait, Waiting
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Delivery, DraftingSurface, Surface
-from bot.replying.answer_parts import PartPlaces, stop_button
+from bot.replying.answer_parts import PartDestinations, stop_button
 from bot.replying.cut_points import close_open_markdown
 from bot.replying.split import split
 from bot.runtime.http_client import send_only_if
@@ -25,7 +25,7 @@ from bot.texts.text import Text, supported_language, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
-_ALL_IN_CHANNEL = PartPlaces()
+_ALL_IN_CHANNEL = PartDestinations()
 _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 
@@ -39,7 +39,7 @@ class LiveReply:
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
-    places: PartPlaces = _ALL_IN_CHANNEL
+    destinations: PartDestinations = _ALL_IN_CHANNEL
     on_first_text: Callable[[], None] | None = None
     language: str = "en"
     """The language of notices."""
@@ -185,7 +185,7 @@ class LiveReply:
 
     async def _update_parts(self) -> None:
         self._changed.clear()
-        parts = self._buffer.take_parts(self.clock.monotonic())[: self.places.max_live]
+        parts = self._buffer.take_parts(self.clock.monotonic())[: self.destinations.max_live_parts]
         if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
             await self._show_draft(self.surface, parts)
             return
@@ -202,7 +202,7 @@ class LiveReply:
                     return
                 content = MessageContent(parts[-1], self.face)
                 with send_only_if(self.may_edit):
-                    await surface.draft(self.address, self.places.first_part + 1, content)
+                    await surface.draft(self.address, self.destinations.first_part + 1, content)
                 self.shown_at.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
@@ -231,7 +231,7 @@ class LiveReply:
             await self.earlier.show_complete_answer()
         if part == len(self._openings):
             async with self._in_flight:
-                opening = self.places.place(part, self._content(part, text))
+                opening = self.destinations.to_part(part, self._content(part, text))
                 self._openings.append((await self.open_part(opening), opening))
         opened, opening = self._openings[part]
         self._message_ids.append(await self.wait_until_sent(opened.row_id))
@@ -425,7 +425,7 @@ class LiveReplies:
         self,
         claim: Claim,
         message: InboxMessage,
-        places: PartPlaces,
+        destinations: PartDestinations,
         earlier: LiveReply | None = None,
         face: Face | None = None,
         *,
@@ -435,7 +435,8 @@ class LiveReplies:
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons
-        buttons = stop_button(message.part_name(places.first_part), locale) if has_button else ()
+        first = message.part_name(destinations.first_part)
+        buttons = stop_button(first, locale) if has_button else ()
         typing = TypingIndicator(surface, address, self.clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
@@ -456,7 +457,7 @@ class LiveReplies:
                 open_part,
                 wait_until_sent,
                 self.clock,
-                places,
+                destinations,
                 typing.stop,
                 supported_language(locale),
                 buttons,

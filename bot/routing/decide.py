@@ -127,7 +127,7 @@ def _parse_addressed_command(
     return parse_command(incoming.text)
 
 
-REFUSAL_TOLD_KEY = "persona told"
+LAST_REFUSAL_KEY = "persona told"
 """The setting with the last refusal that a person was told about; deleted with their persona."""
 PAIRING_RULE_PREFIX = "dm pairing "
 """The prefix of a rule that refuses a person; the pairing code for that person follows."""
@@ -290,10 +290,10 @@ class AccessRules:
             return False
         scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule}\n"
         stored, told = await self.chat_settings.get_scopes([scope]), rule + message.external_key
-        before = stored.get(scope, {}).get(REFUSAL_TOLD_KEY, "")
+        before = stored.get(scope, {}).get(LAST_REFUSAL_KEY, "")
         if before.startswith(rule):
             return before == told  # the same message after a crash
-        await self.chat_settings.set(scope, REFUSAL_TOLD_KEY, told, message.author.id)
+        await self.chat_settings.set(scope, LAST_REFUSAL_KEY, told, message.author.id)
         return True
 
 

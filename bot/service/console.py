@@ -33,7 +33,7 @@ from bot.console.prompt_preview import DraftComposer, PromptPreview
 from bot.console.routes import RouteGroup
 from bot.console.server import Probe
 from bot.console.setup_page import SETUP_PATH, SetupPage
-from bot.platforms.registry import imitable_platforms
+from bot.platforms.registry import platforms_to_imitate
 from bot.platforms.web import to_incoming_message
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
@@ -98,7 +98,7 @@ class ConsoleContainer:
                 c.clock,
                 preview.preview,
                 to_incoming_message,
-                *(c.answer_log, editing.picture, COMMANDS, imitable_platforms()),
+                *(c.answer_log, editing.picture, COMMANDS, platforms_to_imitate()),
             ),
             AnswerPages(
                 c.answer_log,

@@ -75,9 +75,9 @@ PLACES = (
 """Where the person's data must be found before the deletion."""
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
 _REFUSED = f"{_WORDS} that the platform refuses"
-_NEEDLES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
+_TRACES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
 _PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
-_ELSEWHERE = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
+_OTHER_CHAT = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
 _SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
 _OPTIONS = RunOptions(has_port=False, answers_messages=False)
 _PRESETS = (
@@ -265,8 +265,8 @@ class _Drill:
         slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
         slots.load_saved_slots()
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
-        await self.container.inbox.receive([self._create_message(_WORDS, _ELSEWHERE)], {})
-        of = {"of": _ELSEWHERE.conversation, "newer_than": 0, "most": 1}
+        await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
+        of = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)
         await self._database.execute(SQL["set_message_aside"], message=number)
 
@@ -356,7 +356,7 @@ def _delete_rows(connection: Connection) -> None:
 
 def _find_person_traces(text: str) -> list[str]:
     folded = text.casefold()
-    return [name for name, one in _NEEDLES.items() if one in folded] if MARK in folded else []
+    return [name for name, one in _TRACES.items() if one in folded] if MARK in folded else []
 
 
 def _find_in_memory(container: Container) -> Iterator[str]:

@@ -193,7 +193,7 @@ class MessagingContainer(StorageContainer, ABC):
                     one.name,
                     translate(to_translatable(one.summary), language),
                     text,
-                    most_chars=one.form_chars,
+                    max_chars=one.form_chars,
                     is_required=one.name in {"name", "persona"},
                 )
                 for one, text in fields
@@ -368,7 +368,7 @@ class MessagingContainer(StorageContainer, ABC):
         """Creates live replies, which show answers during generation."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
-            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_surely_held
+            self.conversations, surfaces, self._delivery, self.clock, self.leases.outlasts_request
         )
 
     @cached_property

@@ -143,7 +143,7 @@ def back_up(database: Path, backup: Path) -> int:
         raise StoreError(f"{backup} exists; give the backup another name")
     part = backup.with_name(f"{backup.name}.part")
     try:
-        copy_file(database, part, is_written=True)
+        copy_file(database, part, is_in_use=True)
         part.rename(backup)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -153,17 +153,17 @@ def back_up(database: Path, backup: Path) -> int:
     return backup.stat().st_size
 
 
-def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
+def copy_file(database: Path, copy: Path, *, is_in_use: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
-    If no process writes to the database (`is_written` is false), its folder can be read-only.
+    If no process writes to the database (`is_in_use` is false), its folder can be read-only.
     Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # from an interrupted copy
         Path(f"{copy}{end}").unlink(missing_ok=True)
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     address = database.resolve(strict=True).as_uri()
-    mode = "mode=ro" if is_written else "immutable=1"
+    mode = "mode=ro" if is_in_use else "immutable=1"
     with (
         contextlib.closing(sqlite3.connect(f"{address}?{mode}", uri=True)) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,

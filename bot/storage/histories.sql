@@ -204,7 +204,7 @@ SELECT conversation FROM turn WHERE speaker_id = :person AND {in_channel} ORDER 
 SELECT key, (SELECT count(*) FROM turn WHERE turn.conversation = conversation.key)
 FROM conversation WHERE (key = :channel OR key ~>=~ :branches AND key ~<~ :end_of_branches)
 
--- name: places_of_messages
+-- name: locate_messages
 SELECT id, conversation, session, active FROM turn
 WHERE message_id IN (SELECT value FROM jsonb_array_elements_text(:ids)) AND {in_channel}
 ORDER BY id

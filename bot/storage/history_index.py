@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 from bot.chat.incoming import HISTORY_SEPARATOR, Address
-from bot.chat.session import MessagePlace
+from bot.chat.session import MessageLocation
 from bot.storage.database import Store, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, encode_names
 from bot.storage.statements import SQL, Unit, to_dict
@@ -19,21 +19,21 @@ class SqlHistoryIndex(Store):
         return (yield from _find_received(address, external_key))
 
     @reading
-    def find_places(
+    def locate(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
-    ) -> Unit[Sequence[MessagePlace]]:
+    ) -> Unit[Sequence[MessageLocation]]:
         """Return where messages occur in histories: first people's messages, then answers."""
         ids = {"ids": json.dumps(list(message_ids))}
-        places = []
+        locations = []
         for turn, key, session, is_active in (
-            yield SQL["places_of_messages"].query({**_branch_parameters(address), **ids})
+            yield SQL["locate_messages"].query({**_branch_parameters(address), **ids})
         ):
             is_last = is_active and (yield from _is_last(turn, key, session, ""))
-            places.append(MessagePlace(key, turn, is_last))
+            locations.append(MessageLocation(key, turn, is_last))
         channel = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({**channel, **ids})):
-            places += yield from _find_places_by_part(address, name, f"{name}/{part}", with_copies)
-        return places
+            locations += yield from _locate_by_part(address, name, f"{name}/{part}", with_copies)
+        return locations
 
     @reading
     def is_forgotten(self, address: Address, message_id: str) -> Unit[bool]:
@@ -61,11 +61,11 @@ class SqlHistoryIndex(Store):
         return to_dict((yield SQL["conversations_of_channel"].query(_branch_parameters(address))))
 
     @transaction
-    def create_branch(self, key: str, place: MessagePlace) -> Unit[None]:
+    def create_branch(self, key: str, location: MessageLocation) -> Unit[None]:
         """Copy a history, up to a turn, into conversation `key`, unless it already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return
-        rows = yield SQL["turns_until"].query(of=place.conversation, turn=place.turn)
+        rows = yield SQL["turns_until"].query(of=location.conversation, turn=location.turn)
         copy = {"conversation": key, "session": 1, "active": True}
         if rows:
             turns = [dict(zip(TURN_COLUMNS, row[1:], strict=True)) for row in reversed(rows)]
@@ -87,9 +87,9 @@ def _find_received(address: Address, external_key: str) -> Unit[str | None]:
     return rows[0][0] if rows else None
 
 
-def _find_places_by_part(
+def _locate_by_part(
     address: Address, name: str, part: str, with_copies: bool
-) -> Unit[list[MessagePlace]]:
+) -> Unit[list[MessageLocation]]:
     key = name.removeprefix(f"{address.source}:")
     asked_in = yield from _find_received(address, key)
     wanted = {"part": encode_names((part,))}
@@ -98,12 +98,12 @@ def _find_places_by_part(
     else:
         rows = yield SQL["answers_of_conversation"].query({"of": asked_in, **wanted})
     if not rows and asked_in is not None:
-        return [MessagePlace(asked_in, None, is_last=True)]
-    places = []
+        return [MessageLocation(asked_in, None, is_last=True)]
+    locations = []
     for turn, conversation, session in rows:
         is_last = yield from _is_last(turn, conversation, session, key)
-        places.append(MessagePlace(conversation, turn, is_last))
-    return places
+        locations.append(MessageLocation(conversation, turn, is_last))
+    return locations
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:

@@ -41,7 +41,7 @@ _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
 _MIN_COSINE_TO_END = 0.88
-DELETE_GONE = (
+DELETE_MARKED = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
 )
@@ -273,14 +273,14 @@ def apply_consent(person: str) -> Unit[None]:
 def delete_memories_and_prompts(ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories, and the prompts that contain them."""
     yield SQL["mark_listed_memories"].query(ids=json.dumps(list(ids)))
-    for name in DELETE_GONE:
+    for name in DELETE_MARKED:
         yield SQL[name].query(moment=now, content=b"")
 
 
 def delete_stale_memories(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
     """Delete memories derived from these changed turns, and the prompts that contain them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
-    for name in DELETE_GONE:
+    for name in DELETE_MARKED:
         yield SQL[name].query(moment=now, content=b"")
 
 

@@ -20,7 +20,7 @@ from bot.storage.copying import copy_file
 from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
-from bot.storage.memories import DELETE_GONE
+from bot.storage.memories import DELETE_MARKED
 from bot.storage.statements import SQL, Unit
 
 _PREPARE_STATEMENTS = (
@@ -33,7 +33,7 @@ _FORGET_PERSON = (
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
-    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *DELETE_GONE),
+    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *DELETE_MARKED),
 )
 
 
@@ -133,7 +133,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
     """Copy a backup to a file next to the database, and return it; raises `StoreError`."""
     part = Path(f"{database}.restoring")
     try:
-        copy_file(backup, part, is_written=False)
+        copy_file(backup, part, is_in_use=False)
         with contextlib.closing(sqlite3.connect(part)) as copy:
             is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
             if not copy.execute(is_ours).fetchone():

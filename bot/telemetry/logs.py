@@ -29,7 +29,7 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 
 _SECONDS_BETWEEN_REPEATS = 60.0
 _MAX_ERROR_IDS = 500
-_OWN_FIELDS = {"timestamp", "turn", "error_id"}
+_UNIQUE_FIELDS = {"timestamp", "turn", "error_id"}
 # A number that may differ between repeats, such as a duration; not part of a name or URL.
 _VARIABLE_NUMBER = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
@@ -112,9 +112,9 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 def _repeat_key(record: logging.LogRecord) -> str:
     """Return a key that is the same for all repeats of a warning or error."""
     if isinstance(record.msg, dict):
-        said = {name: str(value) for name, value in record.msg.items() if name not in _OWN_FIELDS}
-        said["exception"] = said.get("exception", "").rpartition("\n")[2]
-        text = repr(sorted(said.items()))
+        fields = {key: str(value) for key, value in record.msg.items() if key not in _UNIQUE_FIELDS}
+        fields["exception"] = fields.get("exception", "").rpartition("\n")[2]
+        text = repr(sorted(fields.items()))
     else:
         failure = record.exc_info[1] if record.exc_info else ""
         text = f"{record.name}: {record.getMessage()} {failure}"

@@ -19,10 +19,10 @@ from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import (
     LongAnswer,
-    PartPlaces,
+    PartDestinations,
     answer_buttons,
     arrange_parts,
-    choose_part_places,
+    choose_destinations,
     explain_skipped_files,
     explain_unread_files,
     fold_thoughts,
@@ -157,8 +157,8 @@ class AnswerPipeline:
         limits = self.replies.limits(context.incoming.address)
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
-        places = PartPlaces(first_part, max_live=len(parts))
-        showing = self.replies.show_live(context.claim, context.message, places, face=face)
+        destinations = PartDestinations(first_part, max_live_parts=len(parts))
+        showing = self.replies.show_live(context.claim, context.message, destinations, face=face)
         async with showing as live:
             live.final = [one.content.text for one in parts]
         sent_as = tuple(context.part_name(one.part) for one in parts)
@@ -229,7 +229,7 @@ class AnswerPipeline:
         async with self.replies.show_live(
             context.claim,
             context.message,
-            choose_part_places(form, first_part, context.incoming.locale, context.part_name),
+            choose_destinations(form, first_part, context.incoming.locale, context.part_name),
             earlier,
             face,
             can_stop=preset.buttons,

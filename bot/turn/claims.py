@@ -41,7 +41,7 @@ class LeaseKeeper:
         """Record that these claims were still held at `asked_at`, a time of the monotonic clock."""
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
-    def is_surely_held(self, claim: Claim) -> bool:
+    def outlasts_request(self, claim: Claim) -> bool:
         """Return whether the claim's lease outlasts a request that is sent now."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
@@ -82,8 +82,8 @@ RecordAttempt = Callable[[AttemptState], Awaitable[None]]
 
 SUSPECT_CRASHES = 2
 """A message is a suspect, to be isolated, after this many crashes during its processing."""
-_MAX_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
-_WAIT_LIMIT_SECONDS = 60.0
+_FIRST_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
+_MAX_WAIT_SECONDS = 60.0
 _DEFERRAL_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _MIN_IN_FLIGHT = 2
@@ -118,7 +118,7 @@ class _TrackedAttempt:
     @property
     def max_wait_seconds(self) -> float:
         growth = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
-        longest = min(_MAX_WAIT_SECONDS * growth, _WAIT_LIMIT_SECONDS)
+        longest = min(_FIRST_WAIT_SECONDS * growth, _MAX_WAIT_SECONDS)
         return longest if self.message.own_crashes else longest * self.random_rank
 
 
@@ -187,7 +187,7 @@ class IsolationGate:
         due = attempt.max_wait_seconds
         cancel_timers = [
             self._clock.call_later(due, lambda: self._start_when_few_run(attempt)),
-            self._clock.call_later(due + _WAIT_LIMIT_SECONDS, lambda: self._start(attempt)),
+            self._clock.call_later(due + _MAX_WAIT_SECONDS, lambda: self._start(attempt)),
         ]
         try:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue

@@ -317,7 +317,7 @@ class CommandRunner:
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             told = told if name else join_texts([result.text])  # people who opted out have no name
             outgoing += notice_parts(address, told, incoming.locale, len(outgoing))
-        for person, told in result.told:
+        for person, told in result.private_notices:
             note = notice_parts(address, told, incoming.locale, len(outgoing))
             outgoing += [
                 replace(one, is_private=True, is_quiet=True, reader=person) for one in note

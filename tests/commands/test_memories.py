@@ -115,7 +115,7 @@ async def test_memory_can_be_about_its_author_this_place_or_a_character(setup: M
     assert not any(one.is_derived for one in found)
     shown = (await setup.run_as(HERE, "/memory show nova")).text
     assert "she limps" in shown
-    assert shown.startswith("What nova knows, as far as you may see it: 4")
+    assert shown.startswith("Memories of nova that you may see: 4")
 
 
 async def test_memory_is_shown_corrected_pinned_and_forgotten(setup: MemorySetup) -> None:
@@ -354,7 +354,7 @@ async def test_character_is_exported_with_its_lore_memories_and_chat(setup: Memo
     assert [one.preset for one in made.turns] == [f"{ALICE.id}/Mira"]
     await setup.run_as(PRIVATE, "/memory add Mira: she fears the River")
     sent = await setup.run_as(PRIVATE, "/memory export mira")
-    assert sent.text.startswith("Mira, memories: 1.")
+    assert sent.text.startswith("Memories of Mira: 1.")
     assert sent.file is not None
     data = json.loads(sent.file.text)["data"]
     contents = [one["content"] for one in data["character_book"]["entries"]]

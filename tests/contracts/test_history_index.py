@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import MessagePlace, Turn, TurnResult
+from bot.chat.session import MessageLocation, Turn, TurnResult
 from bot.storage.history_index import SqlHistoryIndex
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.support.store import Store
@@ -35,7 +35,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
 
 
 async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
-    places = await SqlHistoryIndex(store.database).find_places(HERE, [message_id], with_copies=True)
+    places = await SqlHistoryIndex(store.database).locate(HERE, [message_id], with_copies=True)
     return [(one.conversation, one.is_last) for one in places]
 
 
@@ -71,15 +71,15 @@ async def test_unfinished_answer_is_found_by_its_question(store: Store) -> None:
     )
     assert opened.row is not None
     await store.outbox.mark_sent(opened.row, "91")
-    [place] = await SqlHistoryIndex(store.database).find_places(HERE, ["91"])
-    assert place == MessagePlace("telegram:5#replies=1", None, is_last=True)
+    [place] = await SqlHistoryIndex(store.database).locate(HERE, ["91"])
+    assert place == MessageLocation("telegram:5#replies=1", None, is_last=True)
 
 
 async def test_branch_contains_the_history_up_to_its_start_once(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await answer(store, 2, "replies=1")
     index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"
-    [place] = await index.find_places(HERE, ["91"])
+    [place] = await index.locate(HERE, ["91"])
     await index.create_branch(key, place)
     await index.create_branch(key, place)
     await store.inbox.receive([in_history(7, "replies=7")], {})

@@ -160,7 +160,7 @@ async def test_character_recalls_what_it_was_present_for(memories: SqlMemories) 
     assert await recalled(memories, HERE, "asil") == ["The inn has a new owner"]
 
 
-async def test_reader_sees_own_words_and_those_of_the_place(memories: SqlMemories) -> None:
+async def test_reader_sees_their_own_memories_and_those_of_the_place(memories: SqlMemories) -> None:
     for number, place in enumerate(PLACES):
         await memories.add(replace(BY_HAND, text=f"{number} bees", place=place))
     for place in PLACES:

@@ -255,7 +255,7 @@ async def test_album_is_answered_once_even_if_the_service_is_killed(
     assert "> three" in str(content)
 
 
-async def test_presses_of_this_module_are_acknowledged_once(platforms: Platforms) -> None:
+async def test_each_press_in_the_tests_above_is_acknowledged_once(platforms: Platforms) -> None:
     calls = platforms.telegram.log
     answered = [one for one in calls if one["method"] == "answerCallbackQuery"]
     ids = [one["params"]["callback_query_id"] for one in answered]

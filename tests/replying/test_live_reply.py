@@ -17,7 +17,7 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingP
 from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.ports import DraftingSurface
-from bot.replying.answer_parts import PartPlaces
+from bot.replying.answer_parts import PartDestinations
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
 from bot.replying.split import split
 from bot.runtime.http_client import ConnectionFailed, check_may_send
@@ -79,7 +79,7 @@ class Setup:
             self.outbox.open,
             self.outbox.wait_until_sent,
             self.clock,
-            PartPlaces(first_part),
+            PartDestinations(first_part),
             earlier=earlier,
             may_edit=lambda: self.may_edit,
         ) as live:

@@ -126,7 +126,7 @@ async def test_dead_server_is_started_again_and_the_call_repeated(tmp_path: Path
         assert (await server.call("demo_weather", {"city": "Rome"})).startswith("Rome: rain")
 
 
-async def test_allowed_tools_with_side_effects_are_not_repeated(
+async def test_calls_with_side_effects_are_not_retried(
     tmp_path: Path,
 ) -> None:
     async with connect_client(tmp_path, tools="delete, weather") as server:

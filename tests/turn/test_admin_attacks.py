@@ -206,7 +206,7 @@ async def test_malformed_button_is_refused(database: Database, scope: HistorySco
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
 
 
-async def test_new_in_reply_to_another_person_does_not_end_their_conversation(
+async def test_new_command_in_reply_to_a_person_does_not_end_their_conversation(
     database: Database,
 ) -> None:
     setup = Setup(database)

@@ -103,7 +103,7 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     [["/preset use nova"], ["/preset use nova", "/preset use tester"], ["/preset reset"]],
     ids=" then ".join,
 )
-async def test_commands_before_the_first_question_do_not_keep_a_channel_from_being_read(
+async def test_new_channel_is_read_at_its_first_question_even_after_commands(
     database: Database, commands: list[str]
 ) -> None:
     channel = Channel("old news")

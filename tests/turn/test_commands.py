@@ -142,7 +142,7 @@ async def test_stop_after_a_restart_keeps_all_gathered_messages(database: Databa
     assert "delete" not in [call for call, _ in setup.surface.calls]
 
 
-async def test_waiting_stop_prevents_the_answer_to_the_question_before_it(
+async def test_queued_stop_cancels_the_question_before_it(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Two."])
@@ -266,7 +266,7 @@ async def test_newest_question_may_have_failed_in_another_process(database: Data
     assert setup.texts[-1] == "⚠ There is no question in this conversation yet."
 
 
-async def test_retry_that_failed_is_tried_again_without_asking_twice(database: Database) -> None:
+async def test_second_retry_after_a_failure_adds_no_second_question(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, ["one"], [away], ["two"])
     await setup.say("a", "/retry", "/retry")

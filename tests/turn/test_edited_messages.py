@@ -355,7 +355,9 @@ async def test_answer_to_several_messages_continues_if_one_is_deleted(database: 
 
 
 @pytest.mark.parametrize(("by", "forgets"), [(ALICE, True), (BOB, False)])
-async def test_asker_forgets_the_answer(database: Database, by: Person, *, forgets: bool) -> None:
+async def test_only_the_asker_can_forget_the_answer(
+    database: Database, by: Person, *, forgets: bool
+) -> None:
     setup = Setup(database, ["One."])
     await handle(setup, said("hello", "5:101", WakeReason.MENTION, ALICE))
     [answer] = setup.surface.messages

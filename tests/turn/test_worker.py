@@ -332,10 +332,10 @@ async def test_claim_counts_as_held_for_half_a_lease_after_its_last_confirmation
     setup.leases.lost = {TWO}
     keeping = asyncio.create_task(setup.keeper.run())
     await setup.clock.advance(LEASE_SECONDS / 3)
-    assert [setup.keeper.is_surely_held(claim) for claim in (ONE, TWO)] == [True, False]
+    assert [setup.keeper.outlasts_request(claim) for claim in (ONE, TWO)] == [True, False]
     setup.leases.is_down = True  # or this process stands still
     await setup.clock.advance(LEASE_SECONDS / 2)
-    assert not setup.keeper.is_surely_held(ONE)
+    assert not setup.keeper.outlasts_request(ONE)
     setup.end.set()
     keeping.cancel()
     await asyncio.wait([*workers, keeping])

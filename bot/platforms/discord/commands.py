@@ -92,7 +92,7 @@ def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
 
 
 def _form_row_payload(form: EditableText) -> dict[str, Any]:
-    most = form.most_chars or MAX_FORM_CHARS
+    most = form.max_chars or MAX_FORM_CHARS
     field = {
         "type": _TEXT_FIELD,
         "custom_id": form.title,

@@ -123,7 +123,7 @@ class LorebookSearch:
             blocked = self._blocking_reason(entry, is_recursion=is_recursion)
             reason = None if blocked else self._trigger_reason(entry)
             if reason is None:
-                self._reasons[entry.uid] = blocked or self._why_not_found(entry)
+                self._reasons[entry.uid] = blocked or self._not_found_reason(entry)
             else:
                 self._reasons[entry.uid] = reason
                 triggered.append(entry)
@@ -164,7 +164,7 @@ class LorebookSearch:
             self._scan_texts[depth, others] = "".join(f"\x01{text}\n" for text in texts)
         return self._scan_texts[depth, others]
 
-    def _why_not_found(self, entry: LoreEntry) -> str:
+    def _not_found_reason(self, entry: LoreEntry) -> str:
         slow = self._time_budget.slow
         if slow and not slow.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
@@ -313,11 +313,11 @@ def try_lorebook(
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched = "\n".join(f"\x01{line}" for line in lines)
     entries = [(one, matcher.matching_keys(one.entry, searched)) for one in result.decisions]
-    places = _find_places({key for _, keys in entries for key in keys}, text)
+    places = _find_matches({key for _, keys in entries for key in keys}, text)
     return LorebookTrial(entries, result.tokens, list(_without_overlaps(places)))
 
 
-def _find_places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
+def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
     lowered = text.lower()
     searched = lowered if len(lowered) == len(text) else text
     for key in keys:

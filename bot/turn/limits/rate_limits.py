@@ -207,7 +207,7 @@ class CommandLimits:
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
-        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` if just told."""
+        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` on repeats."""
         if command.name == "stop":
             return
         kind = "deletions" if command.name == "forget" else "commands"

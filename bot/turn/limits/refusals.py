@@ -145,7 +145,7 @@ class RestoreFilter:
         return at <= until or self._is_forgotten(channel, message.message_id)
 
     def filter_received(self, event: Incoming) -> Incoming | None:
-        """Drop a forgotten quote from an event; return None for a handled or forgotten event."""
+        """Blank the quote of a forgotten message; return None for a handled or forgotten event."""
         if self._newest_restore is None or not isinstance(event, IncomingMessage):
             return event
         if self.is_obsolete(event):

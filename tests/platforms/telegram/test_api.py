@@ -44,7 +44,7 @@ def test_failures_become_our_errors(error: Exception) -> None:
     assert type(api.translate_error(error)) is _FAILURES[error]
 
 
-def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
+def test_internal_server_error_means_that_the_request_has_ended() -> None:
     over = api.translate_error(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
     assert isinstance(over, errors.OutcomeUnknown)
     assert over.has_ended

@@ -27,7 +27,7 @@ def test_syntax_error_is_raised_by_the_constructor() -> None:
         JinjaTemplate("{% for %}")
 
 
-def test_leaving_a_dropped_final_message_open_is_an_error() -> None:
+def test_continuing_a_message_that_the_template_drops_is_an_error() -> None:
     with pytest.raises(TemplateError, match="does not appear"):
         JinjaTemplate("nothing").render(HI, continue_final_message=True)
 
