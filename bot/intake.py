@@ -53,16 +53,16 @@ ThreadEvent = TypeVar("ThreadEvent", bound=IncomingMessage | ButtonPress | React
 class HistoryRouter:
     """Assigns each event to a history of its channel.
 
-    `scope_of` gets the event's setting scopes, and the author's id if the bot should answer the
+    `find_scope` gets the event's setting scopes, and the author's id if the bot should answer the
     event. It returns the channel's history scope, or None (a single history) if nobody chose one.
     """
 
     def __init__(
         self,
-        scope_of: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
+        find_scope: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
         index: SqlHistoryIndex,
     ) -> None:
-        self._scope_of = scope_of
+        self._find_scope = find_scope
         self._index = index
         # Histories by channel and message id, for messages that may not be stored yet.
         self._received = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
@@ -78,7 +78,7 @@ class HistoryRouter:
             placed = [await self._locate_reaction(event) for event in events]
             events = [event for event in placed if event is not None]
         scopes = [
-            await self._scope_of(event.scopes, _answerable_author_id(event)) for event in events
+            await self._find_scope(event.scopes, _answerable_author_id(event)) for event in events
         ]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, IncomingMessage) and scope in _SINGLE_HISTORY_SCOPES:
@@ -96,13 +96,13 @@ class HistoryRouter:
 
     async def route_press(self, pressed: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
-        if await self._scope_of(pressed.scopes, None) is None:
+        if await self._find_scope(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Assign a command, stored or not, to its history."""
-        scope = await self._scope_of(message.scopes, _answerable_author_id(message))
+        scope = await self._find_scope(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
         return _with_history(message, await self._find_command_history(message, scope))
@@ -123,7 +123,7 @@ class HistoryRouter:
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Assign a message to the history it would get; return None if it would start a branch."""
-        scope = await self._scope_of(message.scopes, _answerable_author_id(message))
+        scope = await self._find_scope(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):

@@ -86,7 +86,7 @@ INCLUDED_MODEL = "included"
 _LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
-_FIND_SECONDS = 2.0
+_FIND_TIMEOUT_SECONDS = 2.0
 _TRY_SECONDS = 60.0
 
 
@@ -178,7 +178,7 @@ async def try_model(choice: ModelChoice) -> str:
 
 async def _ask_service(name: str) -> Sequence[str]:
     with contextlib.suppress(TroupeError, TimeoutError):
-        async with asyncio.timeout(_FIND_SECONDS):
+        async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
             return await list_models(ModelChoice(provider=name))
     return ()
 

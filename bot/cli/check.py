@@ -68,7 +68,7 @@ Report = Callable[[str], None]
 _CHECK_TIMEOUT_SECONDS = 5.0
 """The time limit for checks that take less than a second unless something is wrong."""
 _TEST_QUESTION = "Answer with one word: ready?"
-_CLOSE_SECONDS = 1.0
+_CLOSE_TIMEOUT_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """Options for glibc; otherwise, looking up a name without a network delays the exit by 10 s."""
 
@@ -383,7 +383,7 @@ async def _close_after(tested: _Closable) -> AsyncIterator[_Closable]:
         yield tested
     finally:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
                 await tested.close()
 
 

@@ -415,7 +415,7 @@ class PairingCodes:
     chat_settings: ChatSettings
     clock: Clock
 
-    async def code_for(self, message: IncomingMessage) -> str:
+    async def issue_code(self, message: IncomingMessage) -> str:
         """Return the author's code, created if needed, or "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))

@@ -30,7 +30,7 @@ def is_the_group(author: Person, address: Address) -> bool:
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
-_PRESS_SECONDS = 3.0
+_PRESS_TIMEOUT_SECONDS = 3.0
 _MAX_CACHED_RESULTS = 1000
 _ANONYMOUS_REFUSAL = translatable(
     "Admins who write anonymously count as admins once a named admin sends /settings anonymous on."
@@ -52,7 +52,7 @@ class AdminCheck:
     shows_prompts_in_groups: bool = True
     """Whether the admins of a server or group see prompts there. Anybody can add the bot to their
     own group and be its admin."""
-    press_seconds: float = _PRESS_SECONDS
+    press_seconds: float = _PRESS_TIMEOUT_SECONDS
     """How long the platform may take to say whether somebody who pressed a button is an admin."""
     audit: AuditLog | None = None
     """Records what admins do to others' messages; None: nothing is recorded."""

@@ -29,7 +29,7 @@ _NAMES_SEPARATOR = translatable(", ")
 _OBSERVE_LABELS = {
     "on": translatable("Remember what people say to each other"),
     "off": translatable("Remember only what is said to me"),
-    "inherit": translatable("As inherited"),
+    "inherit": translatable("Use the inherited setting"),
 }
 FORM_TEXTS = {
     ButtonAction.NAME: (

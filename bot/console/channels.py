@@ -108,7 +108,7 @@ class ChannelPage(RouteGroup):
     """Takes a channel's scopes and a preset; returns the budgets that apply to everybody there."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    sources: Mapping[str, str]
+    chat_patterns: Mapping[str, str]
     """For each bot that runs here, by `Address.source`, a regular expression for its chat ids."""
     audit: AuditLog
     rate_limits: RateLimits
@@ -242,7 +242,7 @@ class ChannelPage(RouteGroup):
             text = translatable("This token is not allowed to speak in this channel.")
             raise RequestRefused(403, text)
         source, _, chat = channel.partition(":")
-        pattern = self.sources.get(source) if channel in allowed else None
+        pattern = self.chat_patterns.get(source) if channel in allowed else None
         is_served = pattern is not None and re.fullmatch(pattern, chat) is not None
         scopes, address = await self._scopes(channel, is_known=is_served), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"

@@ -30,7 +30,7 @@ from bot.telemetry.metrics import count_withheld_answers
 from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
-_PROBE_SECONDS = 2.0
+_PROBE_TIMEOUT_SECONDS = 2.0
 _CACHE_SECONDS = 1.0  # for this time, all readers get the same state
 _MAX_ERRORS = 10
 _TRIAL_PATH = "/operation/providers/{provider}/try"
@@ -148,7 +148,7 @@ class OperationPage(RouteGroup):
         named = reports.items()
         errors = [_error_row(one, name) for name, told in named for one in told.errors]
         return OperationState(
-            parts=await run_probes(self.probes, _PROBE_SECONDS),
+            parts=await run_probes(self.probes, _PROBE_TIMEOUT_SECONDS),
             conversations=queues.conversations,
             held=queues.held,
             oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),

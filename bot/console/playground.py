@@ -69,7 +69,7 @@ _MAX_CHANGES_PER_READ = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
 _WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
 _STREAM_SECONDS = 300.0  # after this time, the page must reconnect
-_CHECK_SECONDS = 5.0  # between checks that the session is valid
+_SECONDS_BETWEEN_CHECKS = 5.0  # between checks that the session is valid
 _DRAFT_MESSAGE_ID = "draft"
 _PLAIN_LOOK = ("", marked("Plain"))
 
@@ -141,10 +141,10 @@ class PlaygroundPages(RouteGroup):
         }
 
     async def _channel_answers(
-        self, channel: WebChannel, most: int, until: float | None = None
+        self, channel: WebChannel, limit: int, until: float | None = None
     ) -> Sequence[StoredAnswer]:
         asked = AnswerSearch(conversation=channel.address.conversation, until=until)
-        return (await self.answers.search(asked, most)).answers
+        return (await self.answers.search(asked, limit)).answers
 
     async def _header_values(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
@@ -408,7 +408,7 @@ async def stream_events(
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
     ends_at = clock.monotonic() + _STREAM_SECONDS
-    check_at = clock.monotonic() + _CHECK_SECONDS
+    check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
     # The page is gone, has stopped reading, or the database fails.
     with contextlib.suppress(ConnectionError, TimeoutError, StoreError):
         async with contextlib.aclosing(events):
@@ -416,7 +416,7 @@ async def stream_events(
                 if clock.monotonic() >= check_at:
                     if clock.monotonic() >= ends_at or not await request.is_still_admitted():
                         break
-                    check_at = clock.monotonic() + _CHECK_SECONDS
+                    check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
                 async with asyncio.timeout(_WRITE_SECONDS):
                     await response.write(event.encode())
     return response

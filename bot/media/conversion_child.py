@@ -46,7 +46,7 @@ def to_jpeg(data: bytes) -> bytes:
     with Image.open(io.BytesIO(data), formats=_PICTURE_FORMATS) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
-            raise ValueError(f"{width} x {height} pixels")
+            raise ValueError(f"{width} x {height} pixels are too many")
         opened.draft("RGB", (_LONGEST_SIDE, _LONGEST_SIDE))
         opened.load()
         picture = ImageOps.exif_transpose(opened)
@@ -61,7 +61,7 @@ def crop_face(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
-            raise ValueError(f"{width} x {height} pixels")
+            raise ValueError(f"{width} x {height} pixels are too many")
         face = ImageOps.fit(opened.convert("RGBA"), _FACE_SIZE, centering=(0.5, 0.2))
     written = io.BytesIO()
     face.save(written, "PNG")

@@ -70,7 +70,7 @@ class MemoryExtractor:
     """Sends requests to models in the background, and tells which turns may be read."""
     settings: ChatSettings
     clock: Clock
-    consent_of: Callable[[str], Awaitable[Consent | None]]
+    find_consent: Callable[[str], Awaitable[Consent | None]]
     character_names: Callable[[Collection[str]], Mapping[str, str]]
     """Returns the names of characters by preset."""
 
@@ -166,7 +166,7 @@ class MemoryExtractor:
         """Drop turns of people who opted out, and observed turns of those who consent to `HERE`."""
         read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
-        consents = {one: await self.consent_of(one) for one in observed}
+        consents = {one: await self.find_consent(one) for one in observed}
         willing = {
             one for one, to in consents.items() if to in {Consent.SERVER, Consent.EVERYWHERE}
         }

@@ -17,7 +17,7 @@ from bot.ports import Platform, Surface
 from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
 from bot.runtime.plugins import plugin_name
 
-_CALL_SECONDS = 10.0  # half the lease of an outgoing message
+_TIMEOUT_SECONDS = 10.0  # half the lease of an outgoing message
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
@@ -66,7 +66,7 @@ def create_platform(
         return platform
     cursors = context.cursors and wrap_for_plugin(context.cursors)
     context = wrap_for_plugin(context, cursors=cursors, web_channels=None)
-    thread = PluginThread(plugin, _CALL_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
+    thread = PluginThread(plugin, _TIMEOUT_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
     made = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
     surface = wrap(thread.make(lambda: made.surface, PluginFailed), Surface, thread)
     wrapped: Platform = wrap(made, Platform, thread, surface=surface)

@@ -140,7 +140,7 @@ class PlatformContext:
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
     """Returns whether a command's author may not use the bot in the channel. If so, the response
     should be private."""
-    limits_of: Callable[[str], Limits | None] = lambda _kind: None
+    find_limits: Callable[[str], Limits | None] = lambda _kind: None
     """Returns the limits of another platform's channels, or None if they are unknown."""
     web_channels: WebChannels | None = None
     clock: Clock = field(default_factory=SystemClock)

@@ -138,16 +138,16 @@ class WebSurface(Surface):
     """Writes messages to the database; the nonce is the id, so that no message appears twice."""
 
     def __init__(
-        self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
+        self, channels: WebChannels, clock: Clock, find_limits: Callable[[str], Limits | None]
     ) -> None:
         self._channels = channels
         self._clock = clock
-        self._limits_of = limits_of
+        self._find_limits = find_limits
         self._limits: dict[str, Limits] = {}
 
     def set_imitated_platform(self, channel_id: str, look: str) -> None:
         """Set the platform that a channel imitates; its limits determine how messages are split."""
-        imitated = self._limits_of(look) if look else None
+        imitated = self._find_limits(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN
             return
@@ -229,7 +229,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             raise PlatformFatal("the web platform needs a database with web channels")
         self._channels = context.web_channels
         self._context = context
-        self.surface = WebSurface(self._channels, context.clock, context.limits_of)
+        self.surface = WebSurface(self._channels, context.clock, context.find_limits)
         self._read_to: dict[str, int] = {}  # by channel: the newest revision that was read
         self._is_changed = asyncio.Event()
 

@@ -325,7 +325,7 @@ def _is_command(event: Request, commands: Sequence[str]) -> bool:
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
-_STORE_SECONDS = 0.1
+_SECONDS_BETWEEN_BATCHES = 0.1
 _MAX_PENDING = 1000
 _ANSWERED = marked("answered")
 _OBSERVED = marked("not answered, but remembered")
@@ -375,7 +375,7 @@ class DecisionLog:
         try:
             while True:
                 await self._has_pending.wait()
-                await self.clock.sleep(_STORE_SECONDS)
+                await self.clock.sleep(_SECONDS_BETWEEN_BATCHES)
                 await self._store()
         finally:
             await self._store()
@@ -469,7 +469,7 @@ def _describe_candidate(one: SpeakerCandidate) -> Text:
     )
 
 
-def first_chars(text: str, most: int) -> str:
-    """Return the first `most` characters of a text on one line."""
+def first_chars(text: str, max_chars: int) -> str:
+    """Return the first `max_chars` characters of a text on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most].rstrip()} …"
+    return line if len(line) <= max_chars else f"{line[:max_chars].rstrip()} …"

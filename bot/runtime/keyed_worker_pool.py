@@ -167,15 +167,15 @@ class KeyedWorkerPool(Generic[Item]):
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
         urgent: list[str] = []
         if self._urgent:
-            most = min(free + self.extra_urgent, _MAX_CLAIMED)
+            limit = min(free + self.extra_urgent, _MAX_CLAIMED)
             woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
-            urgent = list(itertools.islice(woken, max(0, most)))
+            urgent = list(itertools.islice(woken, max(0, limit)))
         others = [key for key in self._woken if key not in urgent] if urgent else self._woken
         return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
-    def _select_unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
-        """Return up to `most` woken keys that are not on hold; move keys on hold to `_held`."""
-        if most <= 0:
+    def _select_unheld_keys(self, woken: Iterable[str], limit: int) -> list[str]:
+        """Return up to `limit` woken keys that are not on hold; move keys on hold to `_held`."""
+        if limit <= 0:
             return []
         keys: list[str] = []
         held: dict[str, float] = {}
@@ -186,7 +186,7 @@ class KeyedWorkerPool(Generic[Item]):
                 held[key] = seconds
                 continue
             keys.append(key)
-            if len(keys) == most:
+            if len(keys) == limit:
                 break
         for key in held:
             del self._woken[key]

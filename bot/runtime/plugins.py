@@ -27,7 +27,7 @@ HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check
 """Hook functions by hook name and plug-in name. An entry point in `troupe.hooks` is a module or
 object that defines at least one of these functions."""
 _values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
-_HOOK_SECONDS = 0.2
+_TIMEOUT_SECONDS = 0.2
 _MAX_PARTS = 20
 
 
@@ -111,7 +111,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
             raise TypeError
         return [_clean_hook_text(one) for one in islice(parts, _MAX_PARTS)]
 
-    return await PluginThread(name, _HOOK_SECONDS, PluginFailed).call("hook", run)
+    return await PluginThread(name, _TIMEOUT_SECONDS, PluginFailed).call("hook", run)
 
 
 async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
@@ -125,7 +125,7 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
         is_given = isinstance(reason, str) and reason.strip()
         return Refusal(_clean_hook_text(reason) if is_given else "")
 
-    return await PluginThread(name, _HOOK_SECONDS, PluginFailed).call("hook", run)
+    return await PluginThread(name, _TIMEOUT_SECONDS, PluginFailed).call("hook", run)
 
 
 def _clean_hook_text(text: object) -> str:

@@ -22,7 +22,7 @@ from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, ru
 _START_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET_NAME = "engine.sock"
 _CONNECT_SECONDS = 30.0  # a busy machine may pause everything for seconds
-_PROBE_SECONDS = 1.0
+_PROBE_TIMEOUT_SECONDS = 1.0
 
 ENGINE_URL = "http://engine"
 """The URL for requests to a server behind a Unix socket."""
@@ -88,7 +88,7 @@ def _find_free_port() -> int:
 
 
 async def _is_healthy(client: HttpClient) -> bool:
-    deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
+    deadline = asyncio.get_running_loop().time() + _PROBE_TIMEOUT_SECONDS
     try:
         async with await client.request("GET", "/health", None, deadline) as response:
             return response.status == HTTPStatus.OK

@@ -81,7 +81,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def privacy_notice(self) -> PrivacyNotice:
         settings, backends = self.settings, self.backends
 
-        def helpers_of(provider: str) -> Sequence[str]:
+        def find_helpers(provider: str) -> Sequence[str]:
             names = [one for one in (provider, *backends) if one in backends]
             transcribers = [one for one in names if backends[one].can_transcribe]
             moderators = [one for one in names if backends[one].can_moderate]
@@ -92,7 +92,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             settings.history_days,
             settings.kept_receipt_days,
             settings.encrypt_texts,
-            partial(list_recipients, settings, helpers_of=helpers_of),
+            partial(list_recipients, settings, find_helpers=find_helpers),
             lambda source: isinstance(self.platforms[source], HistoryReader),
         )
 

@@ -63,7 +63,7 @@ class Container(AnsweringContainer):
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
             press_refusal=self.answer_buttons.find_refusal_reason,
             is_refused=self.is_refused,
-            limits_of=channel_limits,
+            find_limits=channel_limits,
             web_channels=self.web_channels,
             chat=self.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),

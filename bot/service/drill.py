@@ -84,7 +84,7 @@ _PRESETS = (
     {"name": MARK, "provider": "echo", "model": "echo", "context": "all"},
     {"name": f"{MARK}-local", "provider": "local", "model": "default"},
 )
-_FORGOTTEN_SECONDS = 60.0
+_FORGET_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
 _NO_DATA = (type, ModuleType, FunctionType, BuiltinFunctionType, CoroutineType, FrameType)
 
@@ -220,7 +220,7 @@ class _Drill:
                 )
             await self._forget()
             after, kept = await self._count_traces()
-            end = clock.monotonic() + _FORGOTTEN_SECONDS
+            end = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while after and clock.monotonic() < end:
                 await clock.sleep(_POLL_SECONDS)
                 after, kept = await self._count_traces()

@@ -44,15 +44,15 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
 
 
 def list_recipients(
-    settings: Settings, presets: Sequence[Preset], helpers_of: Callable[[str], Iterable[str]]
+    settings: Settings, presets: Sequence[Preset], find_helpers: Callable[[str], Iterable[str]]
 ) -> Mapping[str, bool]:
     """Return who receives people's messages, and whether each recipient is on the bot's machine.
 
-    `helpers_of` returns the providers that transcribe voice messages and moderate answers for a
+    `find_helpers` returns the providers that transcribe voice messages and moderate answers for a
     provider.
     """
     names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
-    names |= dict.fromkeys(helper for name in names for helper in helpers_of(name))
+    names |= dict.fromkeys(helper for name in names for helper in find_helpers(name))
     found = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
     found |= {name: False for preset in presets for name in preset.mcp_servers}
     embeds = any(one.character or one.memory for one in presets)

@@ -19,7 +19,7 @@ from bot.telemetry.logs import ERROR_NOTES
 from bot.value_class import value_class
 
 _SENT_PREFIX = "events:"
-_BEGUN_PREFIX = "events begun:"
+_START_PREFIX = "events begun:"
 _MAX_LISTED_EVENTS = 50
 _MAX_TRANSACTION_SECONDS = 60.0
 """The maximum duration of one of our transactions."""
@@ -53,9 +53,9 @@ class EventLog(ClockStore):
     _installation = ""
 
     @reading
-    def rows_after(self, kind: EventKind, position: float, most: int) -> Unit[Sequence[EventRow]]:
-        """Return up to `most` rows after a position; no later commit can insert rows among them."""
-        rows = yield from _rows_after(kind, position, most)
+    def rows_after(self, kind: EventKind, position: float, limit: int) -> Unit[Sequence[EventRow]]:
+        """Return up to `limit` rows after a position; no later commit inserts rows among them."""
+        rows = yield from _rows_after(kind, position, limit)
         return [_read_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 
     @transaction
@@ -63,7 +63,7 @@ class EventLog(ClockStore):
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
-            for prefix in (_SENT_PREFIX, _BEGUN_PREFIX):
+            for prefix in (_SENT_PREFIX, _START_PREFIX):
                 begun = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
                 yield SQL["begin_cursor"].query(begun)
         return (yield from _read_positions(_SENT_PREFIX))
@@ -83,7 +83,7 @@ class EventLog(ClockStore):
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first, or nothing if events were never turned on."""
         found = []
-        begun = yield from _read_positions(_BEGUN_PREFIX)
+        begun = yield from _read_positions(_START_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_PREFIX)).items():
             back = (
                 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
@@ -106,9 +106,9 @@ def _read_positions(prefix: str) -> Unit[dict[EventKind, float]]:
     return {EventKind(name.removeprefix(prefix)): float(value) for name, value in rows}
 
 
-def _rows_after(kind: EventKind, position: float, most: int) -> Unit[Rows]:
+def _rows_after(kind: EventKind, position: float, limit: int) -> Unit[Rows]:
     after = position if kind is EventKind.FEEDBACK else int(position)  # a time, or a row's id
-    return (yield SQL[f"rows_of_{kind}"].query(beyond=after, most=most))
+    return (yield SQL[f"rows_of_{kind}"].query(beyond=after, most=limit))
 
 
 def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: Any) -> EventRow:

@@ -40,7 +40,7 @@ _MAX_LISTED = 1000
 _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
-_MIN_COSINE_TO_END = 0.88
+_MIN_COSINE_OF_CONTRADICTED = 0.88
 DELETE_MARKED = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
@@ -258,7 +258,7 @@ def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Mem
         if one.id != new.id and one.state is MemoryState.KEPT
     ]
     score, _, ended = max(scores, default=(0.0, 0, None))
-    return ended if score >= _MIN_COSINE_TO_END else None
+    return ended if score >= _MIN_COSINE_OF_CONTRADICTED else None
 
 
 def apply_consent(person: str) -> Unit[None]:

@@ -38,7 +38,7 @@ CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
 _CANCEL_SECONDS = 2.0
 """The maximum time for the server to cancel a statement."""
-_CLOSE_SECONDS = 2.0
+_CLOSE_TIMEOUT_SECONDS = 2.0
 """The maximum time for the server to close a connection."""
 _SERVER_LIMITS = {
     "statement_timeout": "20s",
@@ -63,7 +63,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
     @override
     async def close(self, *, timeout: float | None = None) -> None:
         with contextlib.suppress(TimeoutError):  # the timeout aborts the connection
-            await super().close(timeout=timeout or _CLOSE_SECONDS)
+            await super().close(timeout=timeout or _CLOSE_TIMEOUT_SECONDS)
 
 
 class PostgresPool(ConnectionPool):

@@ -26,7 +26,7 @@ from bot.runtime.secret_file import read_single_secret
 from bot.telemetry.secret_masker import register_secrets
 
 SIGNALS_CHANNEL = "troupe:signals"
-ANSWER_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 """The time after which a process continues without the server's response."""
 
 _REFUSED_CONNECTIONS = (
@@ -46,7 +46,7 @@ def open_client(url: str) -> Redis:
             url,
             credential_provider=password,
             retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=ANSWER_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
             socket_timeout=None,  # redis-py's own timeout swallows cancellation (Python 3.11)
             health_check_interval=5,
         )
@@ -81,7 +81,7 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
                 f" redis://name:password@host, or in the file of ?{_FILE_OPTION}="
             )
         case TimeoutError() | RedisTimeoutError():
-            what = f"does not answer within {ANSWER_SECONDS:g} s; is it running, and is TLS right?"
+            what = f"does not answer within {TIMEOUT_SECONDS:g} s; is it running, and is TLS right?"
         case ResponseError():
             what = f"refuses the connection ({error}); correct the address"
         case _:

@@ -27,19 +27,19 @@ from bot.storage.redis_client import open_client
 from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
-_ANSWER_SECONDS = 0.3
+_TIMEOUT_SECONDS = 0.3
 _MAX_DELAY_SECONDS = 0.1
 """If a timeout fires later than this, this process was slow, perhaps not the server."""
 _PAUSE_SECONDS = 1.0
 """The pause after the server did not answer; each further failure doubles it."""
 _MAX_PAUSE_SECONDS = 15.0
-_SCANNED_AT_ONCE = 1000
+_SCAN_BATCH_SIZE = 1000
 _MAX_LISTED_REFUSALS = 100
 
 _UNLIMITED = 1_000_000
 _MAX_UNREPORTED_REFUSALS = 10_000
 """The maximum number of releases to report later; the earliest are kept."""
-_RELEASES_AT_ONCE = 500
+_RELEASE_BATCH_SIZE = 500
 _SECONDS_BETWEEN_COUNTS = 20.0
 _ACTIVE_SECONDS = 90.0
 
@@ -47,11 +47,11 @@ _ACTIVE_SECONDS = 90.0
 class RedisRateLimits(RateLimits):
     """Counts calls on the server or, while the server does not respond in time, in this process."""
 
-    def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
+    def __init__(self, redis: Redis, prefix: str, clock: Clock, timeout_seconds: float) -> None:
         self._redis = redis
         self._prefix = prefix
         self._clock = clock
-        self._answer_seconds = answer_seconds
+        self._timeout_seconds = timeout_seconds
         self._in_process = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
@@ -155,7 +155,7 @@ class RedisRateLimits(RateLimits):
 
         async def find() -> dict[str, float]:
             waits: dict[str, float] = {}
-            async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCANNED_AT_ONCE):
+            async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCAN_BATCH_SIZE):
                 scope = key.decode().removeprefix(prefix)
                 waits[scope] = max(0, await self._redis.pttl(key)) / 1000
                 if len(waits) == _MAX_LISTED_REFUSALS:
@@ -195,7 +195,7 @@ class RedisRateLimits(RateLimits):
         A call whose response was lost is then counted twice, which is safe.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._answer_seconds
+        until = loop.time() + self._timeout_seconds
         try:
             return await self._ask_once(call)
         except TimeoutError:
@@ -204,7 +204,7 @@ class RedisRateLimits(RateLimits):
         return await self._ask_once(call)
 
     async def _ask_once(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        async with asyncio.timeout(self._answer_seconds):
+        async with asyncio.timeout(self._timeout_seconds):
             await self._count_processes_if_due()
             await self._report_refusals()
             await self._report_releases()
@@ -221,13 +221,13 @@ class RedisRateLimits(RateLimits):
 
     async def _report_releases(self) -> None:
         """Report released slots to the server, a limited number per call."""
-        if not (told := list(itertools.islice(self._unreported_releases, _RELEASES_AT_ONCE))):
+        if not (batch := list(itertools.islice(self._unreported_releases, _RELEASE_BATCH_SIZE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for key, holder in told:
+            for key, holder in batch:
                 pipeline.zrem(self._waiting_key(key), holder)
             await pipeline.execute()
-        for place in told:
+        for place in batch:
             self._unreported_releases.pop(place, None)
 
     async def _count_processes_if_due(self) -> None:
@@ -250,11 +250,11 @@ def _escape(prefix: str) -> str:
 
 @contextlib.asynccontextmanager
 async def open_rate_limits(
-    url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
+    url: str, prefix: str, clock: Clock, timeout_seconds: float = _TIMEOUT_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
     """Open rate limits shared through a server. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
-        limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
+        limits = RedisRateLimits(redis, prefix, clock, timeout_seconds)
         try:
             yield limits
         finally:

@@ -21,8 +21,8 @@ from bot.errors import TroupeError
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_client import (
-    ANSWER_SECONDS,
     SIGNALS_CHANNEL,
+    TIMEOUT_SECONDS,
     describe_redis_error,
     open_client,
 )
@@ -30,10 +30,10 @@ from bot.storage.redis_client import (
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED_SIGNALS = 10_000
 _MAX_SIGNALS_IN_A_MESSAGE = 500
-_CHECK_SECONDS = 1.2
+_CHECK_TIMEOUT_SECONDS = 1.2
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
-_BEAT_SECONDS = 2.0
+_HEARTBEAT_SECONDS = 2.0
 
 
 _Signal: TypeAlias = tuple[str, list[str]]
@@ -52,10 +52,10 @@ _decode = msgspec.msgpack.Decoder(_SignalMessage).decode
 class RedisSignals(InProcessSignals):
     """Calls subscribers in this process directly, and in other processes through the server."""
 
-    def __init__(self, redis: Redis, beat_seconds: float) -> None:
+    def __init__(self, redis: Redis, heartbeat_seconds: float) -> None:
         super().__init__()
         self._redis = redis
-        self._beat_seconds = beat_seconds
+        self._heartbeat_seconds = heartbeat_seconds
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED_SIGNALS)
         self.is_connected = False
@@ -71,7 +71,7 @@ class RedisSignals(InProcessSignals):
     async def find_problem(self) -> str | None:
         if not self._problems:
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(TIMEOUT_SECONDS):
                     await self._redis.ping()
             except (TimeoutError, RedisError, OSError) as error:
                 self._add_problem(error)
@@ -94,7 +94,7 @@ class RedisSignals(InProcessSignals):
         while True:
             signals = await self._next_signals()
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(TIMEOUT_SECONDS):
                     await self._redis.publish(
                         SIGNALS_CHANNEL, _encode(_SignalMessage(self._id, signals))
                     )
@@ -112,9 +112,9 @@ class RedisSignals(InProcessSignals):
                 pause = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
-        """Return the queued signals; empty if none arrives within `beat_seconds`."""
+        """Return the queued signals; empty if none arrives within `heartbeat_seconds`."""
         try:
-            async with asyncio.timeout(self._beat_seconds):
+            async with asyncio.timeout(self._heartbeat_seconds):
                 signals = [await self._queued.get()]
         except TimeoutError:
             return []
@@ -128,7 +128,7 @@ class RedisSignals(InProcessSignals):
         while True:
             try:
                 async with self._redis.pubsub() as subscription:
-                    async with asyncio.timeout(ANSWER_SECONDS):
+                    async with asyncio.timeout(TIMEOUT_SECONDS):
                         await subscription.subscribe(SIGNALS_CHANNEL)
                     self.is_connected = True
                     self._clear_problems()
@@ -144,7 +144,7 @@ class RedisSignals(InProcessSignals):
     async def _receive_until_silent(self, subscription: PubSub) -> None:
         """Receive until the connection ends; raises `TimeoutError` after a long silence."""
         now = asyncio.get_running_loop().time
-        seconds = self._beat_seconds + 2 * ANSWER_SECONDS
+        seconds = self._heartbeat_seconds + 2 * TIMEOUT_SECONDS
         async with asyncio.timeout(seconds) as silence:
             async for message in subscription.listen():
                 silence.reschedule(now() + seconds)
@@ -177,11 +177,11 @@ class RedisSignals(InProcessSignals):
 
 @contextlib.asynccontextmanager
 async def open_signals(
-    url: str, beat_seconds: float = _BEAT_SECONDS
+    url: str, heartbeat_seconds: float = _HEARTBEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
     """Open signals exchanged through a server. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
-        signals = RedisSignals(redis, beat_seconds)
+        signals = RedisSignals(redis, heartbeat_seconds)
         running = asyncio.create_task(signals.run(), name="signals")
         try:
             yield signals
@@ -193,7 +193,7 @@ async def check_redis(url: str) -> None:
     """Check that the server responds; raises `TroupeError` with the reason if it does not."""
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
-            async with asyncio.timeout(_CHECK_SECONDS):
+            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
                 await redis.publish(SIGNALS_CHANNEL, _encode(_SignalMessage("check", [])))
         except (TimeoutError, RedisError, OSError) as error:
             raise TroupeError(describe_redis_error(error, redis)) from error
@@ -204,5 +204,5 @@ async def publish_signal(url: str, topic: str, keys: Sequence[str]) -> None:
     message = _SignalMessage(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:
         with contextlib.suppress(TimeoutError, RedisError, OSError):
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await redis.publish(SIGNALS_CHANNEL, _encode(message))

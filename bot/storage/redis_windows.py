@@ -19,14 +19,14 @@ from bot.errors import StoreError
 from bot.ports import Clock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.codec import TextCodec
-from bot.storage.redis_client import ANSWER_SECONDS, open_client
+from bot.storage.redis_client import TIMEOUT_SECONDS, open_client
 from bot.storage.windows import SessionWindow, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
 _MAX_WINDOW_BYTES = 200_000
 _MAX_QUEUED_WINDOWS = 1000
-_FIND_SECONDS = 0.3  # reading the history from SQL would be faster
+_FIND_TIMEOUT_SECONDS = 0.3  # reading the history from SQL would be faster
 _PAUSE_SECONDS = 15.0
 _SERVER_ERRORS = (TimeoutError, RedisError, OSError)
 
@@ -70,7 +70,7 @@ class RedisWindows(SharedWindows):
         if self._is_paused:
             return None
         try:
-            async with asyncio.timeout(_FIND_SECONDS):
+            async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
                 value = await self._redis.get(self._prefix + claim.conversation)
             plain = self._codec.decode(value if isinstance(value, bytes) else None)
             stored = _decode(plain) if plain else None
@@ -88,7 +88,7 @@ class RedisWindows(SharedWindows):
     async def drop(self, claim: Claim) -> None:
         self._waiting.pop(claim.conversation, None)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), self._writing:
+            async with asyncio.timeout(TIMEOUT_SECONDS), self._writing:
                 await self._redis.delete(self._prefix + claim.conversation)
         except _SERVER_ERRORS as error:
             self._pause(error)
@@ -99,7 +99,7 @@ class RedisWindows(SharedWindows):
             await self._wake.wait()
             self._wake.clear()
             try:
-                async with asyncio.timeout(ANSWER_SECONDS), self._writing:
+                async with asyncio.timeout(TIMEOUT_SECONDS), self._writing:
                     await self._write_queued()
             except _SERVER_ERRORS as error:
                 self._pause(error)

@@ -223,8 +223,8 @@ _PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",  # overwrites deleted content
 )
-_TRIES_FOR_LOG = 100
-_SECONDS_BETWEEN_TRIES = 0.05
+_MAX_LOG_ATTEMPTS = 100
+_SECONDS_BETWEEN_ATTEMPTS = 0.05
 
 
 class ConnectionPool(Protocol):
@@ -342,13 +342,13 @@ def _prepare_connection(connection: sqlite3.Connection) -> None:
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
     """Turn on WAL mode; retry if another connection is doing the same."""
-    for _ in range(_TRIES_FOR_LOG):
+    for _ in range(_MAX_LOG_ATTEMPTS):
         try:
             cursor.execute(_WRITE_AHEAD_LOG)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
         else:
             return
     cursor.execute(_WRITE_AHEAD_LOG)

@@ -164,7 +164,7 @@ class CommandRunner:
             return await finisher.finish(group, TurnResult())
         stages.decisions.log_refusal(message, access)
         pairing = stages.commands.pairing
-        if access.rule == "dm pairing" and (code := await pairing.code_for(message)):
+        if access.rule == "dm pairing" and (code := await pairing.issue_code(message)):
             access = replace(access, rule=f"{PAIRING_RULE_PREFIX}{code}")
         is_due = await stages.access.should_report_refusal(message, access)
         if not (is_due or message.interaction is not None):

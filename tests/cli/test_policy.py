@@ -54,7 +54,7 @@ def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
     assert printed[-1] == "nothing left"
     assert any(one.startswith("turn.text") and one.endswith("   0 after") for one in printed)
     assert any(one.endswith("ids retained: usage") for one in printed)
-    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     monkeypatch.setitem(SQL, "delete_listed", Statement("SELECT 1 WHERE 1 = 0"))
     with pytest.raises(
         StoreError,

@@ -171,7 +171,7 @@ async def test_events_resume_after_the_last_event_id(playground: Playground) -> 
 async def test_events_end_when_the_session_ends(
     playground: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "_SECONDS_BETWEEN_CHECKS", 0.0)
     monkeypatch.setattr(pages, "_POLL_SECONDS", 0.01)
     await playground.open()
     url = f"{playground.address}{playground.path}/events"

@@ -81,7 +81,7 @@ async def signals(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SignalPeers]:
     # A server on a busy machine is not taken for one that is away: then signals may be lost.
-    monkeypatch.setattr("bot.storage.redis_signals.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("bot.storage.redis_signals.TIMEOUT_SECONDS", 60)
     if request.param == "in_process":
         one = InProcessSignals()
         yield SignalPeers(one, one)

@@ -44,7 +44,7 @@ async def settings(tmp_path: Path) -> Settings:
 
 def leave_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the deletion miss a place."""
-    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     for name in STATEMENTS[place]:
         monkeypatch.setitem(SQL, name, Statement("SELECT 1 WHERE 1 = 0"))
 
@@ -92,7 +92,7 @@ async def test_person_is_forgotten_on_postgresql_with_redis(
         leave_out("turn.text", monkeypatch)
         assert "turn.text" in (await run_drill(settings)).after
         monkeypatch.undo()
-        monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+        monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
         monkeypatch.setattr(RedisWindows, "drop", forget_nothing)
         assert "redis window" in (await run_drill(settings)).after
         assert await rows_of_drills(settings) == []
@@ -138,7 +138,7 @@ async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
         monkeypatch.setattr(target, lambda *_: None)
         await forget(self)
 
-    monkeypatch.setattr(drill, "_FORGOTTEN_SECONDS", 0)
+    monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     monkeypatch.setattr(drill._Drill, "_forget", forget_less)
     left = (await run_drill(settings)).after
     assert left

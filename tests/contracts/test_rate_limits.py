@@ -44,7 +44,7 @@ class Peers:
 
 @contextlib.asynccontextmanager
 async def on_valkey(folder: Path, clock: Clock, *patience: float) -> AsyncIterator[list[Any]]:
-    """Start a server; yield a client, and limits that wait `answer_seconds` for its responses."""
+    """Start a server; yield a client, and limits that wait `timeout_seconds` for its responses."""
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(run_valkey(folder))
         opened: list[Any] = [await stack.enter_async_context(Redis.from_url(url))]

@@ -227,7 +227,7 @@ async def server(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[str]:
     # A server on a busy machine is not taken for one that is away.
-    for name in ("_FIND_SECONDS", "ANSWER_SECONDS"):
+    for name in ("_FIND_TIMEOUT_SECONDS", "TIMEOUT_SECONDS"):
         monkeypatch.setattr(f"bot.storage.redis_windows.{name}", 60)
     async with request.param(tmp_path) as url:
         yield url

@@ -67,8 +67,8 @@ async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> Non
 async def test_frozen_server_blocks_nobody_and_signals_resume(tmp_path: Path) -> None:
     async with (
         run_valkey(tmp_path) as url,
-        open_signals(url, beat_seconds=0.1) as here,
-        open_signals(url, beat_seconds=0.1) as there,
+        open_signals(url, heartbeat_seconds=0.1) as here,
+        open_signals(url, heartbeat_seconds=0.1) as there,
     ):
         await wait_until(lambda: here.is_cross_process and there.is_cross_process)
         received_here, received_there = list[str](), list[str]()
@@ -179,7 +179,7 @@ async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator
 async def test_signals_use_tls_only_with_a_trusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_client, "ANSWER_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(redis_client, "TIMEOUT_SECONDS", PATIENCE_SECONDS)
     certificate, key = tmp_path / "redis.crt", tmp_path / "redis.key"
     for file, content in zip((certificate, key), make_certificate("redis"), strict=True):
         file.write_bytes(content)

@@ -201,7 +201,7 @@ class Writer:
             line = f"dm {value or 'open'}"
         elif name.startswith("paired "):
             asking = make_incoming(author=Person(PEOPLE[0], "Ada"), platform="discord")
-            line = f"approve {await self.pairing.code_for(asking)}"
+            line = f"approve {await self.pairing.issue_code(asking)}"
         elif value == "given":
             line = f"{name} {where}"
         else:

@@ -402,7 +402,7 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
 async def test_send_to_a_blocked_platform_plugin_is_unknown_but_never_sent_later(
     stuck: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platforms, "_CALL_SECONDS", 0.1)
+    monkeypatch.setattr(platforms, "_TIMEOUT_SECONDS", 0.1)
     settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
     [spec] = settings.configured_platforms
     platform = platforms.create_platform(spec, settings.platform(spec), PlatformContext())

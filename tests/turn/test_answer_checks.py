@@ -273,7 +273,7 @@ async def test_plugin_hook_checks_the_answer_before_it_is_shown(
     database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, shown: str, note: str
 ) -> None:
     monkeypatch.setitem(plugins.HOOKS, "check_answer", {"bad": hook})
-    monkeypatch.setattr(plugins, "_HOOK_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
+    monkeypatch.setattr(plugins, "_TIMEOUT_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
     setup = Setup(database, ["It is ", "5 pm."])
 
     await setup.say("What time is it?")
@@ -299,7 +299,7 @@ async def test_plugin_hook_adds_parts_to_the_prompt(
     database: Database, monkeypatch: pytest.MonkeyPatch, hook: object, added: bool, note: str | None
 ) -> None:
     monkeypatch.setitem(plugins.HOOKS, "prompt_parts", {"bad": hook})
-    monkeypatch.setattr(plugins, "_HOOK_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
+    monkeypatch.setattr(plugins, "_TIMEOUT_SECONDS", 0.2 if hook is blocking else PATIENCE_SECONDS)
     setup = Setup(database, ["Hello."])
 
     await setup.say("Hi")

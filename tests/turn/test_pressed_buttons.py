@@ -349,7 +349,7 @@ async def test_settings_menu_changes_settings_and_opens_the_preset_menu(database
     options = [one for each in shown_menu(setup).menus for one in each.options]
     assert "Remember only what is said to me" in [one.label for one in options if one.is_chosen]
     assert setup.texts[1].startswith("Changed by Alice: From now on I remember only")
-    await setup.say(chosen(setup, "As inherited", key="2"))
+    await setup.say(chosen(setup, "Use the inherited setting", key="2"))
     assert await setup.resolver.may_observe((GROUP.lane,))
     await setup.say("/settings menu")
     await setup.say(button(setup, "🎭 Who answers", key="3"))

@@ -29,7 +29,7 @@ from bot.templates.renderer import Renderer
 
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
 _API_VERSION = "2023-06-01"
-_LIST_SECONDS = 10.0
+_LIST_TIMEOUT_SECONDS = 10.0
 _MAX_LIST_BYTES = 8 * 2**20
 
 
@@ -102,7 +102,7 @@ class AnthropicConnection(KeyedConnection):
 
     @override
     async def list_models(self) -> Sequence[str]:
-        deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
+        deadline = asyncio.get_running_loop().time() + _LIST_TIMEOUT_SECONDS
         response = await request_with_idle_retry(self._client, "GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
         async with response:

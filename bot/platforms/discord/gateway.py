@@ -72,7 +72,7 @@ _COMMAND_INTERACTIONS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """The types of interactions that are commands; a submitted form counts as one."""
-_CHECK_SECONDS = 1.5
+_CHECK_TIMEOUT_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord ignores later responses
 _NEW_GUILD_AGE = timedelta(minutes=5)
 _RESPOND_TO_INTERACTION = RestEndpoint(
@@ -256,7 +256,7 @@ class Gateway(ShardClient):
             return False
         called = incoming.command_to_incoming(interaction, self._context, deferred=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CHECK_SECONDS):
+            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
                 return not await self._context.is_refused(called)
         return False
 
@@ -303,7 +303,7 @@ class Gateway(ShardClient):
         """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:
-            async with asyncio.timeout(_CHECK_SECONDS):
+            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
                 refusal = await self._context.press_refusal(pressed)
         except TimeoutError:  # accept the press for now; it is checked again when processed
             _log.warning("discord_button_press_not_checked")

@@ -142,7 +142,7 @@ class BucketLimits:
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
 Decoded = TypeVar("Decoded")
-_REQUEST_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 _TOKEN_PATTERN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
@@ -253,7 +253,7 @@ class RestClient:
             path += f"?{urlencode(query)}"
         key = f"{endpoint.method} {endpoint.path}"
         resource = ":".join(ids[: endpoint.resource_ids])
-        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
         request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
         token = self._read_newest_token()
         try:
@@ -341,7 +341,7 @@ class RestClient:
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
         except TimeoutError:
-            given = {"name": "Discord", "seconds": f"{_REQUEST_SECONDS:g}"}
+            given = {"name": "Discord", "seconds": f"{_TIMEOUT_SECONDS:g}"}
             text = translatable("{name} did not answer within {seconds} s", **given)
             raise errors.OutcomeUnknown(text) from None
 

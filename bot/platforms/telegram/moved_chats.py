@@ -104,7 +104,7 @@ class MovedChats:
         return cursors
 
     def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return the events at their group's first address, without those announcing a move."""
+        """Return events with their group's original address, without those that announce a move."""
         placed = (self._to_first_address(one) for one in incomings)
         return [one for one in placed if one is not None]
 

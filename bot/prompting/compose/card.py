@@ -31,8 +31,8 @@ from bot.prompting.compose.lore import (
     find_lore,
     inactive_entries,
     insert_messages,
+    lore_parts_at,
     outlet_texts,
-    parts_at,
     parts_for_newest_message,
 )
 from bot.prompting.draft import Draft, PromptPart
@@ -67,14 +67,14 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
     lore = find_lore(book, inputs, macros.current) if book else _EMPTY_LORE
     macros = macros.with_values(
         outlet_texts(lore),
-        wibefore=_join_parts(parts_at(lore, EntryPosition.BEFORE_CHAR)),
-        wiafter=_join_parts(parts_at(lore, EntryPosition.AFTER_CHAR)),
+        wibefore=_join_parts(lore_parts_at(lore, EntryPosition.BEFORE_CHAR)),
+        wiafter=_join_parts(lore_parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
     if preset.has_order:
         return _apply_prompt_order(draft, inputs, macros, lore, people)
-    examples = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    examples = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     return replace(
         _insert_deep_lore(replace(draft, pinned=(*draft.pinned, *examples)), lore),
         system=_system_parts(draft.system, lore, preset, macros),
@@ -166,12 +166,12 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
 def _system_parts(
     parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, macros: CardMacros
 ) -> tuple[PromptPart, ...]:
-    before = parts_at(lore, EntryPosition.BEFORE_CHAR)
-    after = parts_at(lore, EntryPosition.AFTER_CHAR)
+    before = lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
+    after = lore_parts_at(lore, EntryPosition.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
     persona = [part for part in parts if part.section == "persona"]
     others = [part for part in parts if part not in system and part not in persona]
-    examples = parts_at(lore, EntryPosition.EXAMPLES_TOP)
+    examples = lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are separate messages.
@@ -257,7 +257,7 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
             case "worldInfoBefore" | "worldInfoAfter" as marker:
                 is_before = marker == "worldInfoBefore"
                 position = EntryPosition.BEFORE_CHAR if is_before else EntryPosition.AFTER_CHAR
-                yield _FilledPrompt(prompt, _format_lore(prompt, parts_at(lore, position)))
+                yield _FilledPrompt(prompt, _format_lore(prompt, lore_parts_at(lore, position)))
             case "chatHistory" | "dialogueExamples":
                 yield _FilledPrompt(prompt, ())
             case _:
@@ -304,8 +304,8 @@ def _messages_before(
     for one in filled:
         messages = [one.message] if one.text.strip() else []
         if one.prompt.marker == "dialogueExamples":
-            top = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_TOP))
-            bottom = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            top = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            bottom = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
             messages = [*top, *examples, *bottom]
         for message in messages:
             if found and found[-1].role == message.role == "system":

@@ -80,7 +80,7 @@ def _earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
     return answered[len(answered) - most :] if most < len(answered) else answered
 
 
-def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
+def lore_parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     return [_to_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
@@ -95,7 +95,7 @@ def outlet_texts(lore: LoreResult) -> Mapping[str, str]:
 
 def parts_for_newest_message(lore: LoreResult) -> list[PromptPart]:
     """Return the parts to put before the newest message: author's note, and entries at depth 0."""
-    notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
+    notes = lore_parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
 

@@ -19,7 +19,7 @@ from bot.prompting.lorebook.entries import (
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
-_ENTRIES_COUNTED_AT_ONCE = 64
+_COUNT_BATCH_SIZE = 64
 _TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
 KEYS_NOT_FOUND = marked("none of its keys were found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
@@ -206,12 +206,12 @@ class LorebookSearch:
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
-        for start in range(0, len(entries), _ENTRIES_COUNTED_AT_ONCE):
-            some = entries[start : start + _ENTRIES_COUNTED_AT_ONCE]
-            contents = [one.content for one in some if self._is_counted(one)]
+        for start in range(0, len(entries), _COUNT_BATCH_SIZE):
+            batch = entries[start : start + _COUNT_BATCH_SIZE]
+            contents = [one.content for one in batch if self._is_counted(one)]
             counts = iter(self._count(contents) if contents else ())
-            counted = [next(counts) if self._is_counted(one) else 0 for one in some]
-            yield from zip(some, counted, strict=True)
+            counted = [next(counts) if self._is_counted(one) else 0 for one in batch]
+            yield from zip(batch, counted, strict=True)
 
     def _is_counted(self, entry: LoreEntry) -> bool:
         return entry.ignores_budget or not self._budget_exceeded
@@ -244,7 +244,7 @@ class LorebookSearch:
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
-    keys, others = (tuple(map(expand, some)) for some in (entry.keys, entry.secondary_keys))
+    keys, others = (tuple(map(expand, batch)) for batch in (entry.keys, entry.secondary_keys))
     return replace(entry, keys=keys, secondary_keys=others)
 
 

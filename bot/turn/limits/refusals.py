@@ -216,9 +216,9 @@ class QueueLimit:
             unsubscribe()
             await cancel_and_wait(looks)
 
-    async def _refuse_newest(self, group: MessageGroup, most: int) -> None:
+    async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
         refused = {one.id for one in group.message.refused}
-        limit = most + len(refused) + _COUNTED_BEYOND
+        limit = max_waiting + len(refused) + _COUNTED_BEYOND
         following = await self.conversations.load_after(group.claim, group.message, limit)
         waiting = [
             (one, one.incoming)
@@ -227,7 +227,7 @@ class QueueLimit:
             and isinstance(one.incoming, IncomingMessage)
             and _is_question(one.incoming)
         ]
-        for message, incoming in waiting[most:]:
+        for message, incoming in waiting[max_waiting:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.

@@ -196,7 +196,7 @@ OLDER = {"message_id": 3, "date": 1, "chat": {"id": ALICE, "type": "private"}, "
 
 
 @pytest.mark.parametrize("part", WIRE_FORMS["unknown_parts"], ids=lambda part: next(iter(part)))
-async def test_unknown_variant_does_not_lose_the_text(rig: Rig, part: dict[str, Any]) -> None:
+async def test_message_with_an_unknown_part_keeps_its_text(rig: Rig, part: dict[str, Any]) -> None:
     rig.telegram.say(ALICE, "hello", **part)
     rig.telegram.say(ALICE, "next")
     async with rig.running():
