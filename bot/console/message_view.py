@@ -88,7 +88,7 @@ def view_message(
         else:
             others.append((button, label))
     answer = _find_answer(message, answers) if is_finished(message) else None
-    color = color_of(name, names)
+    color = choose_color(name, names)
     return MessageView(message, name, color, html, quote, tools, versions, others, answer)
 
 
@@ -109,7 +109,7 @@ def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> Stored
     return min(same, key=seconds_apart, default=None)
 
 
-def color_of(name: str, names: Sequence[str] = ()) -> int:
+def choose_color(name: str, names: Sequence[str] = ()) -> int:
     """Return a color number for a name; if possible, no other name in `names` has that number."""
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
 

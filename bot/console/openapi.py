@@ -58,7 +58,7 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
     models = {one.model for one in routes if one.model is not None}
     inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
-    inputs += [(one, "serialization", _adapter_of(one)) for one in answers]
+    inputs += [(one, "serialization", _result_adapter(one)) for one in answers]
     inputs.sort(key=lambda one: str(one[0]))
     schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REFERENCE)
     components = definitions["$defs"]
@@ -77,7 +77,7 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     }
 
 
-def _adapter_of(answer: Any) -> TypeAdapter[Any]:
+def _result_adapter(answer: Any) -> TypeAdapter[Any]:
     if answer is ApiError:
         return TypeAdapter(answer)
     if isinstance(answer, type) and is_dataclass(answer):

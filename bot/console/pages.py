@@ -19,7 +19,7 @@ from bot.chat.incoming import parse_address
 from bot.chat.session import CHANNEL_TITLE_KEY
 from bot.chat.usage import MICROS_PER_DOLLAR, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.message_view import color_of
+from bot.console.message_view import choose_color
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.ports import Clock
 from bot.prompting.draft import section_name
@@ -119,7 +119,7 @@ class PageRenderer:
             "channel_name": partial(self.names.channel_title, language) if self.names else str,
             "person_name": self.names.person_name if self.names else str,
             "face_of": lambda preset: faces.get(preset, (preset, "")),
-            "color_of": partial(color_of, names=[name for name, _ in faces.values()]),
+            "choose_color": partial(choose_color, names=[name for name, _ in faces.values()]),
         }
         template = self._environment.get_template(page.template)
         return template.render({**frame, **page.values})

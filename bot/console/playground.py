@@ -24,7 +24,7 @@ from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
-from bot.console.message_view import color_of, is_finished, view_message
+from bot.console.message_view import choose_color, is_finished, view_message
 from bot.console.operator_requests import OPERATOR
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
@@ -315,7 +315,7 @@ class PlaygroundPages(RouteGroup):
             "answer": answer,
             "prompt": prompt and view_prompt(prompt),
             "name": prompt and names.get(prompt.preset, prompt.preset),
-            "color_of": partial(color_of, names=header["names"]),
+            "choose_color": partial(choose_color, names=header["names"]),
             "faces": header["faces"],
         }
 

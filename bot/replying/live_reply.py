@@ -434,9 +434,8 @@ class LiveReplies:
         """Show an answer live until the block ends; complete an `earlier` answer first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
-        has_button = can_stop and self.limits(address).has_buttons
-        first = message.part_name(destinations.first_part)
-        buttons = stop_button(first, locale) if has_button else ()
+        part = message.part_name(destinations.first_part)
+        buttons = stop_button(part, locale) if can_stop and self.limits(address).has_buttons else ()
         typing = TypingIndicator(surface, address, self.clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
