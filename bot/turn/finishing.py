@@ -333,7 +333,9 @@ class QuestionAnswerer:
         # Part 0 is the response to a native command; the answer for everybody starts at part 1.
         first_part = 1 if is_native_command(group.message) else 0
         async with (
-            stops.stoppable_answer(group.claim, group.message, gathering.asked.incoming) as stop,
+            stops.stoppable_answer(
+                group.claim, group.message, gathering.asked.incoming, group.edited_at
+            ) as stop,
             limit.refuse_excess_messages(group, gathering.rules.at_most)
             if limit is not None
             else nullcontext(),

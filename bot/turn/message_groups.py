@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import structlog
 
@@ -52,6 +53,8 @@ class MessageGroup:
     """Other people's messages that arrived between the parts of a split message."""
     asked: AskedQuestion | None = None
     """The question being answered."""
+    edited_at: datetime | None = None
+    """When the question got the text being answered, if it was edited while it waited."""
 
 
 @value_class

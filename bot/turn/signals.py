@@ -117,10 +117,15 @@ class StopRequests:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
     def handle_missed(self, events: Sequence[Incoming]) -> None:
-        """Handle the stops, edits and deletions among events whose signals may be lost."""
+        """Handle the stops, edits and deletions among events whose signals may be lost.
+
+        Of several edits of a message, only the newest counts; the events are ordered, oldest first.
+        """
+        newest = {_edited_message(one): one for one in events if isinstance(one, MessageEdit)}
         for one in events:
             topic, signal = _to_signal(one)
-            if topic:
+            is_superseded = isinstance(one, MessageEdit) and newest[_edited_message(one)] is not one
+            if topic and not is_superseded:
                 self._handlers[topic](signal)
 
     @contextlib.asynccontextmanager
@@ -270,6 +275,10 @@ def _find_turn_to_stop(pressed: ButtonPress) -> str | None:
     return data.part.rpartition("/")[0]
 
 
+def _edited_message(edit: MessageEdit) -> tuple[str, str | None]:
+    return edit.address.conversation, edit.message_id
+
+
 def _event_key(event: Incoming) -> tuple[str, str]:
     return event.address.source, event.external_key
 
@@ -347,7 +356,7 @@ class MissedSignalPoller:
             events = await newest_unanswered(
                 conversations, _MAX_POLLED_EVENTS, _MAX_PER_CONVERSATION
             )
-        unseen = (one for one in events if _event_key(one) not in self._handled_events)
+        unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)
         missed = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._handled_events = frozenset(map(_event_key, events))
         self.stops.handle_missed(missed)

@@ -212,6 +212,7 @@ class ConversationWorker:
                 return "ignored", await finisher.finish(group, TurnResult())
             case IncomingMessage() as message:
                 edits = await self._later_edits(group, message.message_id)
+                group.edited_at = edits[-1].at if edits else None
                 message = edits[-1].said if edits else message
                 if not message.is_late and self._stages.is_context_only(group.message):
                     message = replace(message, is_late=True)

@@ -21,6 +21,7 @@ from bot.chat.incoming import (
 from bot.errors import BackendUnavailable, OutcomeUnknown
 from bot.storage.database import Database
 from bot.storage.tables import receipt, turn
+from bot.turn.signals import MissedSignalPoller
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
@@ -133,6 +134,36 @@ async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) 
     asked = [one.messages[-1].content for one in setup.backend.prompts]
     assert asked == ["capital of France?", "capital of 100?", "capital of Norway?"]
     assert setup.texts == ["Rome.", "Oslo."]
+
+
+async def test_question_that_was_edited_twice_while_it_waited_is_answered(
+    database: Database,
+) -> None:
+    setup = Setup(database, ["Oslo."])
+    first, second = edit("capital of Italy?", "5:1", 1), edit("capital of Norway?", "5:1", 2)
+    await receive(setup, said("capital of France?", "5:1"), first, second)
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    assert setup.texts == ["Oslo."]
+    assert await setup.history() == [("user", "capital of Norway?"), ("assistant", "Oslo.")]
+
+
+@pytest.mark.parametrize("seconds", [0, 10], ids=["same second", "later"])
+async def test_older_edit_found_by_polling_does_not_end_the_answer_to_a_newer_one(
+    database: Database, seconds: int
+) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["It is ", go_on, "Oslo."])
+    first = edit("capital of Italy?", "5:1", 1)
+    second = replace(edit("capital of Norway?", "5:1", 2), at=first.at + timedelta(seconds=seconds))
+    poller = MissedSignalPoller(setup.inbox, setup.stops, setup.arrivals)
+    async with answering(setup, said("capital of France?", "5:1"), first, second) as worker:
+        await poller.poll()
+        if seconds:
+            setup.stops.announce([first])  # delivered again after a restart
+        go_on.set()
+        await end(setup, worker)
+    assert setup.texts == ["It is Oslo."]
 
 
 async def test_edits_during_an_answer_are_collected_before_the_next_answer(
