@@ -244,6 +244,7 @@ class Summarizer:
         return text, fitting
 
     def uses_sample_model(self, preset: Preset) -> bool:
+        """Return whether the bundled model writes a preset's summaries and memories."""
         provider, model = _background_model(preset)
         return self.backends[provider].is_sample_model(model)
 

@@ -359,7 +359,7 @@ class Preset(StrictModel):
 
     @property
     def has_order(self) -> bool:
-        """Whether to use the preset's own prompt order; presets with a prompter have none."""
+        """Whether the preset sets the order of its prompts; one with a prompter does not."""
         return bool(self.prompts) and self.prompter is None
 
     @property
