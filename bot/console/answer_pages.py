@@ -57,7 +57,7 @@ _MAX_COUNTED_VALUES = 100
 _COUNTS_CACHE_SECONDS = 30.0
 _COUNTED_PERIOD_SECONDS = 30 * 86_400.0
 _MAX_ANSWER_NUMBER = 2**62
-_MAX_AXIS_MARKS = 5
+_MAX_MARKS = 5
 _ANY_MODEL = "*"
 _NO_TOKENS_NOTICE = translatable(
     "Only local models show their tokens; this provider counts tokens itself."
@@ -99,11 +99,10 @@ class AnswerQuery(BaseModel):
         return given.replace("\0", "").strip()  # PostgreSQL cannot store NUL
 
     def to_search(self) -> AnswerSearch:
+        dollars = min(max(self.cost or 0.0, 0.0), 1e9)
         return AnswerSearch(
             conversation=self.channel,
-            min_cost=None
-            if self.cost == ""
-            else round(min(max(self.cost, 0.0), 1e9) * MICROS_PER_DOLLAR),
+            min_cost=None if self.cost == "" else round(dollars * MICROS_PER_DOLLAR),
             min_seconds=None if self.seconds == "" else self.seconds,
             since=_to_timestamp(self.since),
             until=_to_timestamp(self.until),
@@ -198,9 +197,8 @@ _Draft = Annotated[
     str,
     Field(
         max_length=500,
-        description="The preset that composes a new prompt, from its draft or, without one,"
-        " its published version, and whose model answers. Empty: send the stored"
-        " prompt.",
+        description="The preset whose draft (or published version) composes a new prompt, and"
+        " whose model answers. Empty: send the stored prompt.",
     ),
 ]
 
@@ -506,9 +504,7 @@ def axis_marks(seconds: float) -> Sequence[float]:
     if not seconds:
         return []
     power = 10.0 ** math.floor(math.log10(seconds))
-    step = next(
-        power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_AXIS_MARKS
-    )
+    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_MARKS)
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 

@@ -33,7 +33,7 @@ from bot.texts.text import Text, translatable, translate
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
-_MULTIPART_FORM = "multipart/form-data"
+_MULTIPART = "multipart/form-data"
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -126,9 +126,7 @@ def _host_name(host: str) -> str:
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
     """Return a form's fields with LF line breaks; uploaded files stay in the request."""
-    if http.content_type != _URL_ENCODED and not (
-        with_files and http.content_type == _MULTIPART_FORM
-    ):
+    if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _MULTIPART):
         return {}
     try:
         form = await http.post()
@@ -142,7 +140,7 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
 
 
 async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
-    if http.content_type in {_URL_ENCODED, _MULTIPART_FORM}:
+    if http.content_type in {_URL_ENCODED, _MULTIPART}:
         return {name: value for name, value in form.items() if name != "csrf"}
     if http.content_type != "application/json":
         raise RequestRefused(415, translatable("Send the body as application/json."))

@@ -187,14 +187,12 @@ def _start_of_day(day: date) -> datetime:
 
 def usage_sums(rows: _UsageRows) -> list[UsageSum]:
     """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
-    ordered = sorted(rows, key=lambda row: row[1])
     sums = []
-    for name, of in groupby(ordered, key=lambda row: row[1]):
+    for name, of in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
         one = _add_totals([total for *_, total in of])
         tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
-        sums.append(
-            UsageSum(name, one.answers, *tokens, one.cost / MICROS_PER_DOLLAR, one.unpriced)
-        )
+        dollars = one.cost / MICROS_PER_DOLLAR
+        sums.append(UsageSum(name, one.answers, *tokens, dollars, one.unpriced))
     return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 

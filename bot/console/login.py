@@ -71,7 +71,7 @@ class ConsoleLogins:
     ) -> None:
         self._tokens = tokens
         token, file = settings.token, settings.token_file
-        self._configured_token_digest = token_digest(token.get_secret_value()) if token else None
+        self._token_digest = token_digest(token.get_secret_value()) if token else None
         self._token_file = None if file is None else SecretFile(file, clock)
         self._rate_limits = rate_limits
         self._clock = clock
@@ -109,9 +109,7 @@ class ConsoleLogins:
             return None
         digest = token_digest(token.strip()[:_MAX_TOKEN_CHARS])
         self._reload_token_file()
-        if self._configured_token_digest is not None and hmac.compare_digest(
-            digest, self._configured_token_digest
-        ):
+        if self._token_digest is not None and hmac.compare_digest(digest, self._token_digest):
             return Caller("token of the settings", frozenset(ApiScope))
         found = await self._tokens.find_api_token(digest)
         if found is None:
@@ -127,7 +125,7 @@ class ConsoleLogins:
             _log.error("console_token_not_usable")
             return
         register_secrets([token])
-        self._configured_token_digest = token_digest(token)
+        self._token_digest = token_digest(token)
         _log.info("token_replaced", of="the console")
 
 

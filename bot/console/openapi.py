@@ -15,7 +15,7 @@ from bot.chat.access import ApiScope
 from bot.console.routes import Route, RouteGroup, add_security_headers, is_integer_type, route
 
 _SCHEMA_REFERENCE = "#/components/schemas/{model}"
-_STATUS_DESCRIPTIONS: Mapping[int, str] = {
+_STATUS_TEXTS: Mapping[int, str] = {
     401: "The API token is missing or not valid.",
     403: "The token lacks the scope, or the request comes from another site.",
     404: "The requested object does not exist.",
@@ -133,8 +133,7 @@ def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     answer = {} if route.answer is None else schemas[route.answer, "serialization"]
     error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     refusals = {
-        str(one): {"description": text, "content": error}
-        for one, text in _STATUS_DESCRIPTIONS.items()
+        str(one): {"description": text, "content": error} for one, text in _STATUS_TEXTS.items()
     }
     return {
         "200": {

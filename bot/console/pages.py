@@ -28,7 +28,7 @@ from bot.storage.reports import ServiceState
 from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import LANGUAGES, to_translatable, translatable, translatable_count, translate
 
-_CONSOLE_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
 _NAMES_CACHE_SECONDS = 5.0
 _MAX_SPEAKERS = 5_000
@@ -128,7 +128,7 @@ class PageRenderer:
     def _environment(self) -> Environment:
         """The Jinja environment, created when needed, because most processes never show a page."""
         environment = Environment(
-            loader=FileSystemLoader(_CONSOLE_FOLDER / "templates"),
+            loader=FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -161,8 +161,4 @@ def static_address(name: str) -> str:
 
 @cache
 def static_files() -> Mapping[str, bytes]:
-    return {
-        one.name: one.read_bytes()
-        for one in (_CONSOLE_FOLDER / "static").iterdir()
-        if one.is_file()
-    }
+    return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}

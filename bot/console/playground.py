@@ -62,7 +62,7 @@ _CHANNEL_PATH = "/playground/{channel}"
 _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN_MESSAGES = 100
-_MESSAGES_SHOWN_FIRST = 20
+_FIRST_SHOWN = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_LISTED_CONVERSATIONS = 50
 _MAX_CHANGES_PER_READ = 50
@@ -231,9 +231,7 @@ class PlaygroundPages(RouteGroup):
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
             has_answer = any(map(is_finished, changes))
-            answers = (
-                await self._channel_answers(found, _MESSAGES_SHOWN_FIRST) if has_answer else ()
-            )
+            answers = await self._channel_answers(found, _FIRST_SHOWN) if has_answer else ()
             header = await self._header_values(found)
 
             def rendered(message: WebMessage) -> str:

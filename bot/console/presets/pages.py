@@ -71,24 +71,21 @@ from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_API_PATH = "/api/v1/presets/{name}"
-_PAGE_PATH = "/presets/{name}"
+_API = "/api/v1/presets/{name}"
+_PAGE = "/presets/{name}"
 _LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
 _MAX_VERSIONS = 200  # only the newest versions are listed
-_MAX_VERSION_NUMBER = 2**31 - 1
+_MAX_INT = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
     int,
     Field(
-        ge=0,
-        le=_MAX_VERSION_NUMBER,
-        description="The revision of the edited draft; 0: there was no draft.",
+        ge=0, le=_MAX_INT, description="The revision of the edited draft; 0: there was no draft."
     ),
 ]
-EntryNumber = Annotated[int, Field(ge=1, le=_MAX_VERSION_NUMBER)]
+EntryNumber = Annotated[int, Field(ge=1, le=_MAX_INT)]
 OpenEntry = Annotated[
-    int,
-    Field(ge=0, le=_MAX_VERSION_NUMBER, description="The lorebook entry that is edited; 0: none."),
+    int, Field(ge=0, le=_MAX_INT, description="The lorebook entry that is edited; 0: none.")
 ]
 OtherName = Annotated[str, Field(max_length=64)]
 SceneId = Annotated[
@@ -108,9 +105,7 @@ class EditorQuery(BaseModel):
     tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
     scene: SceneId = "tavern"
-    against: int = Field(
-        0, ge=0, le=_MAX_VERSION_NUMBER, description="The version to compare with."
-    )
+    against: int = Field(0, ge=0, le=_MAX_INT, description="The version to compare with.")
     find: str = Field("", max_length=200)
     text: TriedText = ""
     entry: OpenEntry = 0
@@ -186,7 +181,7 @@ class PresetPages(RouteGroup):
         used = await self.count_uses()
         return {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
 
-    @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE_PATH)
+    @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
     async def create(
         self, request: ConsoleRequest, name: NewPresetName, template: OtherName = "character"
     ) -> Mapping[str, str]:
@@ -209,12 +204,12 @@ class PresetPages(RouteGroup):
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editing.check(content)).problems}
 
-    @route(f"GET {_API_PATH}", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
         return await self._to_detail(await self.editing.open_preset(name))
 
-    @route(f"GET {_PAGE_PATH}", ApiScope.READ, template="presets/editor.html")
+    @route(f"GET {_PAGE}", ApiScope.READ, template="presets/editor.html")
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
         edited = await self.editing.open_preset(name)
@@ -270,7 +265,7 @@ class PresetPages(RouteGroup):
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PAGE_PATH}/picture", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_PAGE}/picture", ApiScope.READ, also=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
         file = self.editing.picture_file(name)
@@ -283,18 +278,18 @@ class PresetPages(RouteGroup):
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
 
-    @route(f"GET {_API_PATH}/versions", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/versions", ApiScope.READ, also=ApiScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
-    @route(f"GET {_API_PATH}/versions/{{number}}", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editing.version_text(name, number)}
 
-    @route(f"GET {_API_PATH}/tokens", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/tokens", ApiScope.READ, also=ApiScope.PRESETS)
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
@@ -307,7 +302,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE_PATH}/export", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_PAGE}/export", ApiScope.READ, also=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editing, await self.editing.open_preset(name), form)
@@ -319,19 +314,19 @@ class PresetPages(RouteGroup):
             edited.name, edited.version, edited.published, draft, edited.revision, problems
         )
 
-    @route(f"PUT {_API_PATH}/draft", ApiScope.PRESETS)
+    @route(f"PUT {_API}/draft", ApiScope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
         return await self._to_detail(await self.editing.save_draft(name, content, revision))
 
-    @route(f"PATCH {_API_PATH}/draft", ApiScope.PRESETS)
+    @route(f"PATCH {_API}/draft", ApiScope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
         return await self._to_detail(await self.editing.save_fields(name, fields, revision))
 
-    @route(f"DELETE {_API_PATH}/draft", ApiScope.PRESETS)
+    @route(f"DELETE {_API}/draft", ApiScope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
@@ -339,14 +334,14 @@ class PresetPages(RouteGroup):
         await self._record(request, "discard draft", name, draft.content, edited.published)
         return {"content": ""}
 
-    @route(f"POST {_PAGE_PATH}/discard", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
         is_left = name in self.editing.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
-    @route(f"POST {_API_PATH}/publish", ApiScope.PRESETS)
-    @route(f"POST {_PAGE_PATH}/publish", ApiScope.PRESETS, then=f"{_PAGE_PATH}?tab=versions")
+    @route(f"POST {_API}/publish", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/publish", ApiScope.PRESETS, then=f"{_PAGE}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -397,8 +392,8 @@ class PresetPages(RouteGroup):
         write_preset(folder, preset)
         return live
 
-    @route(f"POST {_API_PATH}/rollback", ApiScope.PRESETS)
-    @route(f"POST {_PAGE_PATH}/rollback", ApiScope.PRESETS, then=f"{_PAGE_PATH}?tab=changes")
+    @route(f"POST {_API}/rollback", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/rollback", ApiScope.PRESETS, then=f"{_PAGE}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
@@ -414,8 +409,8 @@ class PresetPages(RouteGroup):
     ) -> None:
         await self.editing.log_change(request.caller.name, action, subject, before, after)
 
-    @route(f"POST {_API_PATH}/copies", ApiScope.PRESETS)
-    @route(f"POST {_PAGE_PATH}/copy", ApiScope.PRESETS, then=_PAGE_PATH)
+    @route(f"POST {_API}/copies", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/copy", ApiScope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editing.open_preset(name)
@@ -434,8 +429,8 @@ class PresetPages(RouteGroup):
         await self.editing.begin_draft(name, text, source, request.caller.name, action)
         return {"name": name}
 
-    @route(f"DELETE {_API_PATH}", ApiScope.PRESETS)
-    @route(f"POST {_PAGE_PATH}/delete", ApiScope.PRESETS, then="/presets")
+    @route(f"DELETE {_API}", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/delete", ApiScope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editing = self.editing
@@ -487,12 +482,8 @@ class PresetPages(RouteGroup):
         values = {"name": made, "notes": notes, "address": address}
         return Page("presets/imported.html", values) if notes else redirect(address)
 
-    @route(f"POST {_API_PATH}/lorebook/entries", ApiScope.PRESETS)
-    @route(
-        f"POST {_PAGE_PATH}/lorebook/add",
-        ApiScope.PRESETS,
-        then=f"{_LOREBOOK_PAGE}&entry={{entry}}",
-    )
+    @route(f"POST {_API}/lorebook/entries", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/lorebook/add", ApiScope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
@@ -503,8 +494,8 @@ class PresetPages(RouteGroup):
         saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 
-    @route(f"DELETE {_API_PATH}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
-    @route(f"POST {_PAGE_PATH}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PAGE)
+    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
+    @route(f"POST {_PAGE}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
@@ -517,8 +508,8 @@ class PresetPages(RouteGroup):
         value = await self.editing.parse_json(await self.editing.open_preset(name))
         return await self.editing.with_lorebook(value)
 
-    @route(f"GET {_PAGE_PATH}/test", ApiScope.READ, template="presets/test.html")
-    @route(f"POST {_API_PATH}/test", ApiScope.READ)
+    @route(f"GET {_PAGE}/test", ApiScope.READ, template="presets/test.html")
+    @route(f"POST {_API}/test", ApiScope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
@@ -543,8 +534,8 @@ class PresetPages(RouteGroup):
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
-    @route(f"POST {_API_PATH}/ask", ApiScope.OPERATE)
-    @route(f"POST {_PAGE_PATH}/ask", ApiScope.OPERATE, template="presets/answers.html")
+    @route(f"POST {_API}/ask", ApiScope.OPERATE)
+    @route(f"POST {_PAGE}/ask", ApiScope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
