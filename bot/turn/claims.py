@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import math
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -104,6 +101,8 @@ class _TrackedAttempt:
     random_rank: float
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
+    is_due: bool = False
+    """It has waited long enough to start beside others with as many crashes."""
     recorded: AttemptState | None = None
 
     @property
@@ -133,13 +132,9 @@ class IsolationGate:
         self._clock = clock
         self._dice = dice
         self._in_flight = 0
-        self._suspects = 0
-        """The number of suspects, waiting or in flight."""
+        self._suspects: list[_TrackedAttempt] = []
+        """Suspects that wait or are in flight."""
         self._suspects_in_flight = 0
-        self._due = deque[_TrackedAttempt]()
-        """Suspects that have waited long enough to start as soon as few suspects are in flight."""
-        self._waiting: list[tuple[tuple[int, int, float], int, _TrackedAttempt]] = []  # a heap
-        self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
         self._alone: _TrackedAttempt | None = None
         """The attempt that is recorded as `AttemptState.ALONE`, if any."""
@@ -182,8 +177,7 @@ class IsolationGate:
     async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crashes:
             await self._defer(attempt)
-        heapq.heappush(self._waiting, (attempt.sort_key, next(self._order), attempt))
-        self._suspects += 1
+        self._suspects.append(attempt)
         due = attempt.max_wait_seconds
         cancel_timers = [
             self._clock.call_later(due, lambda: self._start_when_few_run(attempt)),
@@ -198,7 +192,7 @@ class IsolationGate:
         finally:
             for cancel in cancel_timers:
                 cancel()
-            self._suspects -= 1
+            self._suspects.remove(attempt)
             self._end_attempt(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
@@ -217,18 +211,21 @@ class IsolationGate:
             self._deferred.remove(attempt)
 
     def _start_next(self) -> None:
-        while self._waiting and not self._suspects_in_flight:
-            _, _, attempt = heapq.heappop(self._waiting)
-            self._start(attempt)
+        if self._suspects and not self._suspects_in_flight:
+            self._start(min(self._suspects, key=lambda one: one.sort_key))
 
     def _start_when_few_run(self, attempt: _TrackedAttempt) -> None:
-        self._due.append(attempt)
+        attempt.is_due = True
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
-        limit = max(_MIN_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
-        while self._due and self._suspects_in_flight < limit:
-            self._start(self._due.popleft())
+        limit = max(_MIN_IN_FLIGHT, math.ceil(len(self._suspects) * _MAX_SHARE_IN_FLIGHT))
+        most_crashes = max((one.message.crashes for one in self._suspects), default=0)
+        for attempt in self._suspects:
+            # A crash beside suspects with fewer crashes would make those as suspicious.
+            is_next = attempt.is_due and attempt.message.crashes == most_crashes
+            if is_next and self._suspects_in_flight < limit:
+                self._start(attempt)
 
     def _start(self, attempt: _TrackedAttempt) -> None:
         if not attempt.may_start.is_set():

@@ -140,6 +140,17 @@ async def test_suspect_starts_while_others_take_long(crashes: int, seconds: int)
         assert setup.attempts == {"long": [ALONE, BESIDE_OTHERS], "suspect": [BESIDE_OTHERS]}
 
 
+async def test_suspect_starts_beside_one_with_more_crashes_only_after_a_minute_more(
+    setup: GateSetup,
+) -> None:
+    await setup.start("more", crashes=3)
+    await setup.start("fewer", crashes=2)
+    await setup.clock.advance(63.9)
+    assert setup.in_work == ["more"]
+    await setup.clock.advance(0.2)
+    assert setup.in_work == ["more", "fewer"]
+
+
 async def test_a_third_of_many_suspects_is_in_flight_until_others_end() -> None:
     async with open_setup(random.Random(1).random) as setup:
         await setup.start(*(f"{number}" for number in range(100)), crashes=2)
