@@ -63,6 +63,7 @@ class SqliteThreads:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
+        self._closing = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
             for _ in range(self._thread_count)
@@ -97,18 +98,21 @@ class SqliteThreads:
         try:
             while not ended:
                 batch, ended = self._next_batch(begins_at)
+                if not batch:
+                    break
                 try:
                     connection = connection or self._connect()
                     outcomes = self._run_batch(connection, batch)
                 except sqlite3.Error as error:  # the database cannot be opened
                     outcomes = [(done, None, error) for _, done in batch]
-                if outcomes:
-                    self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
+                self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
                 together = len(batch) > 1
                 begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
         finally:
-            if connection is not None:
-                connection.close()
+            # Two that close at once both leave the write-ahead log to the other.
+            with self._closing:
+                if connection is not None:
+                    connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
         """Return the jobs to run together from `begins_at` on, and whether to stop then."""

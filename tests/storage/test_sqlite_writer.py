@@ -3,12 +3,14 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
-from bot.storage.sqlite import SqliteWriter
+from bot.storage.sqlite import SqliteThreads, SqliteWriter
 from bot.storage.statements import Statement, Unit
 
 ADD = Statement("INSERT INTO note (text) VALUES (:words) RETURNING id")
@@ -185,3 +187,31 @@ async def test_event_loop_runs_other_callbacks_between_units_of_a_commit(
     ticking[0].cancel()
     assert sum(passes) == 100
     assert max(passes) <= 20
+
+
+class SlowConnection(sqlite3.Connection):
+    """Takes a while to close, and counts how many do so at once."""
+
+    closing = 0
+    most_closing = 0
+
+    @override
+    def close(self) -> None:
+        cls = type(self)
+        cls.closing += 1
+        cls.most_closing = max(cls.most_closing, cls.closing)
+        time.sleep(0.01)
+        super().close()
+        cls.closing -= 1
+
+
+async def test_readers_close_one_after_another_so_that_no_log_is_left(tmp_path: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "notes.db", factory=SlowConnection)
+
+    readers = SqliteThreads(connect)
+    all_connected = threading.Barrier(4)
+    for _ in range(4):
+        readers.submit(lambda _: all_connected.wait())
+    await readers.close()
+    assert SlowConnection.most_closing == 1
