@@ -138,7 +138,7 @@ class TurnFinisher:
         stages.arrivals.watch([claim.conversation])
         begin_next = not self.stopping
         finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
-        if result.outgoing or result.in_place_of or result.was_stopped:
+        if finished.row or result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
             is_response = (
                 isinstance(asked, IncomingMessage | ButtonPress) and asked.interaction is not None

@@ -25,7 +25,14 @@ from bot.turn.signals import MissedSignalPoller
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
-from tests.turn.setup import WITHOUT_NONCES, Setup, answering, running_worker, working
+from tests.turn.setup import (
+    WITHOUT_NONCES,
+    Setup,
+    answering,
+    pass_time_until,
+    running_worker,
+    working,
+)
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -219,6 +226,29 @@ async def test_removing_the_mention_during_the_answer_withdraws_the_question(
     await change_during_the_answer(setup, question, change)
     assert setup.texts == []
     assert await setup.history() == [("user", "what is 3+4?")]
+
+
+@pytest.mark.parametrize("context", ["all", "addressed"])
+async def test_removing_the_mention_during_a_restart_withdraws_the_question(
+    database: Database, context: str
+) -> None:
+    setup = Setup(database, ["It is", asyncio.Event()], preset={"context": context})
+    async with answering(setup, said("what is 3+4?", "5:1", WakeReason.MENTION)):
+        await pass_time_until(setup, lambda: setup.texts == ["It is"])
+    await receive(setup, edit("what is 3+4?", "5:1", wake=None))
+    again = Setup(database, surface=setup.surface, clock=setup.clock, preset={"context": context})
+    await again.work()
+    assert again.texts == []
+
+
+async def test_answer_by_chance_is_not_left_unfinished_by_a_restart(database: Database) -> None:
+    preset = {"wake": {"chance": 0.5}}
+    setup = Setup(database, ["It is", asyncio.Event()], preset=preset, dice=lambda: 0.1)
+    async with answering(setup, said("what is 3+4?", "5:1", None)):
+        await pass_time_until(setup, lambda: setup.texts == ["It is"])
+    again = Setup(database, surface=setup.surface, clock=setup.clock, preset=preset)
+    await again.work()
+    assert again.texts == []
 
 
 async def test_edit_that_changes_no_text_does_not_end_the_answer(database: Database) -> None:
