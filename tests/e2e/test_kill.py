@@ -201,6 +201,12 @@ async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, s
         ),
         ("ignore_changes", {"ignored": ["has become", "is still there"]}, EDITED_AND_PRESSED),
         pytest.param(
+            "skip_edited",
+            {"skipped": [""]},
+            {**EDITED_AND_PRESSED, "questions": 150},
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
             "forget_gathered", {"repeated": ["2 times"]}, EDITED_AND_PRESSED, marks=pytest.mark.soak
         ),
     ],

@@ -519,16 +519,25 @@ class Platforms:
             for post in posts.values():
                 if not post.flags & EPHEMERAL_FLAG:
                     by_bot = post.author_id == ours or bool(post.webhook_id)
-                    yield self._posted(name, int(post.id), post.content, by_bot=by_bot)
+                    rows = [row.get("components", ()) for row in post.components]
+                    data = [button.get("custom_id", "") for row in rows for button in row]
+                    yield self._posted(name, int(post.id), post.content, data, by_bot=by_bot)
         for chat, found in self.telegram.msgs.items():
             for number, message in sorted(found.items()):
                 if "text" in message:
                     name = _telegram_name(chat, message.get("message_thread_id"))
                     by_bot = message["from"]["id"] == self.telegram.me["id"]
-                    yield self._posted(name, number, message["text"], by_bot=by_bot)
+                    rows = (message.get("reply_markup") or {}).get("inline_keyboard", ())
+                    data = [button["callback_data"] for row in rows for button in row]
+                    yield self._posted(name, number, message["text"], data, by_bot=by_bot)
 
-    def _posted(self, name: str, number: int, text: str, *, by_bot: bool) -> PostedMessage:
-        return PostedMessage(name, by_bot, text, tuple(self._earlier.get((name, number), ())))
+    def _posted(
+        self, name: str, number: int, text: str, buttons: Sequence[str], *, by_bot: bool
+    ) -> PostedMessage:
+        earlier = tuple(self._earlier.get((name, number), ()))
+        # The data of a button under an answer ends with the key of the event it answers: ":7/0".
+        key = buttons[0].rpartition("/")[0].rpartition(":")[2] if buttons else ""
+        return PostedMessage(name, by_bot, text, earlier, str(number), key)
 
     def new_texts(self) -> Iterator[tuple[float, str]]:
         """Yield Unix time and text of the bot's new API calls with a text."""

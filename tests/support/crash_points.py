@@ -32,6 +32,7 @@ from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
+from bot.commands.request import AskedQuestion
 from bot.delivery.sender import Sender
 from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock
@@ -43,7 +44,8 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import SQL, Statement
 from bot.turn.claims import has_crashed_too_often
 from bot.turn.edits import EditHandler
-from bot.turn.message_groups import MessageGroup
+from bot.turn.finishing import Outcome, QuestionAnswerer
+from bot.turn.message_groups import MessageGroup, user_turn
 from bot.turn.presses import PressHandler
 
 FATAL_WORD = "abracadabra"
@@ -219,6 +221,21 @@ def _forget_gathered() -> None:
     Conversations.finish = finish  # type: ignore[method-assign] # on purpose
 
 
+def _skip_edited() -> None:
+    """Build a fault: a question that was edited while it waited is stored, but not answered."""
+    original = QuestionAnswerer.answer
+
+    async def answer(
+        self: QuestionAnswerer, group: MessageGroup, asked: AskedQuestion, *args: Any, **more: Any
+    ) -> Outcome:
+        if group.edited_at is None:
+            return await original(self, group, asked, *args, **more)
+        skipped = TurnResult([user_turn(asked.incoming)])
+        return "skipped", await self.finisher.finish(group, skipped)
+
+    QuestionAnswerer.answer = answer  # type: ignore[method-assign] # on purpose
+
+
 def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:
     """Change the text of a function of the database; it gets a name of its own."""
     new_name = f"{function.name}_{secrets.token_hex(4)}"
@@ -294,7 +311,7 @@ def never_set_aside() -> None:
 
 _FAULTS = (
     *(never_set_aside, blind_resend, acknowledge_first, _answer_edits_anew, _ignore_changes),
-    *(_forget_gathered, _no_fence, _unfenced_again, _clients_clocks, _fatal_message),
+    *(_forget_gathered, _skip_edited, _no_fence, _unfenced_again, _clients_clocks, _fatal_message),
 )
 BUILDS = {"right": lambda: None, **{one.__name__.lstrip("_"): one for one in _FAULTS}}
 

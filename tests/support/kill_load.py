@@ -192,7 +192,11 @@ async def run_under_kills(
     outcome.seconds = time.monotonic() - began
     outcome.dropped_responses = platforms.dropped_responses()
     outcome.changed = minds.counts
-    outcome.result = check_transcripts(platforms.messages(), minds.changes)
+    messages = list(platforms.messages())
+    outcome.result = check_transcripts(messages, minds.changes)
+    if not outcome.result.is_clean:
+        transcripts = services[0].folder.parent / "transcripts.txt"
+        transcripts.write_text("".join(f"{one}\n" for one in messages), "utf-8")
     logged = [line for one in services for line in one.log.read_text().splitlines()]
     outcome.interruptions = [line for line in logged if "answer_interrupted" in line]
     outcome.refused.update(found[1] for found in map(_STALE_WRITE.search, logged) if found)

@@ -1,12 +1,14 @@
 """Test that the checker of transcripts finds each kind of fault, and a correct run passes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from bot.commands.answers import CONVERSATION_MOVED_ON_NOTICE
 from tests.checkout import CHECKOUT
 from tests.support.transcripts import (
+    KINDS,
     CheckResult,
     PeoplesChanges,
     PostedMessage,
@@ -42,8 +44,7 @@ def test_faults_in_a_transcript_are_found(case: str) -> None:
     steps, _, faults = case.partition(": ")[2].partition(" -> ")
     messages = [post(step) for step in steps.split("; ")]
     result = check_transcripts(messages)
-    kinds = ("lost", "repeated", "out_of_order", "leftovers", "ignored")
-    found = {kind: len(getattr(result, kind)) for kind in kinds}
+    found = {kind: len(getattr(result, kind)) for kind in KINDS}
     told = ", ".join(f"{kind} {count}" for kind, count in found.items() if count)
     assert told == faults.replace("none", "")
     assert result.questions == sum(not one.by_bot for one in messages)
@@ -52,7 +53,8 @@ def test_faults_in_a_transcript_are_found(case: str) -> None:
 def test_result_prints_counts_and_examples() -> None:
     result = CheckResult(questions=2, lost=["a: 1"])
     assert str(result) == (
-        "2 questions: 1 lost, 0 repeated, 0 out_of_order, 0 leftovers, 0 ignored\n  lost: a: 1"
+        "2 questions: 1 lost, 0 skipped, 0 repeated, 0 out_of_order, 0 leftovers, 0 ignored"
+        "\n  lost: a: 1"
     )
 
 
@@ -66,6 +68,18 @@ def test_edited_question_needs_an_answer_to_its_current_text() -> None:
     changes, asked = PeoplesChanges(followed={"a"}), post("ask 2 was 1")
     assert check_transcripts([asked, post("answer 1")], changes).ignored == ["a: 1 has become 2"]
     assert check_transcripts([asked, post("answer 2")], changes).is_clean
+
+
+@pytest.mark.parametrize(("begun_by", "skipped"), [("7", []), ("8", ["a: 1"]), ("e9", [])])
+def test_question_that_is_only_answered_with_a_later_one_is_found(
+    begun_by: str, skipped: list[str]
+) -> None:
+    asked = [replace(post("ask 1"), number="7"), replace(post("ask 2"), number="8")]
+    first, last = (expected_answer(f"T{name}:3") for name in "12")
+    answer = post(f"say {first} {last[:-4]}"), replace(post("say RE2"), answers=begun_by)
+    assert check_transcripts([*asked, *answer]).skipped == skipped
+    changes = PeoplesChanges(deleted={"1"})
+    assert check_transcripts([*asked, *answer], changes).is_clean
 
 
 def test_deleted_answer_may_be_missing() -> None:

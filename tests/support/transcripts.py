@@ -21,6 +21,8 @@ _REFUSED_PRESSES = (BUTTON_GONE_NOTICE, CONVERSATION_MOVED_ON_NOTICE, NOT_AUTHOR
 """Why nothing follows from a press, told in a message; it is no part of an answer."""
 _MORE_WAITING = re.compile(r"⏳ (1 more message has|\d+ more messages have) arrived\. .*")
 """Told once with an answer to many questions: how many are left to the next one."""
+KINDS = ("lost", "skipped", "repeated", "out_of_order", "leftovers", "ignored")
+"""The kinds of faults."""
 _EXAMPLES = 5
 
 
@@ -35,6 +37,12 @@ class PostedMessage:
     text: str
     earlier: tuple[str, ...] = ()
     """What it said before it was edited, oldest first."""
+
+    number: str = ""
+    """Its id on the platform."""
+
+    answers: str = ""
+    """By its buttons, the id of the message with which this answer began; empty: unknown."""
 
 
 @dataclass(slots=True)
@@ -66,6 +74,9 @@ class CheckResult:
 
     questions: int = 0
     lost: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Questions that were only answered because a later one was."""
+
     repeated: list[str] = field(default_factory=list)
     """Answers that were started more than once."""
 
@@ -78,16 +89,14 @@ class CheckResult:
 
     @property
     def is_clean(self) -> bool:
-        faults = (self.lost, self.repeated, self.out_of_order, self.leftovers, self.ignored)
-        return not any(faults)
+        return not any(getattr(self, kind) for kind in KINDS)
 
     @override
     def __str__(self) -> str:
-        kinds = ("lost", "repeated", "out_of_order", "leftovers", "ignored")
-        figures = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
+        figures = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in KINDS)
         lines = [f"{self.questions} questions: {figures}"]
         lines += [
-            f"  {kind}: {example}" for kind in kinds for example in getattr(self, kind)[:_EXAMPLES]
+            f"  {kind}: {example}" for kind in KINDS for example in getattr(self, kind)[:_EXAMPLES]
         ]
         return "\n".join(lines)
 
@@ -120,7 +129,7 @@ def _check_conversation(
     reader = _TranscriptReader()
     for post in messages:
         if post.by_bot:
-            reader.read(post.text)
+            reader.read(post.text, post.answers)
     reader.close()
     result.questions += len(questions)
     result.leftovers += [f"{conversation}: {text!r:.100}" for text in reader.leftovers]
@@ -140,6 +149,16 @@ def _check_conversation(
             result.repeated.append(f"{conversation}: {' and '.join(answered)}, one was edited")
         if not answered and changes.deleted.isdisjoint(names):
             result.lost.append(f"{conversation}: {names[-1]}")
+    numbers = {
+        name: post.number for post in messages if not post.by_bot for name in _versions(post)
+    }
+    # Of several questions with one answer, the first began it. An edit can begin one as well.
+    known = set(numbers.values())
+    result.skipped += [
+        f"{conversation}: {name}"
+        for name, begun_by in reader.begun_by.items()
+        if begun_by in known and begun_by != numbers.get(name) and name not in changes.deleted
+    ]
     result.out_of_order += [
         f"{conversation}: {name}" for name in _answered_late(questions, reader.answered)
     ]
@@ -173,13 +192,16 @@ class _TranscriptReader:
         self.answered: list[str] = []
         self.started: Counter[str] = Counter()
         self.leftovers: list[str] = []
+        self.begun_by: dict[str, str] = {}
+        """The first question of each answer, and `PostedMessage.answers`."""
+        self._first = ""
         self._open: re.Match[str] | None = None
         self._counted_waiting = False
         self._next = 1
         self._parts: list[str] = []
         """The messages of the answer that is being read."""
 
-    def read(self, text: str) -> None:
+    def read(self, text: str, answers: str = "") -> None:
         if self._open is None and text.endswith(_REFUSED_PRESSES):
             return
         if self._open is None and not self._counted_waiting and _MORE_WAITING.fullmatch(text):
@@ -190,6 +212,9 @@ class _TranscriptReader:
             self.leftovers.append(text)
         elif self._open is not None:
             self._parts.append(text)
+        if answers and self._first:  # buttons are under the last message of an answer
+            self.begun_by[self._first] = answers
+            self._first = ""
 
     def close(self) -> None:
         """End the conversation: an answer without its end is a leftover."""
@@ -218,5 +243,6 @@ class _TranscriptReader:
         if end["name"] != start["name"] or self._next != int(start["words"]) + 1:
             return False
         self.answered.append(end["name"])
+        self._first = self._first or end["name"]
         self._open, self._parts = None, []
         return True
