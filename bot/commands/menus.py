@@ -123,16 +123,16 @@ class SettingMenus:
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _persona_line(self, request: CommandRequest) -> Text:
-        message = request.incoming
-        found = await self.personas.find(message.author.id, message.scopes)
+        message, person = request.incoming, request.incoming.author.id
+        found = await self.personas.find(person, message.scopes)
         if found is None:
             return translatable("Your description: none")
-        text, scope = found
-        everywhere = translatable("set for all channels")
-        where = everywhere if scope is None else describe_origin(scope, message.scopes)
+        where = translatable("set for all channels")
+        if found.scope != person:
+            where = describe_origin(found.scope.removeprefix(f"{person}@"), message.scopes)
         if not message.is_private:
             return translatable("Your description: {origin}", origin=where)
-        return translatable("Your description: {text} ({origin})", text=text, origin=where)
+        return translatable("Your description: {text} ({origin})", text=found.value, origin=where)
 
     async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes

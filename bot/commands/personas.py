@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.chat.command import CommandOption
 from bot.chat.incoming import IncomingMessage
-from bot.chat.session import Session, person_scopes
+from bot.chat.session import ChatSetting, Session, person_scopes
 from bot.commands.authority import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PrivateError, UserError
@@ -19,6 +19,7 @@ _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins, so you would all share this"
     " description. Write under your own name to describe yourself."
 )
+_NO_PERSONA = translatable("You have not described yourself. For example: /me I am a tall knight")
 
 
 @dataclass(eq=False)
@@ -29,26 +30,17 @@ class UserPersonas:
 
     async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
         """Return the personas that apply in a channel with these scopes, by user id."""
-        keys = {
-            key: user_id
-            for user_id in dict.fromkeys(user_ids)
-            for key in person_scopes(user_id, scopes)
+        own = {user_id: person_scopes(user_id, scopes) for user_id in user_ids}
+        found = await self.chat_settings.get_scopes([key for keys in own.values() for key in keys])
+        personas = {
+            user_id: ChatSetting.find_first(found, keys, _PERSONA_KEY)
+            for user_id, keys in own.items()
         }
-        values = await self.chat_settings.get_all(list(keys), _PERSONA_KEY)
-        personas: dict[str, str] = {}
-        if not values:
-            return personas
-        for key, user_id in keys.items():  # narrowest scope first
-            if key in values:
-                personas.setdefault(user_id, values[key])
-        return personas
+        return {user_id: one.value for user_id, one in personas.items() if one is not None}
 
-    async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
-        """Return a person's description, and the scope that has it; None means all channels."""
-        keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
-        keys[user_id] = None
-        values = await self.chat_settings.get_all(list(keys), _PERSONA_KEY)
-        return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
+    async def find(self, user_id: str, scopes: Sequence[str]) -> ChatSetting | None:
+        """Return the description that a person has in a channel, and its scope."""
+        return await self.chat_settings.resolve(person_scopes(user_id, scopes), _PERSONA_KEY)
 
     async def resolve_for_speakers(
         self, session: Session, incoming: IncomingMessage
@@ -87,7 +79,10 @@ class UserPersonas:
         user_id = incoming.author.id
         key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
-            return await self._show_persona(incoming)
+            found = await self.find(user_id, incoming.scopes)
+            if found is None:
+                raise PrivateError(_NO_PERSONA)
+            return translatable("Your description here: {text}", text=found.value)
         if text.lower() == "clear":
             await self.chat_settings.set(key, _PERSONA_KEY, None, user_id)
             if everywhere:
@@ -99,11 +94,3 @@ class UserPersonas:
         if everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)
-
-    async def _show_persona(self, incoming: IncomingMessage) -> Text:
-        personas = await self.resolve([incoming.author.id], incoming.scopes)
-        if not personas:
-            raise PrivateError(
-                translatable("You have not described yourself. For example: /me I am a tall knight")
-            )
-        return translatable("Your description here: {text}", text=personas[incoming.author.id])

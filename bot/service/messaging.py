@@ -158,7 +158,7 @@ class MessagingContainer(StorageContainer, ABC):
         if data.action is ButtonAction.ABOUT:
             with suppress(StoreError):  # the form is empty
                 found = await self.personas.find(pressed.author.id, pressed.scopes)
-                text = found[0] if found is not None else ""
+                text = found.value if found is not None else ""
         return _make_form(FORM_TEXTS[data.action], text, supported_language(pressed.locale))
 
     @cached_property
