@@ -1,5 +1,6 @@
 """Commands to operate an installation: nodes, jobs, dead letters, pauses, usage, data, keys."""
 
+import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from bot.chat.access import COMMAND_LINE
-from bot.chat.incoming import parse_address
+from bot.chat.incoming import create_forget_requests, parse_address
 from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, Node, RoleHolder
 from bot.chat.outgoing import Attachment
 from bot.chat.usage import UsageRow, format_usage_table
@@ -33,9 +34,9 @@ from bot.storage.forgetting import (
     PersonalData,
     channel_conversations,
     record_tombstone,
-    request_deletion,
     server_conversations,
 )
+from bot.storage.inbox import SqlInbox
 from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
 from bot.storage.provider_keys import ProviderKeys
 from bot.storage.rewriting import rewrite_texts
@@ -448,7 +449,9 @@ def forget(
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not place.partition(":")[2].isdecimal():
                 changed = await data.forget_characters(place)
-        await request_deletion(database, clock, keys, user, changed)
+        name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
+        requests = create_forget_requests(keys, name, user, at, changed)
+        await SqlInbox(database, clock).receive(requests, {})
         await log_change(database, "forget", subject)
         await signal_all(CHAT_SETTINGS, changed)
         await signal_all(CONVERSATIONS, keys)

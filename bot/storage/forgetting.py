@@ -8,7 +8,6 @@ written before the transaction that deletes.
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +23,6 @@ from bot.chat.incoming import (
     IncomingMessage,
     MessageEdit,
     ReactionChange,
-    create_forget_requests,
     parse_address,
 )
 from bot.chat.session import OWNER_SEPARATOR, shown_name
@@ -32,7 +30,6 @@ from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import ClockStore, Database, reading
-from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
@@ -259,19 +256,3 @@ async def channel_conversations(database: Database, channel: str) -> Sequence[st
 async def server_conversations(database: Database, server: str) -> Sequence[str]:
     """Return a server's conversations with answers in the last 400 days."""
     return [row[0] for row in await database.fetch(SQL["keys_of_server"], server=server)]
-
-
-async def request_deletion(
-    database: Database,
-    clock: Clock,
-    keys: Sequence[str],
-    person: str | None,
-    changed: Sequence[str],
-) -> None:
-    """Ask the workers to delete conversations, or a person's messages in them.
-
-    `changed` lists scopes with deleted settings, so that the workers drop them from their caches.
-    """
-    name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
-    requests = create_forget_requests(keys, name, person, at, changed)
-    await SqlInbox(database, clock).receive(requests, {})

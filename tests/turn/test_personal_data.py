@@ -22,6 +22,7 @@ from bot.chat.incoming import (
     Person,
     Quote,
     WakeReason,
+    create_forget_requests,
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
 from bot.chat.session import Consent
@@ -34,7 +35,7 @@ from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import confusable_skeleton
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
-from bot.storage.forgetting import PersonalData, request_deletion
+from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.tables import inbox, story, story_revision
 from tests.attacks import with_ours
@@ -59,7 +60,9 @@ def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Incomi
 async def test_deletion_by_an_operator_clears_cached_settings(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"))
-    await request_deletion(database, setup.clock, [CHAT], None, ["discord:guild:1"])
+    changed = ["discord:guild:1"]
+    requests = create_forget_requests([CHAT], "operator:1", None, setup.clock.utc_now(), changed)
+    await setup.inbox.receive(requests, {})
     await setup.work()
     assert setup.memory.calls == ["forget discord:guild:1", f"forget {CHAT}"]
 
