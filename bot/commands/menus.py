@@ -12,7 +12,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.routing.presets import SCOPE_DESCRIPTIONS, HistoryScopes, PresetResolver
+from bot.routing.presets import SCOPE_DESCRIPTIONS, SCOPE_KEY, HistoryScopes, PresetResolver
 from bot.texts.text import (
     Text,
     join_texts,
@@ -307,7 +307,7 @@ class HistoryScopeHandlers:
             )
         await self.admins.require(request.incoming, _CHANGE_SCOPE)
         chosen = None if request.argument == INHERIT else HistoryScope(request.argument)
-        await self.scopes.set(request.scope, chosen, **request.change_author)
+        await request.store(self.scopes.chat_settings, request.scope, SCOPE_KEY, chosen)
         holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
         described = to_translatable(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(

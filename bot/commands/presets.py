@@ -92,7 +92,7 @@ class PresetHandlers:
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _CHANGE_ACTION)
-        await self.resolver.reset(request.scope, **request.change_author)
+        await self.resolver.set_active(request.scope, (), **request.change_author)
         active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",

@@ -179,13 +179,10 @@ class ChannelPage(RouteGroup):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         wider = scopes[scopes.index(scope) :]
         before = await self.resolver.resolve(wider)
-        if action == "reset":
-            await self.resolver.reset(scope, OPERATOR.id)
-        else:
-            found = self.resolver.find(preset)
-            changes = {"add": before.with_added, "remove": before.with_removed}
-            chosen = changes[action](found) if action in changes else [found]
-            await self.resolver.set_active(scope, chosen, OPERATOR.id)
+        chosen = [] if action == "reset" else [self.resolver.find(preset)]
+        changes = {"add": before.with_added, "remove": before.with_removed}
+        chosen = changes[action](*chosen) if action in changes else chosen
+        await self.resolver.set_active(scope, chosen, OPERATOR.id)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)

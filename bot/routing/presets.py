@@ -351,14 +351,13 @@ class PresetResolver:
     async def set_active(
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
     ) -> None:
-        """Replace the active presets of a scope; `by` is the admin's id."""
-        lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
-        value = "\n".join(lines)
-        await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
+        """Replace the active presets of a scope; without any, it inherits those of a wider scope.
 
-    async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove a scope's own choice of presets; the scope then inherits a wider scope's."""
-        await self._chat_settings.set(scope, PRESET_KEY, None, by, audited=audited)
+        `by` is the admin's id.
+        """
+        lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
+        value = "\n".join(lines) or None
+        await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
 
     async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoin) -> None:
         """Raise `UserError` (in DMs: `AgeUnconfirmed`) if an adults-only preset may not answer."""
@@ -390,10 +389,6 @@ class PresetResolver:
             others = (one for one in active.members if not one.preset.adults_only)
             return left, ActiveCharacters(tuple(others))
         return speakers, active
-
-    async def confirm_age(self, person: str) -> None:
-        """Store that a person confirmed being an adult."""
-        await self._chat_settings.set(person, AGE_KEY, "confirmed", person)
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:
         """Return whether messages that do not address the bot may be stored in a channel."""
@@ -476,7 +471,7 @@ def character_owner(message: Request) -> str:
 
 INSTALLATION = "installation"
 """The scope of operators' settings for all chats."""
-_SCOPE_KEY = "scope"
+SCOPE_KEY = "scope"
 _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
     "channel": None,
     "user": HistoryScope.USER,
@@ -506,7 +501,7 @@ class HistoryScopes:
         """Return the history scope, or None if all messages share one; caches other settings."""
         own = person_scopes(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
-        chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
+        chosen = [found[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in found.get(one, ())]
         if chosen and chosen[0] in list(HistoryScope):  # a newer version may store other values
             return HistoryScope(chosen[0])
         if all(one.scope == "channel" for one in self.resolver.presets.values()):
@@ -528,10 +523,4 @@ class HistoryScopes:
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the setting with the history scope that an admin chose for a channel, or None."""
-        return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
-
-    async def set(
-        self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
-    ) -> None:
-        """Set a channel's history scope; None removes it. Stored messages keep their history."""
-        await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)
+        return await self.chat_settings.resolve(scopes, SCOPE_KEY)

@@ -43,7 +43,7 @@ from bot.replying.answer_parts import (
     message_part_numbers,
     supported_form,
 )
-from bot.routing.presets import ActiveCharacters
+from bot.routing.presets import AGE_KEY, ActiveCharacters
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.edits import EditHandler
 from bot.turn.finishing import TurnStages
@@ -178,7 +178,8 @@ class PressHandler:
                     else _FORGETTING_NOTICE
                 )
             case ButtonAction.ADULT:
-                await self.stages.resolver.confirm_age(pressed.author.id)
+                person, settings = pressed.author.id, self.stages.access.chat_settings
+                await settings.set(person, AGE_KEY, "confirmed", person)
                 is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED_NOTICE if is_command else None
             case _:

@@ -31,6 +31,7 @@ from bot.memory.stories import RetrievedStories
 from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
 from bot.prompting.presets.preset import Preset
+from bot.routing.presets import SCOPE_KEY
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
@@ -130,7 +131,8 @@ async def test_preview_equals_the_receipt_of_the_actual_answer(database: Databas
         presets = [setup.preview.resolver.find(name) for name in active]
         await setup.preview.resolver.set_active(newest.scopes[0], presets, "telegram:1")
         scope = SCOPES[number % len(SCOPES)]
-        await setup.history_scopes.set(newest.scopes[0], scope, "telegram:1")
+        settings = setup.history_scopes.chat_settings
+        await settings.set(newest.scopes[0], SCOPE_KEY, scope, "telegram:1")
         answered = False
         for said in earlier:
             key = await deliver(setup, said)

@@ -48,7 +48,7 @@ async def test_narrowest_choice_wins_until_it_is_reset(database: Database) -> No
     await one.set_active("discord:7", [PRESETS["nora"]], "discord:1")
     assert await first(one) == ("nora", "discord:7")
     assert await first(one, THREAD[1:]) == ("nova", "discord:guild:5")
-    await one.reset("discord:7", "discord:1")
+    await one.set_active("discord:7", (), "discord:1")
     assert await first(one) == ("nova", "discord:guild:5")
 
 

@@ -18,6 +18,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.chat.usage import BudgetKind, Period
+from bot.routing.presets import SCOPE_KEY
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
@@ -197,7 +198,7 @@ async def test_malformed_button_is_refused(database: Database, scope: HistorySco
     """An error here would end the connection, which would bring the same press again."""
     setup = Setup(database)
     await setup.say(SECRET)
-    await setup.history_scopes.set(CHAT, scope, ALICE.id)
+    await setup.history_scopes.chat_settings.set(CHAT, SCOPE_KEY, scope, ALICE.id)
     for data in MALFORMED:
         await setup.buttons.find_refusal_reason(
             replace(pressed(ButtonAction.RETRY, by=BOB), data=data)
@@ -210,7 +211,8 @@ async def test_new_command_in_reply_to_a_person_does_not_end_their_conversation(
     database: Database,
 ) -> None:
     setup = Setup(database)
-    await setup.history_scopes.set(CHAT, HistoryScope.USER, ALICE.id)
+    settings = setup.history_scopes.chat_settings
+    await settings.set(CHAT, SCOPE_KEY, HistoryScope.USER, ALICE.id)
     await elsewhere(setup, make_incoming(SECRET))
     of_alice = f"{CHAT}#user=1"
     await setup.work(of_alice)
