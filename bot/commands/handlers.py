@@ -5,7 +5,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
+from bot.chat.command import (
+    ButtonAction,
+    Command,
+    CommandOption,
+    CommandSpec,
+    MessageCommandSpec,
+)
 from bot.chat.incoming import ChatJoin, Incoming
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
@@ -31,6 +37,7 @@ from bot.errors import PrivateError, UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
+from bot.replying.answer_parts import action_buttons
 from bot.routing.decide import AccessRules
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.dead_letters import DeadLetters
@@ -201,7 +208,9 @@ class CommandHandlers:
             return await self._privacy.forget_quoted(request, quote.message_id)
         match request.argument:
             case "me":
-                return CommandResult(_FORGET_ME, asks_to_forget=True)
+                confirm = (ButtonAction.FORGET, ButtonAction.KEEP)
+                buttons = action_buttons(request.part, request.incoming.locale, *confirm)
+                return CommandResult(_FORGET_ME, buttons=buttons)
             case "last":
                 return await self._privacy.forget_last(request)
             case _:

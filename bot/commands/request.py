@@ -102,8 +102,6 @@ class CommandResult:
     forgets: str | None = None
     """The platform's id of a message to delete from the history for good."""
     forgets_answers: bool = False
-    asks_to_forget: bool = False
-    """Whether the text asks for a confirmation of /forget me."""
     asks_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()

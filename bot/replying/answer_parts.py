@@ -23,35 +23,29 @@ from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_fi
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.value_class import value_class
 
-_STOP_LABEL = translatable("⏹ Stop")
-_RETRY_LABEL = translatable("🔄 Retry")
-_CONTINUE_LABEL = translatable("▶ Continue")
-_DELETE_LABEL = translatable("🗑 Delete")
-_FORGET_LABEL = translatable("Forget everything I said")
-_KEEP_LABEL = translatable("Keep it")
-_ADULT_LABEL = translatable("I am 18 or older")
+_LABELS = {
+    ButtonAction.STOP: translatable("⏹ Stop"),
+    ButtonAction.RETRY: translatable("🔄 Retry"),
+    ButtonAction.CONTINUE: translatable("▶ Continue"),
+    ButtonAction.DELETE: translatable("🗑 Delete"),
+    ButtonAction.FORGET: translatable("Forget everything I said"),
+    ButtonAction.KEEP: translatable("Keep it"),
+    ButtonAction.ADULT: translatable("I am 18 or older"),
+}
+_DANGEROUS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
 
 
-def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the stop button for an unfinished answer; `part` is the name of its first part."""
-    return (_button(_STOP_LABEL, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
-
-
-def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the retry button for a failed answer's notice."""
-    return (_button(_RETRY_LABEL, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
-
-
-def age_button(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the button to confirm being an adult."""
-    return (_button(_ADULT_LABEL, ButtonAction.ADULT, part, locale, ButtonStyle.PRIMARY),)
-
-
-def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the buttons to confirm or cancel forgetting a person."""
-    return (
-        _button(_FORGET_LABEL, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
-        _button(_KEEP_LABEL, ButtonAction.KEEP, part, locale),
+def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tuple[Button, ...]:
+    """Return a button for each action under a part with this name; a single one is prominent."""
+    language = supported_language(locale)
+    other = ButtonStyle.PRIMARY if len(actions) == 1 else ButtonStyle.PLAIN
+    return tuple(
+        Button(
+            _translate_label(_LABELS[one], language),
+            encode_button(one, part),
+            ButtonStyle.DANGER if one in _DANGEROUS else other,
+        )
+        for one in actions
     )
 
 
@@ -59,12 +53,9 @@ def answer_buttons(
     part: str, locale: str | None, number: int = 1, versions: int = 1
 ) -> tuple[Button, ...]:
     """Return a finished answer's buttons; the answer is version `number` (from 1) of `versions`."""
-    return (
-        _button(_RETRY_LABEL, ButtonAction.RETRY, part, locale),
-        _button(_CONTINUE_LABEL, ButtonAction.CONTINUE, part, locale),
-        _button(_DELETE_LABEL, ButtonAction.DELETE, part, locale, ButtonStyle.DANGER),
-        *(_version_buttons(part, number, versions) if versions > 1 else ()),
-    )
+    actions = (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE)
+    numbers = _version_buttons(part, number, versions) if versions > 1 else ()
+    return (*action_buttons(part, locale, *actions), *numbers)
 
 
 def _version_buttons(part: str, number: int, versions: int) -> tuple[Button, ...]:
@@ -73,18 +64,6 @@ def _version_buttons(part: str, number: int, versions: int) -> tuple[Button, ...
         Button(label, encode_button(ButtonAction.VERSION, part, chosen), row=1)
         for chosen, label in labels.items()
         if 1 <= chosen <= versions
-    )
-
-
-def _button(
-    label: Text,
-    action: ButtonAction,
-    part: str,
-    locale: str | None,
-    style: ButtonStyle = ButtonStyle.PLAIN,
-) -> Button:
-    return Button(
-        _translate_label(label, supported_language(locale)), encode_button(action, part), style
     )
 
 

@@ -10,13 +10,14 @@ from typing import Self
 
 import structlog
 
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import RateLimitWait, Waiting
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Delivery, DraftingSurface, Surface
-from bot.replying.answer_parts import PartDestinations, stop_button
+from bot.replying.answer_parts import PartDestinations, action_buttons
 from bot.replying.cut_points import close_open_markdown
 from bot.replying.split import split
 from bot.runtime.http_client import send_only_if
@@ -435,7 +436,8 @@ class LiveReplies:
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         part = message.part_name(destinations.first_part)
-        buttons = stop_button(part, locale) if can_stop and self.limits(address).has_buttons else ()
+        actions = [ButtonAction.STOP] if can_stop and self.limits(address).has_buttons else []
+        buttons = action_buttons(part, locale, *actions)
         typing = TypingIndicator(surface, address, self.clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:

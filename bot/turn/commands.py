@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from bot.chat.command import Command
+from bot.chat.command import ButtonAction, Command
 from bot.chat.incoming import Address, ChatJoin, IncomingMessage, MessageEdit, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
@@ -27,7 +27,7 @@ from bot.commands.answers import NOT_REMEMBERED_NOTICE, pick_speakers
 from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
-from bot.replying.answer_parts import age_button, answer_buttons, forget_buttons
+from bot.replying.answer_parts import action_buttons, answer_buttons
 from bot.routing.decide import PAIRING_RULE_PREFIX, Access
 from bot.texts.text import (
     join_texts,
@@ -374,16 +374,14 @@ class CommandRunner:
             outgoing = self.finisher.make_private_to_author(incoming, outgoing)
         names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = shown.buttons
-        if shown.asks_to_forget:
-            buttons = forget_buttons(names[-1], incoming.locale)
         if shown.asks_age:
-            buttons = age_button(names[-1], incoming.locale)
+            buttons = action_buttons(names[-1], incoming.locale, ButtonAction.ADULT)
         outgoing = replies.with_buttons(address, outgoing, buttons, shown.menus)
         if shown.in_place_of:
             first, *others = outgoing
             outgoing = (replace(first, is_response=True), *others)
             return TurnResult(outgoing=outgoing, in_place_of=shown.in_place_of)
-        has_buttons = bool(shown.menus) or shown.asks_to_forget or shown.asks_age
+        has_buttons = bool(shown.menus or buttons)
         asked = [replace(user_turn(incoming), sent_as=names)] if has_buttons else []
         return TurnResult(outgoing=outgoing, unanswered=asked)
 

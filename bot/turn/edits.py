@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from bot.chat.command import parse_command
+from bot.chat.command import ButtonAction, parse_command
 from bot.chat.incoming import IncomingMessage, MessageEdit
 from bot.chat.session import (
     Exchange,
@@ -24,7 +24,7 @@ from bot.chat.session import (
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
 from bot.errors import AgeUnconfirmed, AlreadyNotified, BackendError, UserError
-from bot.replying.answer_parts import age_button, answer_buttons
+from bot.replying.answer_parts import action_buttons, answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
@@ -140,7 +140,7 @@ class EditHandler:
             text = translatable("⚠ {problem}", problem=error.text)
             outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
-                buttons = age_button(exchange.parts[-1], incoming.locale)
+                buttons = action_buttons(exchange.parts[-1], incoming.locale, ButtonAction.ADULT)
                 outgoing = stages.replies.with_buttons(incoming.address, outgoing, buttons)
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word

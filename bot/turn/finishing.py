@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import structlog
 
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address, ButtonPress, IncomingMessage, parse_address
-from bot.chat.outgoing import NOTICE_PARTS, Button, Face, MessageContent, OutgoingPart
+from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
@@ -19,7 +20,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import AgeUnconfirmed, AnswerRefused, BackendError
 from bot.media.voice_messages import VoiceTranscriber
 from bot.ports import Clock, ConversationMemory
-from bot.replying.answer_parts import age_button, retry_button
+from bot.replying.answer_parts import action_buttons
 from bot.replying.live_reply import LiveReplies
 from bot.routing.decide import AccessRules, Decision, DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
@@ -181,10 +182,10 @@ class TurnFinisher:
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
         await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
-        return await self.finish_with_retry_button(group, text, retry_button)
+        return await self.finish_with_button(group, text, ButtonAction.RETRY)
 
-    async def finish_with_retry_button(
-        self, group: MessageGroup, text: Text, button: Callable[[str, str | None], Sequence[Button]]
+    async def finish_with_button(
+        self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
         """Finish by saying why a question is not answered, with a button that retries it."""
         message, asked, replies = group.message, group.asked, self.stages.replies
@@ -196,7 +197,7 @@ class TurnFinisher:
         names = tuple(message.part_name(one.part) for one in outgoing)
         if question is not None:
             target = in_place_of[0] if in_place_of else names[-1]
-            buttons = tuple(button(target, incoming.locale))
+            buttons = action_buttons(target, incoming.locale, action)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # If this notice replaces an earlier one, the question is already kept.
         earlier = asked.earlier if asked else ()
@@ -273,7 +274,7 @@ class QuestionAnswerer:
             result = await self._answer_all(group, gathering, active, removed)
         except AgeUnconfirmed as error:
             asking = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_retry_button(group, asking, age_button)
+            return "told", await finisher.finish_with_button(group, asking, ButtonAction.ADULT)
         except AnswerRefused:
             unshown = _background_result(gathering, is_new=is_new)
             unshown = add_private_response(group.message, unshown, _ANSWER_REFUSED)
