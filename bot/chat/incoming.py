@@ -159,8 +159,32 @@ class ThreadTitle:
     """The id of the person who opened the thread."""
 
 
+@value_class(kw_only=True)
+class PersonEvent:
+    """What is known of the person who caused an event, and of the chat."""
+
+    author_is_admin: bool | None = None
+    """None: unknown until the platform is asked."""
+    author_roles: tuple[str, ...] | None = ()
+    """Ids of the author's roles in the server: "discord:41771983423143937"; None: unknown."""
+    interaction: str | None = None
+    """The token for responding to a native command or button press; None for other events."""
+    in_thread: bool = False
+    """Whether the channel is a thread or a forum post, which has one topic."""
+    thread_title: ThreadTitle | None = None
+    """The title of the thread or forum post; None: the bot opened the thread, or there is none."""
+    locale: str | None = None
+    """The author's language as reported by the platform, such as "pt-BR"."""
+    is_private: bool = False
+    """Whether the chat is private, on a platform where anybody can message the bot."""
+    is_age_restricted: bool | None = None
+    """Whether the channel is age-restricted; None: unknown."""
+    has_masked_token: bool = False
+    """Whether a token or key was removed from the text before it was stored."""
+
+
 @value_class
-class IncomingMessage:
+class IncomingMessage(PersonEvent):
     """A message or command from a person; stored in the inbox as JSON."""
 
     address: Address
@@ -178,34 +202,16 @@ class IncomingMessage:
     scopes: tuple[str, ...]
     """The scopes whose settings apply, narrowest first: this channel, ..., its server or chat."""
     author_is_bot: bool = False
-    author_is_admin: bool | None = None
-    """None: unknown until the platform is asked."""
-    author_roles: tuple[str, ...] | None = ()
-    """Ids of the author's roles in the server: "discord:41771983423143937"; None: unknown."""
     quote: Quote | None = None
-    interaction: str | None = None
-    """The token for responding to a native command; None for an ordinary message."""
     has_public_response: bool = False
     """Whether everybody sees the response to the native command, not only its author."""
     attachments: tuple[MediaItem, ...] = ()
-    in_thread: bool = False
-    """Whether the channel is a thread or a forum post, which has one topic."""
     opened_from: str | None = None
     """The id of the message from which the bot opened this thread for a long answer."""
-    thread_title: ThreadTitle | None = None
-    """The title of the thread or forum post; None: the bot opened the thread, or there is none."""
     channel_title: str = ""
     """The names of the server, channel and thread, or of the group; empty: private or unknown."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
-    locale: str | None = None
-    """The author's language as reported by the platform, such as "pt-BR"."""
-    is_private: bool = False
-    """Whether the chat is private, on a platform where anybody can message the bot."""
-    is_age_restricted: bool | None = None
-    """Whether the channel is age-restricted; None: unknown."""
-    has_masked_token: bool = False
-    """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
     """Whether the message arrived too late to be answered."""
     album: str | None = None
@@ -285,7 +291,7 @@ class MessageDeletion:
 
 
 @value_class
-class ButtonPress:
+class ButtonPress(PersonEvent):
     """A person pressed a button or chose from a menu under one of the bot's messages."""
 
     address: Address
@@ -298,15 +304,6 @@ class ButtonPress:
     scopes: tuple[str, ...]
     values: tuple[str, ...] = ()
     """The options chosen from a menu, or the texts entered into a form."""
-    author_is_admin: bool | None = None
-    author_roles: tuple[str, ...] | None = ()
-    interaction: str | None = None
-    locale: str | None = None
-    is_private: bool = False
-    is_age_restricted: bool | None = None
-    has_masked_token: bool = False
-    in_thread: bool = False
-    thread_title: ThreadTitle | None = None
     shown_at: datetime | None = None
     """When the message with the button was sent; None: unknown."""
     is_ephemeral: bool = False
@@ -342,7 +339,7 @@ def parse_reaction(emoji: str) -> Reaction | None:
 
 
 @value_class
-class ReactionChange:
+class ReactionChange(PersonEvent):
     """A person added a reaction to a message, or removed theirs."""
 
     address: Address
@@ -354,14 +351,6 @@ class ReactionChange:
     at: datetime
     scopes: tuple[str, ...]
     is_removed: bool = False
-    author_is_admin: bool | None = None
-    author_roles: tuple[str, ...] | None = ()
-    is_private: bool = False
-    is_age_restricted: bool | None = None
-    in_thread: bool = False
-    thread_title: ThreadTitle | None = None
-    interaction: None = None
-    locale: None = None
 
 
 @value_class
