@@ -284,12 +284,8 @@ class OutgoingPart:
     """Whether the message sent during generation already shows this content and needs no edit."""
     thread: AnswerThread | None = None
     """The thread to send it to; such a part is never sent before it is complete either."""
-    is_private: bool = False
-    """Whether only the author of the message it replies to may read it."""
-    reader: str = ""
-    """The id of the only reader; empty: the author of the message it replies to."""
-    is_quiet: bool = False
-    """Whether to post no hint in the group if the reader cannot be reached privately."""
+    private: PrivateDelivery | None = None
+    """The only person who may read it; None: everybody in the channel may."""
 
 
 FILE_PARTS = 5_000

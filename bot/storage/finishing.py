@@ -7,15 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bot.chat.incoming import ButtonPress, IncomingMessage, to_storable_text
-from bot.chat.outgoing import (
-    FILE_PARTS,
-    REACTION_PART,
-    OutboxOperation,
-    OutboxRow,
-    OutgoingPart,
-    PrivateDelivery,
-)
+from bot.chat.incoming import ButtonPress, to_storable_text
+from bot.chat.outgoing import FILE_PARTS, REACTION_PART, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, memories, outbox
@@ -287,7 +280,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         outgoing = [_mark_first_as_response(message, one) for one in outgoing]
     changes = []
     for one in outgoing:
-        content = encode_content(one.content, one.thread, _private_delivery(message, one))
+        content = encode_content(one.content, one.thread, one.private)
         if one.part == REACTION_PART:
             changes.append(_row_change(message, one, OutboxOperation.REACT, content, opened=False))
             continue
@@ -301,15 +294,6 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         changes,
         [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
     )
-
-
-def _private_delivery(message: InboxMessage, one: OutgoingPart) -> PrivateDelivery | None:
-    asked = message.replied_to.incoming
-    if not (one.is_private and isinstance(asked, IncomingMessage | ButtonPress)):
-        return None
-    reply_to = asked.message_id if isinstance(asked, IncomingMessage) else None
-    reader = one.reader or asked.author.id
-    return PrivateDelivery(reader, asked.locale, one.is_quiet, reply_to=reply_to)
 
 
 def _row_change(

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from bot.chat.command import ButtonAction, Command
 from bot.chat.incoming import Address, ChatJoin, IncomingMessage, MessageEdit, WakeReason
-from bot.chat.outgoing import Face, MessageContent, OutgoingPart
+from bot.chat.outgoing import Face, MessageContent, OutgoingPart, PrivateDelivery
 from bot.chat.session import (
     Claim,
     Exchange,
@@ -319,9 +319,8 @@ class CommandRunner:
             outgoing += notice_parts(address, told, incoming.locale, len(outgoing))
         for person, told in result.private_notices:
             note = notice_parts(address, told, incoming.locale, len(outgoing))
-            outgoing += [
-                replace(one, is_private=True, is_quiet=True, reader=person) for one in note
-            ]
+            private = PrivateDelivery(person, incoming.locale, is_quiet=True)
+            outgoing += [replace(one, private=private) for one in note]
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
             spoken = self._greeting_result(message, address, turn, line, face, len(outgoing))

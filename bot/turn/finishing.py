@@ -10,8 +10,8 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Address, ButtonPress, IncomingMessage, parse_address
-from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
+from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Request, parse_address
+from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart, PrivateDelivery
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
@@ -150,30 +150,31 @@ class TurnFinisher:
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
     ) -> InboxMessage | None:
-        """Finish with a reply that is not part of the history (`is_quiet`: see `OutgoingPart`)."""
-        incoming = group.message.incoming
+        """Finish with a reply that is not part of the history; see `PrivateDelivery.is_quiet`."""
+        incoming, asked = group.message.incoming, group.message.replied_to.incoming
         shown = translate(text, supported_language(incoming.locale))
         outgoing = self.stages.replies.final_parts(incoming.address, shown)
-        if is_private and isinstance(incoming, IncomingMessage | ButtonPress):
-            outgoing = self.make_private_to_author(incoming, outgoing)
-            outgoing = tuple(replace(one, is_quiet=is_quiet) for one in outgoing)
+        if is_private and isinstance(asked, IncomingMessage | ButtonPress):
+            outgoing = self.make_private_to_author(asked, outgoing, is_quiet=is_quiet)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     def make_private_to_author(
-        self, asked: IncomingMessage | ButtonPress, parts: Sequence[OutgoingPart]
+        self, asked: Request, parts: Sequence[OutgoingPart], *, is_quiet: bool = False
     ) -> tuple[OutgoingPart, ...]:
         """Return parts that only the author will see, even in a group chat."""
-        replies = self.stages.replies
-        if asked.is_private or not replies.limits(asked.address).has_private_chats:
+        replies, limits = self.stages.replies, self.stages.replies.limits(asked.address)
+        if asked.is_private or not limits.has_private_chats:
             return tuple(parts)
+        private = PrivateDelivery(asked.author.id, asked.locale, is_quiet)
         if isinstance(asked, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
-            is_response = replies.limits(asked.address).opens_responses
-            return tuple(replace(one, is_private=True, is_response=is_response) for one in parts)
+            is_response = limits.opens_responses
+            return tuple(replace(one, private=private, is_response=is_response) for one in parts)
+        private = replace(private, reply_to=asked.message_id)
         if not asked.has_public_response:
-            return tuple(replace(one, is_private=True) for one in parts)
+            return tuple(replace(one, private=private) for one in parts)
         response, *_ = replies.notice_parts(asked.address, _SENT_PRIVATELY, asked.locale)
-        alone = (replace(one, part=one.part + 1, is_private=True) for one in parts)
+        alone = (replace(one, part=one.part + 1, private=private) for one in parts)
         return (replace(response, is_response=True), *alone)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:

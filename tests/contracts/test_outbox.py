@@ -21,6 +21,7 @@ from bot.chat.outgoing import (
     OutboxRow,
     OutboxState,
     OutgoingPart,
+    PrivateDelivery,
 )
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
@@ -144,7 +145,8 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     store: Store,
 ) -> None:
     claim, message = await take_message(store)
-    parts = [replace(part, is_private=True) for part in in_parts("a", "b")]
+    private = PrivateDelivery(ALICE.id, reply_to=message.incoming.message_id)
+    parts = [replace(part, private=private) for part in in_parts("a", "b")]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     first = await taken(store)
     assert present(first.private).person == ALICE.id
