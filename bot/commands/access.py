@@ -16,7 +16,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import ACCESS_KEY_PREFIX, BANNED_WORDS_KEY
 from bot.commands.authority import AdminCheck
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, Method, command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
 from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules, select_access_rules
@@ -102,6 +102,11 @@ def explain_refusal(rule: str) -> Text:
     )
 
 
+def _rule(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
+    """Register a method as the handler of an action on rules; see `command`."""
+    return command(f"access {action}", summary, *options, _TARGET, _WHERE)
+
+
 @dataclass(eq=False)
 class AccessHandlers:
     """The handlers of the /access actions."""
@@ -131,41 +136,25 @@ class AccessHandlers:
         lines.append(describe_access(await self.rules.find(message), message))
         return CommandResult(join_texts(lines))
 
-    @command(
-        "access allow",
+    @_rule(
+        "allow",
         marked("allow a person, role or channel; then only the allowed ones may use me (admins)"),
-        _TARGET,
-        _WHERE,
     )
-    @command(
-        "access block",
-        marked("block a person, role or channel from using me (admins)"),
-        _TARGET,
-        _WHERE,
+    @_rule("block", marked("block a person, role or channel from using me (admins)"))
+    @_rule(
+        "reset", marked("delete the rule that allows or blocks a person, role or channel (admins)")
     )
-    @command(
-        "access reset",
-        marked("delete the rule that allows or blocks a person, role or channel (admins)"),
-        _TARGET,
-        _WHERE,
-    )
-    @command(
-        "access command",
+    @_rule(
+        "command",
         marked("let a role use a command that is otherwise only for admins (admins)"),
         CommandOption("name", marked("the command, such as preset use")),
-        _TARGET,
-        _WHERE,
     )
-    @command(
-        "access tools", marked("let only people with a role use tools (admins)"), _TARGET, _WHERE
-    )
-    @command(
-        "access model",
+    @_rule("tools", marked("let only people with a role use tools (admins)"))
+    @_rule(
+        "model",
         marked(
             "let only people with a role use a preset's own model; others get its fallback (admins)"
         ),
-        _TARGET,
-        _WHERE,
     )
     async def _set_rule(self, request: CommandRequest) -> CommandResult:
         action, message = request.command.name.removeprefix("access "), request.incoming
@@ -291,7 +280,10 @@ class AccessHandlers:
         self._require_operator(message)
         person, conversation = await self.pairing.use_code(request.argument.upper(), message)
         await self._store_rule(request, INSTALLATION, f"paired person {person}", "given")
-        await self.receive([_create_start_message(conversation, Person(person, ""), message)])
+        address, key = parse_address(conversation), f"{message.external_key}:approved"
+        start = (address, key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
+        # The approved person is greeted in private.
+        await self.receive([IncomingMessage(*start, (address.channel,), is_private=True)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, message: IncomingMessage) -> None:
@@ -365,17 +357,6 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
         "You may use me here only because you are an admin; for others, this rule applies: {rule}"
         " ({where}).",
         **figures,
-    )
-
-
-def _create_start_message(
-    conversation: str, person: Person, by: IncomingMessage
-) -> IncomingMessage:
-    """Return a /start message by an approved person, so that the bot greets them in private."""
-    address, key = parse_address(conversation), f"{by.external_key}:approved"
-    scopes = (address.channel,)
-    return IncomingMessage(
-        *(address, key, None, person, "/start", by.at, WakeReason.DM, scopes), is_private=True
     )
 
 
