@@ -88,7 +88,7 @@ class CommandHandlers:
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
         self._greetings = Greetings(self.resolver, self.dice)
-        presets = PresetHandlers(self.resolver, self.admins, self.menus, self._greetings)
+        presets = PresetHandlers(self.resolver, self.admins, self._greetings)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
         self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
@@ -97,7 +97,7 @@ class CommandHandlers:
         )
         reports = AnswerReports(self.context, self.admins.admin_ids)
         groups = (self.characters, self.recaps, self.memories, *services, access, reports)
-        self._handlers = handlers_by_command(self, presets, questions, *groups)
+        self._handlers = handlers_by_command(self, presets, self.menus, questions, *groups)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -121,13 +121,6 @@ class CommandHandlers:
         result = await self._greetings.add(CommandResult(text), preset, arrival, count)
         notice = None if is_private else await self.privacy_notice.notice_on_joining(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
-
-    @command(
-        "settings menu",
-        marked("show the settings of this channel and where they come from, and change them"),
-    )
-    async def _menu(self, request: CommandRequest) -> CommandResult:
-        return await self.menus.settings(request)
 
     @command(
         "settings why",
@@ -372,9 +365,9 @@ def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
 
 
 _HANDLER_CLASSES = (
-    *(PresetHandlers, CharacterHandlers, CommandHandlers, AdminCheck, NewestQuestionHandlers),
-    *(UserPersonas, PrivacyHandlers, HistoryScopeHandlers, UsageView, AccessHandlers),
-    *(AnswerReports, Recaps, MemoryHandlers),
+    *(PresetHandlers, CharacterHandlers, SettingMenus, CommandHandlers, AdminCheck),
+    *(NewestQuestionHandlers, UserPersonas, PrivacyHandlers, HistoryScopeHandlers, UsageView),
+    *(AccessHandlers, AnswerReports, Recaps, MemoryHandlers),
 )
 _FIRST_COMMANDS = (
     *("new", "stop", "retry", "undo", "me", "memory", "forget", "export", "recap", "context"),

@@ -49,7 +49,8 @@ class SettingMenus:
     history_scopes: HistoryScopes
     personas: UserPersonas
 
-    async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
+    @command("preset menu", marked("show who answers here, and choose from a list"))
+    async def presets(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of presets to choose from."""
         title = translatable("Choose who should answer here")
         hint = translatable(
@@ -62,9 +63,9 @@ class SettingMenus:
             _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
         choose, turn_page = ButtonAction.USE, ButtonAction.PRESETS
-        return await self._preset_page(request, page, title, hint, choose, turn_page, buttons)
+        return await self._preset_page(request, title, hint, choose, turn_page, buttons)
 
-    async def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
+    async def characters(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of characters to add or remove."""
         title = translatable("Add or remove one character")
         hint = translatable(
@@ -75,12 +76,11 @@ class SettingMenus:
             _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
         choose, turn_page = ButtonAction.TOGGLE, ButtonAction.CHARACTERS
-        return await self._preset_page(request, page, title, hint, choose, turn_page, buttons)
+        return await self._preset_page(request, title, hint, choose, turn_page, buttons)
 
     async def _preset_page(
         self,
         request: CommandRequest,
-        page: int,
         title: Text,
         hint: Text,
         choose: ButtonAction,
@@ -89,7 +89,7 @@ class SettingMenus:
     ) -> CommandResult:
         presets = list((await self.resolver.list_descriptions(request.incoming)).items())
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
-        page = min(max(1, page), pages)
+        page = min(max(1, request.page), pages)
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
@@ -102,6 +102,10 @@ class SettingMenus:
         text = join_texts([*await self._describe_active_presets(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
 
+    @command(
+        "settings menu",
+        marked("show the settings of this channel and where they come from, and change them"),
+    )
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
         observing_lines, observing_menu = await self._observing_menu(request)
@@ -181,9 +185,9 @@ class SettingMenus:
         """Show the menu again after a choice, or the menu that the choice opens."""
         match data.action:
             case ButtonAction.PRESETS | ButtonAction.USE | ButtonAction.RESET | ButtonAction.NAME:
-                return await self.presets(request, data.number)
+                return await self.presets(request)
             case ButtonAction.CHARACTERS | ButtonAction.TOGGLE:
-                return await self.characters(request, data.number)
+                return await self.characters(request)
             case _:
                 return await self.settings(request)
 

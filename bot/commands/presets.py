@@ -8,7 +8,7 @@ from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
-from bot.commands.menus import SettingMenus, describe_origin
+from bot.commands.menus import describe_origin
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import AgeUnconfirmed, UserError
 from bot.prompting.compose.card_macros import choose_greeting
@@ -35,7 +35,6 @@ class PresetHandlers:
 
     resolver: PresetResolver
     admins: AdminCheck
-    menus: SettingMenus
     greetings: "Greetings"
 
     @command(
@@ -158,10 +157,6 @@ class PresetHandlers:
         ]
         lines.append(_active_here_line(_describe_preset_origin(active.first, request.incoming)))
         return CommandResult(join_texts(lines))
-
-    @command("preset menu", marked("show who answers here, and choose from a list"))
-    async def _menu(self, request: CommandRequest) -> CommandResult:
-        return await self.menus.presets(request)
 
     async def _allowed_preset(self, request: CommandRequest, action: str) -> Preset:
         if not request.argument:
