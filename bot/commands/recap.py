@@ -11,7 +11,7 @@ import structlog
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import Limits
-from bot.chat.session import StoredTurn, Turn
+from bot.chat.session import StoredTurn
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import BackendError, UserError
 from bot.memory.summaries import Summarizer
@@ -67,8 +67,7 @@ class Recaps:
             )
             raise UserError(error.notice) from None
         text = await self.check(message, preset.provider, text)
-        link = self._make_linker(message)
-        links = [link(one.turn) for one in covered]
+        links = [self._message_link(message, one.turn.message_id) for one in covered]
         heading = translatable_count(
             "1 message here since {moment} UTC:",
             "{count} messages here since {moment} UTC:",
@@ -109,17 +108,13 @@ class Recaps:
         moment = datetime.fromtimestamp(since or 0, UTC)
         return moment, new if has_news else ()
 
-    def _make_linker(self, message: IncomingMessage) -> Callable[[Turn], str]:
-        """Return a function that returns the link to a turn's message, or "" if it has none."""
-        pattern = self.limits(message.address).message_link
-        chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
-        place = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
-
-        def link(turn: Turn) -> str:
-            is_linked = not message.is_private and (turn.message_id or "").isdecimal()
-            return pattern.format(**place, message=turn.message_id) if is_linked else ""
-
-        return link
+    def _message_link(self, here: IncomingMessage, message_id: str | None) -> str:
+        """Return the link to a message in the same channel, or "" if it has none."""
+        if here.is_private or not (message_id or "").isdecimal():
+            return ""
+        chat = here.address.chat.removeprefix("-100")  # Telegram's links omit it
+        place = {"server": here.scopes[-1].rpartition(":")[2], "chat": chat}
+        return self.limits(here.address).message_link.format(**place, message=message_id)
 
 
 def _citation_link(number: int, links: Sequence[str]) -> str:
