@@ -159,8 +159,8 @@ class SettingMenus:
 
     async def command_line(
         self, data: ButtonData, pressed: ButtonPress, active: Collection[str]
-    ) -> str | None:
-        """Return the chosen command, if any; raises `UserError` if its preset no longer exists."""
+    ) -> str:
+        """Return the chosen command or ""; raises `UserError` if its preset no longer exists."""
         entered = " ".join("".join(pressed.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -179,7 +179,7 @@ class SettingMenus:
             case ButtonAction.SCOPE:
                 return f"/settings scope {''.join(pressed.values)}"
             case _:
-                return None
+                return ""
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that the choice opens."""

@@ -198,33 +198,25 @@ class PressHandler:
         message, part = _to_typed(pressed, ""), exchange.parts[0]
         page = max(1, data.number)
         asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)
-        if data.action is ButtonAction.MEMORY:
-            return asked, result, await self._choose_memory(pressed, exchange, asked)
+        is_memory = data.action is ButtonAction.MEMORY
         try:
-            line = await commands.menus.command_line(data, pressed, active.names)
-            command = parse_command(line) if line is not None else None
-            if command is not None:
+            if is_memory:
+                line = command_of_choice(pressed.values, exchange.question.turn.text)
+            else:
+                line = await commands.menus.command_line(data, pressed, active.names)
+            if (command := parse_command(line)) is not None:
                 result = await commands.handle(replace(asked, command=command))
         except UserError as error:
             if isinstance(error, PrivateError) and self._is_read_by_others(pressed):
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
+            result = CommandResult(problem, buttons=(back_button(asked),)) if is_memory else result
+        if is_memory:  # the reply of the command is the new content of the menu
+            return asked, CommandResult(""), replace(result, in_place_of=exchange.parts)
         asked = replace(asked, active=await self.stages.resolver.resolve(pressed.scopes))
         menu = await commands.menus.after_choice(data, asked)
         text = join_texts([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
-
-    async def _choose_memory(
-        self, pressed: ButtonPress, exchange: Exchange, asked: CommandRequest
-    ) -> CommandResult:
-        line = command_of_choice(pressed.values, exchange.question.turn.text)
-        try:
-            chosen = replace(asked, command=parse_command(line) or asked.command)
-            result = await self.stages.commands.handle(chosen)
-        except UserError as error:
-            problem = translatable("⚠ {problem}", problem=error.text)
-            result = CommandResult(problem, buttons=(back_button(asked),))
-        return replace(result, in_place_of=exchange.parts)
 
     def _is_read_by_others(self, pressed: ButtonPress) -> bool:
         has_private = self.stages.replies.limits(pressed.address).has_private_chats
