@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
+from itertools import count
 from pathlib import Path
 from types import BuiltinFunctionType, CoroutineType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -45,7 +46,7 @@ from bot.errors import Refused, StoreError
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.terminal.local_chat import PrintingSurface
-from bot.ports import Intake, Platform
+from bot.ports import Intake
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
@@ -127,17 +128,6 @@ class _DrillPlatform(LocalPlatform):
         """Do nothing, because the drill passes its messages to the intake itself."""
 
 
-class _DrillContainer(Container):
-    @functools.cached_property
-    def surface(self) -> _DrillSurface:
-        return _DrillSurface()
-
-    @functools.cached_property
-    @override
-    def platforms(self) -> Mapping[str, Platform]:
-        return {"drill": _DrillPlatform(self.surface)}
-
-
 @value_class
 class DrillResult:
     """How often the person was found, by location: a table column, Redis, memory or a file."""
@@ -161,7 +151,8 @@ async def run_drill(settings: Settings) -> DrillResult:
             client = open_client(settings.redis_url.get_secret_value())
             redis = await stack.enter_async_context(contextlib.aclosing(client))
         given = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
-        drill = _Drill(_DrillContainer(*given, owner=f"drill:{secrets.token_hex(6)}"), redis)
+        drill = _Drill(Container(*given, owner=f"drill:{secrets.token_hex(6)}"), redis)
+        drill.container.platforms = {DRILL_PLATFORM: _DrillPlatform(drill.surface)}
         await drill.clean_up()  # in case an earlier drill was killed
         try:
             return await drill.run()
@@ -192,12 +183,14 @@ def _drill_settings(settings: Settings, folder: Path) -> Settings:
 
 @dataclass(eq=False)
 class _Drill:
-    container: _DrillContainer
+    container: Container
     redis: Any
     """The Redis client; None: Redis is not configured."""
+    surface: _DrillSurface = field(default_factory=_DrillSurface)
     first_ids: dict[str, int] = field(default_factory=dict)
     """For each table, the lowest id that a row of the drill can have."""
-    events: int = 0
+    keys: Iterator[str] = field(default_factory=lambda: (f"{MARK}:{one}" for one in count(1)))
+    """The keys of the next events."""
 
     async def run(self) -> DrillResult:
         container, clock = self.container, self.container.clock
@@ -239,8 +232,8 @@ class _Drill:
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
             await self._receive(self._create_message(line))
-        answer, _ = self.container.surface.newest
-        liked = (_PRIVATE, self._next_key(), answer, _PERSON, Reaction.GOOD, _now(), private)
+        answer, _ = self.surface.newest
+        liked = (_PRIVATE, next(self.keys), answer, _PERSON, Reaction.GOOD, _now(), private)
         await self._receive(ReactionChange(*liked, is_private=True))
         for line, wake in (
             (_REFUSED, WakeReason.MENTION),
@@ -272,21 +265,17 @@ class _Drill:
 
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
-        message, button = self.container.surface.newest
-        pressed = (_PRIVATE, self._next_key(), message, _PERSON, button, _now(), (_PRIVATE.lane,))
+        message, button = self.surface.newest
+        pressed = (_PRIVATE, next(self.keys), message, _PERSON, button, _now(), (_PRIVATE.lane,))
         await self._receive(ButtonPress(*pressed, is_private=True))
 
     def _create_message(
         self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
-        key, is_private = self._next_key(), address is not _GROUP
+        key, is_private = next(self.keys), address is not _GROUP
         scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
         message = (address, key, key, _PERSON, text, _now(), wake, scopes)
         return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
-
-    def _next_key(self) -> str:
-        self.events += 1
-        return f"{MARK}:{self.events}"
 
     async def _receive(self, event: Incoming) -> None:
         await self.container.supervisor.intake.receive([event], {})
