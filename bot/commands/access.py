@@ -16,7 +16,14 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import ACCESS_KEY_PREFIX, BANNED_WORDS_KEY
 from bot.commands.authority import AdminCheck
-from bot.commands.request import CommandRequest, CommandResult, Method, command
+from bot.commands.request import (
+    CommandRequest,
+    CommandResult,
+    Method,
+    admin_command,
+    command,
+    private_command,
+)
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock
 from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules, select_access_rules
@@ -119,7 +126,7 @@ class AccessHandlers:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     """Adds events of another conversation to the inbox."""
 
-    @command("access show", marked("list who may use me here, and why (admins)"), is_private=True)
+    @private_command("access show", marked("list who may use me here, and why (admins)"))
     async def _show(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         await self.admins.require(message, translatable("see who may use me"))
@@ -180,10 +187,8 @@ class AccessHandlers:
             )
         return CommandResult(join_texts(lines))
 
-    @command(
-        "access off", marked("switch me off here, for everybody (admins)"), _WHERE, needs_admin=True
-    )
-    @command("access on", marked("switch me on again (admins)"), _WHERE, needs_admin=True)
+    @admin_command("access off", marked("switch me off here, for everybody (admins)"), _WHERE)
+    @admin_command("access on", marked("switch me on again (admins)"), _WHERE)
     async def _switch_bot(self, request: CommandRequest) -> CommandResult:
         turns_off = request.command.name == "access off"
         scope = await self._find_changeable_scope(request, request.argument or "here")
@@ -198,11 +203,10 @@ class AccessHandlers:
             text = translatable(_STILL_OFF, place=_place_text(access.scope, request.incoming))
         return CommandResult(text, changes_channel=True)
 
-    @command(
+    @admin_command(
         "access adult",
         marked("turn presets for adults on or off in this group (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
-        needs_admin=True,
     )
     async def _switch_adult_presets(self, request: CommandRequest) -> CommandResult:
         value = request.argument
@@ -214,12 +218,11 @@ class AccessHandlers:
         text = _ADULTS_OFF if value == "off" else _ADULTS_ON
         return CommandResult(text, changes_channel=True)
 
-    @command(
+    @private_command(
         "access words",
         marked("ban words from answers; `none` bans no words, `reset` inherits the list (admins)"),
         CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
         _WHERE,
-        is_private=True,
     )
     async def _choose_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
@@ -269,11 +272,10 @@ class AccessHandlers:
         }
         return CommandResult(texts[value])
 
-    @command(
+    @private_command(
         "access approve",
         marked("let the person who sent you a code write to me in private (operators)"),
         CommandOption("code", marked("the code that the person sent you")),
-        is_private=True,
     )
     async def _approve_pairing_code(self, request: CommandRequest) -> CommandResult:
         message = request.incoming

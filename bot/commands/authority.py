@@ -8,7 +8,7 @@ import structlog
 
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Person, Request
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, admin_command
 from bot.errors import PlatformError, PrivateError
 from bot.ports import ChatSettings, Clock
 from bot.runtime.in_process import BoundedDict
@@ -102,11 +102,10 @@ class AdminCheck:
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
         return await self.chat_settings.resolve(scopes, _ANONYMOUS_ADMINS_KEY) is not None
 
-    @command(
+    @admin_command(
         "settings anonymous",
         marked("turn on or off that anonymous Telegram admins count as admins here (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
-        needs_admin=True,
     )
     async def _choose_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")

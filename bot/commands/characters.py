@@ -15,7 +15,7 @@ from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
 from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import Greetings, preset_line
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, admin_command, command
 from bot.errors import PlatformError, PresetError, UserError
 from bot.media.attachment_reader import Unconvertible, convert_in_child
 from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
@@ -94,11 +94,10 @@ class CharacterHandlers:
         lines = [preset_line(name, about, active) for name, about in owned.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS)
 
-    @command(
+    @admin_command(
         "character add",
         marked("make a character from a card that you attach or from a form (admins)"),
         *(_CARD, _NEW_NAME, *_FORM),
-        needs_admin=True,
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -116,11 +115,8 @@ class CharacterHandlers:
             preset = with_changed_texts(preset, {"name": fields[0]})
         return _ready_reply(await self._store_as_new(request, preset))
 
-    @command(
-        "character use",
-        marked("make a character answer in this channel (admins)"),
-        _NAME,
-        needs_admin=True,
+    @admin_command(
+        "character use", marked("make a character answer in this channel (admins)"), _NAME
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
@@ -131,11 +127,10 @@ class CharacterHandlers:
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
-    @command(
+    @admin_command(
         "character edit",
         marked("change a character with a form, or with another card (admins)"),
         *(_NAME, _CARD, *_FORM),
-        needs_admin=True,
     )
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -156,11 +151,10 @@ class CharacterHandlers:
         text = translatable("{name} was changed.", name=preset.name)
         return CommandResult(text, changes_channel=True)
 
-    @command(
+    @admin_command(
         "character share",
         marked("copy one of your private characters to this server (admins)"),
         _NAME,
-        needs_admin=True,
     )
     async def _share(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -171,9 +165,7 @@ class CharacterHandlers:
         preset = await self.load_newest_version(name)
         return _ready_reply(await self._store_as_new(request, preset))
 
-    @command(
-        "character remove", marked("delete a character for good (admins)"), _NAME, needs_admin=True
-    )
+    @admin_command("character remove", marked("delete a character for good (admins)"), _NAME)
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
         owner = character_owner(request.incoming)

@@ -32,6 +32,7 @@ from bot.commands.request import (
     command_specs,
     handlers_by_command,
     listed_commands,
+    private_command,
 )
 from bot.errors import PrivateError, UserError
 from bot.prompting.compose.instructions import build_prompter
@@ -122,10 +123,8 @@ class CommandHandlers:
         notice = None if is_private else await self.privacy_notice.notice_on_joining(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
-    @command(
-        "settings why",
-        marked("show why the newest messages were answered or not (admins)"),
-        is_private=True,
+    @private_command(
+        "settings why", marked("show why the newest messages were answered or not (admins)")
     )
     async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(
@@ -222,7 +221,7 @@ class CommandHandlers:
         )
         return await self._with_greeting(result, request)
 
-    @command(
+    @private_command(
         "context",
         marked(
             "show what the model read for its last answer; `prompt`: the exact prompt as a file"
@@ -234,7 +233,6 @@ class CommandHandlers:
             required=False,
             choices=("prompt",),
         ),
-        is_private=True,
     )
     async def _show_context(self, request: CommandRequest) -> CommandResult:
         incoming, conversation = request.incoming, request.incoming.address.conversation

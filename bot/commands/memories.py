@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
 from bot.chat.incoming import ButtonPress, Person, Request
@@ -25,7 +24,7 @@ from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
 from bot.commands.authority import writes_as_the_group
 from bot.commands.characters import CharacterHandlers, with_changed_texts
 from bot.commands.menus import page_buttons
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
 from bot.importers.chats import MAX_CHAT_LINES, ChatLine, ExportedChat, write_chat
 from bot.importers.memory_files import (
@@ -50,7 +49,6 @@ MEMORY = CommandSpec(
     is_private=True,
     default_action="list",
 )
-_action = partial(command, is_private=True)
 _PAGE_SIZE, _MAX_LISTED = 10, 40
 _LISTED_CHARS, _LABEL_CHARS = 150, 60
 _SHOW, _LORE = "s", "l"
@@ -111,7 +109,7 @@ class MemoryHandlers:
 
     # show
 
-    @_action(
+    @private_command(
         "memory list",
         marked("list your memories, those that I may use here, or those of a character"),
         CommandOption(
@@ -141,7 +139,7 @@ class MemoryHandlers:
         heading = translatable("Memories of {name} that you may see: {count}", **known_by)
         return self._show_page(request, heading, known)
 
-    @_action(
+    @private_command(
         "memory show",
         marked("show one memory, or what a character knows"),
         CommandOption("what", marked("a number, or the name of a character"), completes=True),
@@ -152,14 +150,14 @@ class MemoryHandlers:
             return await self.list_memories(request)
         return await self._show_detail(request, await self._find_by_number(request))
 
-    @_action("memory who", marked("show who may know a memory"), _NUMBER_OPTION)
+    @private_command("memory who", marked("show who may know a memory"), _NUMBER_OPTION)
     async def show_who_knows(self, request: CommandRequest) -> CommandResult:
         """Say which people and characters may know a memory."""
         return CommandResult(await self._who_knows(request, await self._find_by_number(request)))
 
     # change
 
-    @_action(
+    @private_command(
         "memory add",
         marked(
             "remember something about you; start with `here:` or `NAME:` if it is about this"
@@ -188,7 +186,7 @@ class MemoryHandlers:
         """Remember a message because somebody reacted to it; raises `UserError`."""
         await self._store(reacted, await self._create_quotation(reacted, turn))
 
-    @_action(
+    @private_command(
         "memory correct",
         marked("edit a memory that came from you or is about you"),
         _NUMBER_OPTION,
@@ -202,7 +200,7 @@ class MemoryHandlers:
         changed = await self.memories.correct(old.id, reader, text, embedding)
         return await self._show_detail(request, changed, translatable("Corrected."))
 
-    @_action(
+    @private_command(
         "memory pin",
         marked("pin a memory, so that I recall it before all others, or unpin it"),
         _NUMBER_OPTION,
@@ -214,7 +212,7 @@ class MemoryHandlers:
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._show_detail(request, changed)
 
-    @_action(
+    @private_command(
         "memory forget",
         marked("delete a memory; admins can also delete those of this place"),
         _NUMBER_OPTION,
@@ -232,7 +230,7 @@ class MemoryHandlers:
         text = translatable("I have forgotten: {text}", text=_cut(old.text))
         return self._with_menu(request, CommandResult(text), (), back=True)
 
-    @_action(
+    @private_command(
         "memory widen",
         marked("choose who may know what you said"),
         _NUMBER_OPTION,
@@ -262,7 +260,7 @@ class MemoryHandlers:
         changed = await self.memories.widen(old.id, _reader_of_message(message), audience)
         return await self._show_detail(request, changed)
 
-    @_action(
+    @private_command(
         "memory approve",
         marked(
             "approve a memory of this place; `on`: new ones wait for approval, `off`: they do not"
@@ -286,7 +284,7 @@ class MemoryHandlers:
 
     # export and import
 
-    @_action(
+    @private_command(
         "memory export",
         marked("send you your memories, your chat with me, or a character with both, as a file"),
         CommandOption(
@@ -356,7 +354,7 @@ class MemoryHandlers:
         ]
         return ExportedChat(person, character, tuple(lines))
 
-    @_action(
+    @private_command(
         "memory import",
         marked("read memories, a character with memories, or a chat from a file"),
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
@@ -444,7 +442,7 @@ class MemoryHandlers:
         known = {preset_id(shown_name(one)): one for one in found}
         return known | {preset_id(one.character_name): one.name for one in request.active.presets}
 
-    @_action(
+    @private_command(
         "memory lore",
         marked("add memories of this place to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), completes=True),

@@ -9,7 +9,7 @@ from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
 from bot.chat.session import shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import describe_origin
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, admin_command, command
 from bot.errors import AgeUnconfirmed, UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.presets.preset import Preset
@@ -37,11 +37,8 @@ class PresetHandlers:
     admins: AdminCheck
     greetings: "Greetings"
 
-    @command(
-        "preset use",
-        marked("make this preset answer in this channel (admins)"),
-        _PRESET_OPTION,
-        needs_admin=True,
+    @admin_command(
+        "preset use", marked("make this preset answer in this channel (admins)"), _PRESET_OPTION
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "use")
@@ -49,11 +46,8 @@ class PresetHandlers:
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
 
-    @command(
-        "preset add",
-        marked("add a character that answers here (admins)"),
-        _PRESET_OPTION,
-        needs_admin=True,
+    @admin_command(
+        "preset add", marked("add a character that answers here (admins)"), _PRESET_OPTION
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "add")
@@ -67,11 +61,8 @@ class PresetHandlers:
         result, characters = CommandResult(text, changes_channel=True), len(presets)
         return await self.greetings.add(result, preset, request.incoming, characters)
 
-    @command(
-        "preset remove",
-        marked("remove a character; the others stay (admins)"),
-        _PRESET_OPTION,
-        needs_admin=True,
+    @admin_command(
+        "preset remove", marked("remove a character; the others stay (admins)"), _PRESET_OPTION
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = await self._allowed_preset(request, "remove")
@@ -84,10 +75,8 @@ class PresetHandlers:
         )
         return CommandResult(text, changes_channel=True)
 
-    @command(
-        "preset reset",
-        marked("reset this channel's presets to the inherited ones (admins)"),
-        needs_admin=True,
+    @admin_command(
+        "preset reset", marked("reset this channel's presets to the inherited ones (admins)")
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _CHANGE_ACTION)

@@ -21,7 +21,7 @@ from bot.chat.session import Consent, HistoryScope
 from bot.commands.answers import find_newest_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, admin_command, private_command
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
@@ -302,21 +302,18 @@ class PrivacyHandlers:
     resolver: PresetResolver
     notice: PrivacyNotice
 
-    @command(
-        "privacy show",
-        marked("say what I read and store here, who gets it, and how to opt out"),
-        is_private=True,
+    @private_command(
+        "privacy show", marked("say what I read and store here, who gets it, and how to opt out")
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Say what the bot does with people's words in this channel."""
         message = request.incoming
         return CommandResult(await self.notice.describe(message.scopes, message.address.source))
 
-    @command(
+    @admin_command(
         "privacy edit",
         marked("add this server's sentence to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
-        needs_admin=True,
     )
     async def edit(self, request: CommandRequest) -> CommandResult:
         """Store a sentence that admins of the server add to the privacy notice."""
@@ -353,7 +350,7 @@ class PrivacyHandlers:
         message, action = request.incoming, "forget message"
         await self.admins.require(message, _FORGET_OTHERS, needs_name=True, audited_as=action)
 
-    @command("export", marked("send you everything you said to me, as a file"), is_private=True)
+    @private_command("export", marked("send you everything you said to me, as a file"))
     async def export(self, request: CommandRequest) -> CommandResult:
         """Send the author's messages as a file."""
         incoming = request.incoming
@@ -366,7 +363,7 @@ class PrivacyHandlers:
         )
         return CommandResult(text, file=file)
 
-    @command(
+    @private_command(
         "settings me",
         marked("choose what I may do with what you write, in all chats; no value: show it"),
         CommandOption(
@@ -375,7 +372,6 @@ class PrivacyHandlers:
             required=False,
             choices=(*Consent, _RESET),
         ),
-        is_private=True,
     )
     async def choose_consent(self, request: CommandRequest) -> CommandResult:
         """Store the author's consent choice; "off" also deletes their earlier messages."""
@@ -396,11 +392,10 @@ class PrivacyHandlers:
             return CommandResult(join_texts([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))
         return CommandResult(_CONSENTS[chosen])
 
-    @command(
+    @admin_command(
         "settings overhear",
         marked("turn on or off that I remember what people say to each other here (admins)"),
         CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
-        needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Turn on or off whether messages between people are remembered in this channel."""

@@ -12,7 +12,7 @@ from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.outgoing import Limits
 from bot.chat.session import StoredTurn
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import BackendError, UserError
 from bot.memory.summaries import Summarizer
 from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
@@ -40,7 +40,7 @@ class Recaps:
     check: Callable[[IncomingMessage, str, str], Awaitable[str]]
     """Returns the provider's text or, if a check refuses it, the sentence to show instead."""
 
-    @command(
+    @private_command(
         "recap",
         marked("sum up for you alone what you missed; `/recap 2h` or `yesterday` sets the start"),
         CommandOption(
@@ -48,7 +48,6 @@ class Recaps:
             marked("30m, 2h, 3d or yesterday; by default since you last wrote"),
             required=False,
         ),
-        is_private=True,
     )
     async def recap(self, request: CommandRequest) -> CommandResult:
         """Summarize new messages with the active preset's model, charged to the author."""

@@ -10,7 +10,7 @@ from bot.chat.outgoing import Attachment
 from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.session import shown_name
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
-from bot.commands.request import CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
@@ -103,11 +103,10 @@ class AnswerReports:
     context: ContextView
     operators: Collection[str]
 
-    @command("report", is_private=True)  # also in the message menu
-    @command(
+    @private_command("report")  # also in the message menu  # also in the message menu
+    @private_command(
         "settings report",
         marked("report an answer to the people who run me, as a reply to that answer"),
-        is_private=True,
     )
     async def _report(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
@@ -248,10 +247,8 @@ class UsageView:
     budgets: Budgets
     caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
 
-    @command(
-        "settings usage",
-        marked("show the cost of your answers, and your remaining budgets"),
-        is_private=True,
+    @private_command(
+        "settings usage", marked("show the cost of your answers, and your remaining budgets")
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Summarize the author's usage."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from bot.chat.command import Command, CommandOption, CommandSpec
@@ -158,6 +159,10 @@ def command(
         return method
 
     return register
+
+
+admin_command = partial(command, needs_admin=True)
+private_command = partial(command, is_private=True)
 
 
 def command_specs(owner: type) -> Iterator[CommandSpec]:
