@@ -23,7 +23,6 @@ from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
 from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
 from bot.commands.authority import writes_as_the_group
 from bot.commands.characters import CharacterHandlers, with_changed_texts
-from bot.commands.menus import page_buttons
 from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
 from bot.importers.chats import MAX_CHAT_LINES, ChatLine, ExportedChat, write_chat
@@ -39,6 +38,7 @@ from bot.importers.memory_files import (
 from bot.memory.recall import MemoryRecaller
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
+from bot.replying.answer_parts import page_buttons
 from bot.routing.presets import character_owner
 from bot.storage.conversations import Conversations
 from bot.texts.text import Text, join_texts, marked, supported_language, translatable, translate

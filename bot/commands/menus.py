@@ -12,6 +12,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
+from bot.replying.answer_parts import page_buttons
 from bot.routing.presets import SCOPE_DESCRIPTIONS, SCOPE_KEY, HistoryScopes, PresetResolver
 from bot.texts.text import (
     Text,
@@ -209,16 +210,6 @@ class SettingMenus:
         around = await self.resolver.resolve(scopes[1:])
         names = join_texts([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
         return [line, _inherited_line(names, around.first.scope, scopes)]
-
-
-def page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> tuple[Button, ...]:
-    """Return buttons that turn the pages of a list; none if there is one page."""
-    labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
-    return tuple(
-        Button(label, encode_button(action, part, number))
-        for number, label in labels.items()
-        if pages > 1 and 1 <= number <= pages
-    )
 
 
 def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:

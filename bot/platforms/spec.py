@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -82,20 +82,16 @@ class EditableText:
     is_required: bool = True
 
 
-async def _empty_form(_said: IncomingMessage) -> EditableText:
-    return EditableText()
+_T = TypeVar("_T")
 
 
-async def _never_refused(_said: IncomingMessage) -> bool:
-    return False
+def _always(value: _T) -> Callable[..., Awaitable[_T]]:
+    """Return a function that always returns this value, for a platform without the service."""
 
+    async def give(*_given: object) -> _T:
+        return value
 
-async def _no_suggestions(_said: IncomingMessage, _typed: str) -> Sequence[str]:
-    return ()
-
-
-async def _do_nothing(*_given: object) -> None:
-    return
+    return give
 
 
 class WebChannels(Protocol):
@@ -124,20 +120,20 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _do_nothing
+    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _always(None)
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
-    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _empty_form
+    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _always(EditableText())
     """Returns the form to open for a command that was called without a file, or on a message."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Returns the names of presets that start with some text."""
-    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _no_suggestions
+    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _always(())
     """Returns the values that complete the text typed for a command's option."""
-    wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
+    wait_until_idle: Callable[[], Awaitable[None]] = _always(None)
     """Waits until all received messages are answered and all answers are sent."""
-    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _do_nothing
+    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _always(None)
     """Returns a private notice if a person may not press a button, or None if they may."""
-    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _never_refused
+    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _always(False)
     """Returns whether a command's author may not use the bot in the channel. If so, the response
     should be private."""
     find_limits: Callable[[str], Limits | None] = lambda _kind: None

@@ -54,16 +54,19 @@ def answer_buttons(
 ) -> tuple[Button, ...]:
     """Return a finished answer's buttons; the answer is version `number` (from 1) of `versions`."""
     actions = (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE)
-    numbers = _version_buttons(part, number, versions) if versions > 1 else ()
+    numbers = page_buttons(ButtonAction.VERSION, part, number, versions, row=1)
     return (*action_buttons(part, locale, *actions), *numbers)
 
 
-def _version_buttons(part: str, number: int, versions: int) -> tuple[Button, ...]:
-    labels = {number - 1: "‹", number: f"{number}/{versions}", number + 1: "›"}
+def page_buttons(
+    action: ButtonAction, part: str, page: int, pages: int, *, row: int = 0
+) -> tuple[Button, ...]:
+    """Return buttons that turn the pages of a list; none if there is one page."""
+    labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
     return tuple(
-        Button(label, encode_button(ButtonAction.VERSION, part, chosen), row=1)
-        for chosen, label in labels.items()
-        if 1 <= chosen <= versions
+        Button(label, encode_button(action, part, number), row=row)
+        for number, label in labels.items()
+        if pages > 1 and 1 <= number <= pages
     )
 
 
