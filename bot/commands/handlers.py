@@ -5,13 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bot.chat.command import (
-    ButtonAction,
-    Command,
-    CommandOption,
-    CommandSpec,
-    MessageCommandSpec,
-)
+from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import ChatJoin, Incoming
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
@@ -38,7 +32,6 @@ from bot.errors import PrivateError, UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
-from bot.replying.answer_parts import action_buttons
 from bot.routing.decide import AccessRules
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.dead_letters import DeadLetters
@@ -56,9 +49,6 @@ SETTINGS = CommandSpec(
 _SEE_DECISIONS_ACTION = translatable("see why I answer messages here")
 _STOP_OTHERS_ACTION = translatable("stop the answer to somebody else's question")
 _SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my instructions")
-_FORGET_ME = translatable(
-    "Delete everything that you said in all channels, and the answers to it? This cannot be undone."
-)
 
 
 @dataclass(eq=False)
@@ -83,15 +73,15 @@ class CommandHandlers:
     """Selects greetings."""
 
     def __post_init__(self) -> None:
-        self._privacy = PrivacyHandlers(
-            self.forgetting, self.admins, self.resolver, self.privacy_notice
-        )
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
-        self._greetings = Greetings(self.resolver, self.dice)
-        presets = PresetHandlers(self.resolver, self.admins, self._greetings)
+        self._greetings = greetings = Greetings(self.resolver, self.dice)
+        privacy = PrivacyHandlers(
+            *(self.forgetting, self.admins, self.resolver, self.privacy_notice, greetings)
+        )
+        presets = PresetHandlers(self.resolver, self.admins, greetings)
         questions = NewestQuestionHandlers(self.admins)
-        services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
+        services = (self.admins, self.personas, privacy, self._history_scope, self.usage)
         self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
         access = AccessHandlers(
             *(self.access, self.admins, _GRANTABLE_COMMANDS, self.pairing, self.receive)
@@ -152,13 +142,7 @@ class CommandHandlers:
         number = _greeting_number(request.argument, request.active)
         text = translatable("A new conversation has begun.")
         result = CommandResult(text, new_session=True, changes_channel=True)
-        return await self._with_greeting(result, request, number)
-
-    async def _with_greeting(
-        self, result: CommandResult, request: CommandRequest, number: int | None = None
-    ) -> CommandResult:
-        preset, count = request.active.first.preset, len(request.active.presets)
-        return await self._greetings.add(result, preset, request.incoming, count, number)
+        return await self._greetings.add_active(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
@@ -183,43 +167,6 @@ class CommandHandlers:
     @command("ask")
     async def _ask(self, request: CommandRequest) -> CommandResult:
         raise UserError(translatable("This channel's preset has no form; just write your message."))
-
-    @command(
-        "forget",
-        marked(
-            "delete all you said (me), the newest question (last), all here (channel) or the"
-            " message replied to"
-        ),
-        CommandOption(
-            "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")
-        ),
-    )
-    async def _forget(self, request: CommandRequest) -> CommandResult:
-        quote = request.incoming.quote
-        if quote is not None and quote.message_id is not None:
-            return await self._privacy.forget_quoted(request, quote.message_id)
-        match request.argument:
-            case "me":
-                confirm = (ButtonAction.FORGET, ButtonAction.KEEP)
-                buttons = action_buttons(request.part, request.incoming.locale, *confirm)
-                return CommandResult(_FORGET_ME, buttons=buttons)
-            case "last":
-                return await self._privacy.forget_last(request)
-            case _:
-                return await self._forget_channel(request)
-
-    async def _forget_channel(self, request: CommandRequest) -> CommandResult:
-        action = translatable("delete the conversation of this channel")
-        await self.admins.require(
-            request.incoming, action, needs_name=True, audited_as="forget channel"
-        )
-        result = CommandResult(
-            translatable("A new conversation has begun."),
-            new_session=True,
-            deletes_history=True,
-            changes_channel=True,
-        )
-        return await self._with_greeting(result, request)
 
     @private_command(
         "context",
@@ -257,7 +204,7 @@ class CommandHandlers:
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, how, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
-        return result if is_begun else await self._with_greeting(result, request)
+        return result if is_begun else await self._greetings.add_active(result, request)
 
     @command("help", marked("list all commands"))
     async def _help(self, request: CommandRequest) -> CommandResult:

@@ -191,6 +191,13 @@ class Greetings:
             return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
         return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
+    async def add_active(
+        self, result: CommandResult, request: CommandRequest, number: int | None = None
+    ) -> CommandResult:
+        """Add the greeting of a channel's first character to a result."""
+        preset, count = request.active.first.preset, len(request.active.presets)
+        return await self.add(result, preset, request.incoming, count, number)
+
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
     reasons = join_texts(map(to_translatable, one.reasons), translatable(", "))

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from typing_extensions import override
 
-from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.command import ButtonAction, CommandOption, CommandSpec
 from bot.chat.incoming import (
     ChatJoin,
     Incoming,
@@ -21,10 +21,18 @@ from bot.chat.session import Consent, HistoryScope
 from bot.commands.answers import find_newest_exchange
 from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
-from bot.commands.request import CommandRequest, CommandResult, admin_command, private_command
+from bot.commands.presets import Greetings
+from bot.commands.request import (
+    CommandRequest,
+    CommandResult,
+    admin_command,
+    command,
+    private_command,
+)
 from bot.errors import UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
+from bot.replying.answer_parts import action_buttons
 from bot.routing.presets import (
     OBSERVE_KEY,
     SCOPE_DESCRIPTIONS,
@@ -150,6 +158,9 @@ class ForgottenConversations(ConversationMemory):
         self._seen, self._since = frozenset(noted), started - _OVERLAP_SECONDS
 
 
+_FORGET_ME = translatable(
+    "Delete everything that you said in all channels, and the answers to it? This cannot be undone."
+)
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
 _OBSERVING_ON = translatable(
@@ -301,6 +312,7 @@ class PrivacyHandlers:
     admins: AdminCheck
     resolver: PresetResolver
     notice: PrivacyNotice
+    greetings: Greetings
 
     @private_command(
         "privacy show", marked("say what I read and store here, who gets it, and how to opt out")
@@ -328,27 +340,45 @@ class PrivacyHandlers:
         removed = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(shown if sentence else removed, changes_channel=True)
 
-    async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the quoted message; if it is not by or for the author, only admins may do that."""
-        quote, author = request.incoming.quote, request.incoming.author
-        is_own = quote is not None and quote.author is not None and quote.author.id == author.id
-        if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
-            await self._require_deletion(request)
-        return CommandResult("", forgets=message_id)
-
-    async def forget_last(self, request: CommandRequest) -> CommandResult:
-        """Delete the newest question and its answers permanently."""
-        exchange = find_newest_exchange(request)
-        if exchange is None or exchange.question.message_id is None:
-            raise UserError(translatable("There is no question in this conversation yet."))
-        is_own = exchange.question.is_said_by(request.incoming.author)
-        if not is_own or writes_as_the_group(request.incoming):  # unknown which admin asked it
-            await self._require_deletion(request)
-        return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
-
-    async def _require_deletion(self, request: CommandRequest) -> None:
-        message, action = request.incoming, "forget message"
-        await self.admins.require(message, _FORGET_OTHERS, needs_name=True, audited_as=action)
+    @command(
+        "forget",
+        marked(
+            "delete all you said (me), the newest question (last), all here (channel) or the"
+            " message replied to"
+        ),
+        CommandOption(
+            "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")
+        ),
+    )
+    async def forget(self, request: CommandRequest) -> CommandResult:
+        """Delete a message, the newest question, or all here; ask before deleting a person."""
+        message, quote, require = request.incoming, request.incoming.quote, self.admins.require
+        found = quote.message_id if quote is not None else None
+        is_last = found is None
+        if quote is not None and not is_last:
+            is_by_author = quote.author is not None and quote.author.id == message.author.id
+            is_own = is_by_author or request.is_asker
+        elif request.argument == "me":
+            confirm = (ButtonAction.FORGET, ButtonAction.KEEP)
+            buttons = action_buttons(request.part, message.locale, *confirm)
+            return CommandResult(_FORGET_ME, buttons=buttons)
+        elif request.argument == "last":
+            exchange = find_newest_exchange(request)
+            found = exchange.question.message_id if exchange is not None else None
+            if exchange is None or found is None:
+                raise UserError(translatable("There is no question in this conversation yet."))
+            is_own = exchange.question.is_said_by(message.author)
+        else:
+            action = translatable("delete the conversation of this channel")
+            await require(message, action, needs_name=True, audited_as="forget channel")
+            text = translatable("A new conversation has begun.")
+            result = CommandResult(
+                text, new_session=True, deletes_history=True, changes_channel=True
+            )
+            return await self.greetings.add_active(result, request)
+        if not is_own or writes_as_the_group(message):  # unknown which admin wrote it
+            await require(message, _FORGET_OTHERS, needs_name=True, audited_as="forget message")
+        return CommandResult("", forgets=found, forgets_answers=is_last)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export(self, request: CommandRequest) -> CommandResult:
