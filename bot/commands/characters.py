@@ -11,13 +11,13 @@ import msgspec
 import structlog
 
 from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
-from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind
+from bot.chat.incoming import Address, IncomingMessage, MediaKind
 from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import Greetings, preset_line
 from bot.commands.request import CommandRequest, CommandResult, admin_command, command
 from bot.errors import PlatformError, PresetError, UserError
-from bot.media.attachment_reader import Unconvertible, convert_in_child
+from bot.media.attachment_reader import Download, Unconvertible, convert_in_child
 from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
 from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
@@ -65,9 +65,6 @@ _FORM = (
 _NEW_NAME = _optional("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
 _KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
-
-Download = Callable[[Address, MediaItem, int], Awaitable[bytes]]
-"""Downloads a file up to a number of bytes; raises `PlatformError`."""
 
 
 @dataclass(eq=False)
@@ -292,10 +289,10 @@ class CharacterHandlers:
         operators = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
         taken = {_confusable_key(shown_name(one)): one for one in own}
         number, given = 1, preset
-        while _confusable_key(given.name) in operators or (
-            (other := taken.get(_confusable_key(given.name)))
-            and not await self._has_same_content(other, given)
-        ):
+        while (key := _confusable_key(given.name)) in operators or key in taken:
+            stored = await self.versions.newest(taken[key]) if key not in operators else None
+            if stored is not None and stored.content == export_preset(given):
+                break
             number += 1
             ending = f" {number}"
             name = preset.name[: MAX_NAME_CHARS - len(ending)].rstrip() + ending
@@ -311,10 +308,6 @@ class CharacterHandlers:
             )
         await self.save(request, given, name)
         return given
-
-    async def _has_same_content(self, name: str, preset: Preset) -> bool:
-        stored = await self.versions.newest(name)
-        return stored is not None and stored.content == export_preset(preset)
 
     async def save(self, request: CommandRequest, preset: Preset, name: str) -> None:
         """Store a character's next version under the full name of its preset, and announce it."""

@@ -205,10 +205,10 @@ def to_incoming_message(
         wake, text = _forwarded_wake_and_text(message, whole_text)
     else:
         wake, text = _wake_and_text(message, content, whole_text, bot, commands)
-    is_ephemeral = message.ephemeral_message_id is not None
-    if (message.is_automatic_forward or is_ephemeral) and wake is not WakeReason.COMMAND:
+    number, person = message.ephemeral_message_id, message.from_user
+    ephemeral = None if number is None else ephemeral_id(person.id if person else 0, number)
+    if (message.is_automatic_forward or ephemeral) and wake is not WakeReason.COMMAND:
         return None  # only its author sees it, and an answer would reveal it
-    ephemeral = _message_ephemeral_id(message)
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
     first_author = _original_author(message.forward_origin)
@@ -238,11 +238,6 @@ def to_incoming_message(
 def ephemeral_id(person: int, number: int) -> str:
     """Return our id of an ephemeral message; Telegram's number is unique only per person."""
     return f"e{person}:{number}"
-
-
-def _message_ephemeral_id(message: types.Message) -> str | None:
-    number, person = message.ephemeral_message_id, message.from_user
-    return None if number is None else ephemeral_id(person.id if person else 0, number)
 
 
 def _to_edit(
