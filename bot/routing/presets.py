@@ -373,23 +373,6 @@ class PresetResolver:
         elif not await self._chat_settings.resolve(where.scopes, ADULTS_KEY):
             raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
 
-    async def filter_adult_speakers(
-        self, message: IncomingMessage, speakers: tuple[ActivePreset, ...], active: ActiveCharacters
-    ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
-        restricted = next((one for one in active.presets if one.adults_only), None)
-        if restricted is None:
-            return speakers, active
-        try:
-            await self.check_adults_only(restricted, message)
-        except UserError:
-            left = tuple(one for one in speakers if not one.preset.adults_only)
-            if not left:
-                raise
-            others = (one for one in active.members if not one.preset.adults_only)
-            return left, ActiveCharacters(tuple(others))
-        return speakers, active
-
     async def may_observe(self, scopes: Sequence[str]) -> bool:
         """Return whether messages that do not address the bot may be stored in a channel."""
         setting = await self.observing_setting(scopes)

@@ -131,14 +131,23 @@ class AnswerPipeline:
     async def _filter_adult_speakers(
         self, asked: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
-        message, resolver = asked.incoming, self.sources.resolver
+        """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
+        message, speakers = asked.incoming, asked.speakers
+        restricted = next((one for one in active.presets if one.adults_only), None)
+        if restricted is None:
+            return speakers, active
         try:
-            return await resolver.filter_adult_speakers(message, asked.speakers, active)
+            await self.sources.resolver.check_adults_only(restricted, message)
         except UserError:
+            left = tuple(one for one in speakers if not one.preset.adults_only)
+            if left:
+                others = (one for one in active.members if not one.preset.adults_only)
+                return left, ActiveCharacters(tuple(others))
             name, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_ADULT_NOTICES
             if message.wake is None and not await self.notices.is_due(name, seconds):
                 raise AlreadyNotified from None  # not addressed: give the reason rarely
             raise
+        return speakers, active
 
     async def _add_greeting(self, context: TurnContext, gathered: int) -> TurnContext:
         active, session, first_part = context.active, context.session, context.first_part

@@ -7,7 +7,7 @@ from typing import Any, cast
 import discord
 
 from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, MessageCommandSpec
-from bot.platforms.spec import EditableText
+from bot.platforms.spec import EditableText, PlatformContext
 from bot.texts.text import to_translatable, translate
 
 _SUBCOMMAND, _STRING, _ATTACHMENT = 1, 3, 11  # option types
@@ -73,15 +73,15 @@ def is_button_form(interaction: discord.Interaction, specs: Sequence[MessageComm
     return not command.startswith("/") and command not in {spec.command for spec in specs}
 
 
-def should_open_form(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
+def should_open_form(interaction: discord.Interaction, context: PlatformContext) -> bool:
     """Return whether an interaction calls a command that has a form, but attaches no file."""
-    is_command = interaction.type is discord.InteractionType.application_command
+    if interaction.type is not discord.InteractionType.application_command:
+        return False
+    if (spec := find_message_command(interaction, context.message_commands)) is not None:
+        return spec.has_form
+    called = _find_called_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
-    return (
-        is_command
-        and not has_file
-        and any(one.form_options for one in _find_called_specs(interaction, specs))
-    )
+    return not has_file and any(one.form_options for one in called)
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:

@@ -220,7 +220,7 @@ class Gateway(ShardClient):
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMAND_INTERACTIONS
-            or self._opens_form(interaction)
+            or commands.should_open_form(interaction, self._context)
             or commands.is_button_form(interaction, self._context.message_commands)
         ):
             return None
@@ -276,17 +276,11 @@ class Gateway(ShardClient):
             names = () if typed is None else await context.suggest(called, typed)
             choices = {"choices": commands.to_choices(names)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
-        elif self._opens_form(interaction):
+        elif commands.should_open_form(interaction, context):
             called = incoming.command_to_incoming(interaction, context, deferred=False)
             target = commands.interaction_data(interaction).get("target_id")
             form_id = f"{called.text.removeprefix('/')}:{target}" if target else called.text
             await self._open_form(interaction, form_id, await context.command_form(called))
-
-    def _opens_form(self, interaction: discord.Interaction) -> bool:
-        spec = commands.find_message_command(interaction, self._context.message_commands)
-        if spec is not None:
-            return spec.has_form
-        return commands.should_open_form(interaction, self._context.commands)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
