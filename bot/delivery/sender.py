@@ -237,7 +237,8 @@ class Sender:
             _log.warning(
                 "send_refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error)
             )
-            following, wait = await self._handle_refusal(row, error)
+            following = await self._drop_refused(row, error)
+            self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
@@ -246,34 +247,20 @@ class Sender:
         return following if wait is None else await self._claim_next(row.address.lane, wait)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
-        if row.state is OutboxState.UNKNOWN:
-            return await self._resolve_unknown_outcome(row)
-        if row.private is not None and _is_still_in_group(row) and row.interaction is None:
-            return await self._deliver_privately(row, row.private, "")
-        if await self._needs_placeholder(row):
-            return await self.outbox.turn_into_edit(row, await self._send_placeholder(row))
-        return await self._mark_sent(row, await self._perform_operation(row))
-
-    async def _handle_refusal(
-        self, row: OutboxRow, error: Refused
-    ) -> tuple[OutboxRow | None, float | None]:
-        """Deliver a refused row to its reader's private chat if it is private, or else drop it.
-
-        Return the chat's next row, and the seconds until this row is tried again, or None.
-        """
-        if row.private is None:
-            following = await self._drop_refused(row, error)
-            self._notify_waiters(row, None)
-            return following, None
+        private, reason = row.private, ""
         try:
-            return await self._deliver_privately(row, row.private, str(error)), None
-        except PlatformError as failure:  # the row was not moved: try again later
-            _log.info("private_chat_not_opened", row=row.id, reason=str(failure))
-            wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
-            if isinstance(failure, RateLimited):
-                wait = failure.retry_after_seconds
-            await self.outbox.reschedule(row, wait)
-            return None, wait
+            if row.state is OutboxState.UNKNOWN:
+                return await self._resolve_unknown_outcome(row)
+            if private is None or private.group or row.interaction is not None:
+                if await self._needs_placeholder(row):
+                    return await self.outbox.turn_into_edit(row, await self._send_placeholder(row))
+                return await self._mark_sent(row, await self._perform_operation(row))
+        except Refused as error:
+            if private is None:
+                raise
+            reason = str(error)
+            _log.warning("private_row_refused", row=row.id, lane=row.address.lane, reason=reason)
+        return await self._deliver_privately(row, private, reason)
 
     async def _deliver_privately(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
