@@ -25,8 +25,8 @@ from bot.commands.request import (
     private_command,
 )
 from bot.errors import UserError
-from bot.ports import ChatSettings, Clock
-from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules, select_access_rules
+from bot.ports import Clock
+from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
@@ -395,7 +395,7 @@ def _format_rule(name: str, value: str) -> str:
 class PairingCodes:
     """Codes for people who write in private. An operator lets a person in by approving the code."""
 
-    chat_settings: ChatSettings
+    rules: AccessRules
     clock: Clock
 
     async def issue_code(self, message: IncomingMessage) -> str:
@@ -427,7 +427,8 @@ class PairingCodes:
         """
         operator, used_by = message.author.id, message.external_key
         now, wrong = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
-        count, _, at = (await self._load()).get(wrong, "0 0").partition(" ")
+        stored = (await self.rules.load(()))[INSTALLATION]
+        count, _, at = stored.get(wrong, "0 0").partition(" ")
         tries = int(count) if now - float(at) < _CODE_SECONDS else 0
         if tries >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
@@ -449,7 +450,7 @@ class PairingCodes:
         Used codes are left out, except those used by the message `used_by`.
         """
         found: dict[str, tuple[str, str, str]] = {}
-        for name, value in (await self._load()).items():
+        for name, value in (await self.rules.load(()))[INSTALLATION].items():
             if not name.startswith(_CODE_PREFIX):
                 continue
             code, until, conversation, *used = value.split(" ", 3)
@@ -459,9 +460,6 @@ class PairingCodes:
                 found[name.removeprefix(_CODE_PREFIX)] = code, until, conversation
         return found
 
-    async def _load(self) -> Mapping[str, str]:
-        settings = await self.chat_settings.get_scopes([INSTALLATION])
-        return select_access_rules(settings.get(INSTALLATION, {}))
-
     async def _store_setting(self, name: str, value: str | None, by: str) -> None:
-        await self.chat_settings.set(INSTALLATION, f"{ACCESS_KEY_PREFIX}{name}", value, by)
+        settings, key = self.rules.chat_settings, f"{ACCESS_KEY_PREFIX}{name}"
+        await settings.set(INSTALLATION, key, value, by)

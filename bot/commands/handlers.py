@@ -82,7 +82,7 @@ class CommandHandlers:
         presets = PresetHandlers(self.resolver, self.admins, greetings)
         questions = NewestQuestionHandlers(self.admins)
         services = (self.admins, self.personas, privacy, self._history_scope, self.usage)
-        self.pairing = PairingCodes(self.access.chat_settings, self.admins.clock)
+        self.pairing = PairingCodes(self.access, self.admins.clock)
         access = AccessHandlers(
             *(self.access, self.admins, _GRANTABLE_COMMANDS, self.pairing, self.receive)
         )

@@ -175,7 +175,7 @@ class Writer:
     def __init__(self, stored: StoredRules) -> None:
         admins = AdminCheck({OPERATOR.id}, never_admin, FakeClock(), stored)
         rules = AccessRules(stored, admins.is_admin, {OPERATOR.id})
-        self.pairing = PairingCodes(stored, admins.clock)
+        self.pairing = PairingCodes(rules, admins.clock)
         grantable = ("preset", "preset use")
         handlers = AccessHandlers(rules, admins, grantable, self.pairing, receive_nothing)
         self.handlers = handlers_by_command(handlers)
