@@ -186,7 +186,8 @@ class HistoryRouter:
     async def _find_command_history(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of the message a command replies to, or else the author's newest."""
         # With personal histories, a person's /new must not end another person's history.
-        is_own = scope is HistoryScope.USER and _is_new_command(message)
+        name = message.text[1:].partition(" ")[0].lower()
+        is_own = scope is HistoryScope.USER and name == "new"
         if not is_own and message.quote is not None and message.quote.message_id is not None:
             found = await self._find_message_history(message.address, message.quote.message_id)
             if found is not None:
@@ -301,10 +302,6 @@ def _personal_history(message: IncomingMessage) -> str:
 
 def _new_reply_chain(message: IncomingMessage) -> str:
     return f"replies={message.message_id or message.external_key}"
-
-
-def _is_new_command(message: IncomingMessage) -> bool:
-    return message.text[1:].partition(" ")[0].lower() == "new"
 
 
 def _is_command(message: IncomingMessage) -> bool:

@@ -42,11 +42,6 @@ class CommandSpec:
     default_action: str = ""
     """The subcommand that runs if none is given; only for a group."""
 
-    @property
-    def form_options(self) -> tuple[CommandOption, ...]:
-        """The options that the command's form asks for, on platforms with forms."""
-        return tuple(one for one in self.options if one.form_chars)
-
 
 @value_class
 class MessageCommandSpec:

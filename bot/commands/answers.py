@@ -214,20 +214,19 @@ class AnswerButtons:
         """Return why a press is refused, or None; called before the press is stored."""
         data = parse_button(pressed)
         try:
-            excess = await self.limit(pressed) if self.limit is not None else None
-            if excess is not None:
-                return translate(excess, supported_language(pressed.locale))
-            if data is not None and data.action is ButtonAction.STOP:
-                await self._check_stop(pressed, data)
-            elif data is not None:
-                await self.find(pressed, data)
+            reason: str | None = await self.limit(pressed) if self.limit is not None else None
+            if reason is None and data is not None:
+                if data.action is ButtonAction.STOP:
+                    await self._check_stop(pressed, data)
+                else:
+                    await self.find(pressed, data)
                 if data.action in FORM_ACTIONS and not pressed.values:  # the platform has no forms
-                    return translate(TYPING_HINTS[data.action], supported_language(pressed.locale))
+                    reason = TYPING_HINTS[data.action]
         except UserError as error:
-            return translate(error.text, supported_language(pressed.locale))
+            reason = error.text
         except StoreError:  # the press is checked again before it takes effect
             return None
-        return None
+        return None if reason is None else translate(reason, supported_language(pressed.locale))
 
     async def find(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""

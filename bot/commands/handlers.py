@@ -1,9 +1,8 @@
 """Run chat commands: each handler gets a request and returns the reply."""
 
 import difflib
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import ChatJoin, Incoming
@@ -69,13 +68,11 @@ class CommandHandlers:
     characters: CharacterHandlers
     recaps: Recaps
     memories: MemoryHandlers
-    dice: random.Random = field(default_factory=random.Random)
-    """Selects greetings."""
 
     def __post_init__(self) -> None:
         self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
-        self._greetings = greetings = Greetings(self.resolver, self.dice)
+        self._greetings = greetings = Greetings(self.resolver)
         privacy = PrivacyHandlers(
             *(self.forgetting, self.admins, self.resolver, self.privacy_notice, greetings)
         )

@@ -8,7 +8,7 @@ written before the transaction that deletes.
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -76,24 +76,20 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     """Return the tombstones in the files that exist; raises `StoreError` if one is damaged."""
-    return [one for file in files for one in _read_tombstone_file(file)]
-
-
-def _read_tombstone_file(file: Path) -> Iterator[Tombstone]:
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"{file} cannot be read: {error.strerror}") from error
-    # Text after the last line break is incomplete, because the process died while writing.
-    for number, line in enumerate(lines[:-1], 1):
+    found = []
+    for file in files:
         try:
-            yield msgspec.json.decode(line, type=Tombstone)
-        except msgspec.DecodeError as error:
-            raise StoreError(
-                f"{file}, line {number} is not a tombstone: {error}; delete it if it was cut off"
-            ) from None
+            lines = file.read_bytes().split(b"\n") if file.exists() else []
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {error.strerror}") from error
+        # Text after the last line break is incomplete, because the process died while writing.
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                found.append(msgspec.json.decode(line, type=Tombstone))
+            except msgspec.DecodeError as error:
+                reason = f"is not a tombstone: {error}; delete it if it was cut off"
+                raise StoreError(f"{file}, line {number} {reason}") from None
+    return found
 
 
 def skip_tombstone(_: Tombstone) -> None:

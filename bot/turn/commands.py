@@ -76,8 +76,9 @@ class CommandRunner:
             raise
 
     async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
-        message, finisher = request.incoming, self.finisher
-        is_on_message = message.quote is not None and message.quote.message_id is not None
+        message, finisher, buttons = request.incoming, self.finisher, self.stages.buttons
+        quoted_id = message.quote.message_id if message.quote is not None else None
+        is_on_message = quoted_id is not None
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_on_message:
@@ -89,18 +90,14 @@ class CommandRunner:
                     group, add_private_response(group.message, changed, _CHANGED_NOTICE)
                 )
             case "forget" if is_on_message:
-                request = replace(request, is_asker=await self.stages.buttons.is_asker(message))
-            case "context" if is_on_message:
-                found, exchange = await self.stages.buttons.find_quoted(message)
-                await self.stages.buttons.check_reader(message, exchange)
+                request = replace(request, is_asker=await buttons.is_asker(message))
+            case name if (name == "context" or is_report) and is_on_message:
+                found, exchange = await buttons.find_quoted(message)
+                if not is_report:
+                    await buttons.check_reader(message, exchange)
                 request = replace(request, answered_at=_answer_time(found, exchange))
-            case _ if is_report and is_on_message:
-                place = await self.stages.buttons.find_quoted(message)
-                request = replace(request, answered_at=_answer_time(*place))
-            case "memory" if message.quote is not None and message.quote.message_id is not None:
-                turns = await self.stages.conversations.find_turns(
-                    group.claim, [message.quote.message_id]
-                )
+            case "memory" if quoted_id is not None:
+                turns = await self.stages.conversations.find_turns(group.claim, [quoted_id])
                 request = replace(request, quoted=turns[-1].turn if turns else None)
             case "recap":
                 return "command", await self._run_recap(group, request)

@@ -112,7 +112,11 @@ class PressHandler:
                 notice = await self._confirm(pressed, data.action, exchange)
                 if notice is None:
                     return await self._retry(group, pressed, exchange, active)
-                return self._replace_with_notice(pressed, exchange, notice)
+                first, *others = self.stages.replies.notice_parts(
+                    pressed.address, notice, pressed.locale
+                )
+                outgoing = (replace(first, is_response=True), *others)
+                return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
                 raise UserError(TYPING_HINTS[data.action])
             case _:
@@ -237,13 +241,6 @@ class PressHandler:
         return await self.edits.answer_in_place(
             group, asked, pressed.at, exchange, active, speakers, {}
         )
-
-    def _replace_with_notice(
-        self, pressed: ButtonPress, exchange: Exchange, text: Text
-    ) -> TurnResult:
-        first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
-        outgoing = (replace(first, is_response=True), *others)
-        return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
 
     def _show_version(
         self,

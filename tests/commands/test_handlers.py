@@ -36,7 +36,8 @@ class Setup(TurnSetup):
         shown = {"private_prompts": True, "group_prompts": True}
         chosen = {"admins": frozenset({"telegram:99"}), **shown, **settings}
         super().__init__(database, preset=first, others=others, settings=chosen)
-        self.handlers = replace(self.container.command_handlers, dice=random.Random(1))
+        self.handlers = self.container.command_handlers
+        self.handlers._greetings.dice = random.Random(1)
         self.admin = True
         self.here = HERE
         self.asked: list[Request] = []

@@ -81,7 +81,7 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
         return spec.has_form
     called = _find_called_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
-    return not has_file and any(one.form_options for one in called)
+    return not has_file and any(option.form_chars for one in called for option in one.options)
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:

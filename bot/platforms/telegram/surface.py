@@ -115,24 +115,19 @@ class TelegramSurface(Surface, DraftingSurface):
             asked["callback_query_id"] = message.interaction
         # Bot API 10.2 expects the fields themselves, and 10.3 expects them as parameters.
         to |= {**asked, "ephemeral_message_parameters": asked}
-        sent = await self._chats.call_in_chat(
-            message.address,
-            lambda chat: self._send_text(
-                "sendMessage", message.content, {"chat_id": chat.chat, **to}
-            ),
-        )
-        opened = decode_result(sent, _SentMessage)
-        if opened.ephemeral_message_id is not None:
-            return ephemeral_id(int(person), opened.ephemeral_message_id)
-        self._has_ephemeral = False
-        _log.warning("ephemeral_messages_unsupported")
-        await self._chats.call_in_chat(
-            message.address,
-            lambda chat: self._api.call(
-                DeleteMessage(chat_id=chat.chat, message_id=opened.message_id)
-            ),
-        )
-        raise Refused("Telegram showed the message to the whole chat")
+
+        async def send(chat: CurrentChat) -> str:
+            fields = {"chat_id": chat.chat, **to}
+            sent = await self._send_text("sendMessage", message.content, fields)
+            opened = decode_result(sent, _SentMessage)
+            if opened.ephemeral_message_id is not None:
+                return ephemeral_id(int(person), opened.ephemeral_message_id)
+            self._has_ephemeral = False
+            _log.warning("ephemeral_messages_unsupported")
+            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=opened.message_id))
+            raise Refused("Telegram showed the message to the whole chat")
+
+        return await self._chats.call_in_chat(message.address, send)
 
     async def _change_ephemeral(
         self, address: Address, message_id: re.Match[str], content: MessageContent | None
