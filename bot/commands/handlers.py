@@ -1,11 +1,11 @@
 """Run chat commands: each handler gets a request and returns the reply."""
 
 import difflib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.incoming import ChatJoin, Incoming
+from bot.chat.incoming import ChatJoin
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
@@ -14,7 +14,7 @@ from bot.commands.memories import MEMORY, MemoryHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, Greetings, PresetHandlers
-from bot.commands.privacy import PRIVACY, DeletionRequests, PrivacyHandlers, PrivacyNotice
+from bot.commands.privacy import PRIVACY, PrivacyHandlers, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.commands.request import (
@@ -32,7 +32,7 @@ from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
 from bot.routing.decide import AccessRules
-from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
+from bot.routing.presets import ActiveCharacters
 from bot.storage.dead_letters import DeadLetters
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
@@ -52,40 +52,24 @@ _SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my 
 
 @dataclass(eq=False)
 class CommandHandlers:
-    resolver: PresetResolver
     admins: AdminCheck
     context: ContextView
-    personas: UserPersonas
-    forgetting: DeletionRequests
-    history_scopes: HistoryScopes
+    dead_letters: DeadLetters
+    privacy_notice: PrivacyNotice
+    access: AccessRules
+    greetings: Greetings
+    menus: SettingMenus
+    history_scope: HistoryScopeHandlers
+    pairing: PairingCodes
+    memories: MemoryHandlers
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """Commands that platforms run themselves, by the platform's name; /help lists them."""
-    usage: UsageView
-    privacy_notice: PrivacyNotice
-    dead_letters: DeadLetters
-    access: AccessRules
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    characters: CharacterHandlers
-    recaps: Recaps
-    memories: MemoryHandlers
+    others: Sequence[object]
+    """The objects with the other handlers."""
 
     def __post_init__(self) -> None:
-        self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
-        self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
-        self._greetings = greetings = Greetings(self.resolver)
-        privacy = PrivacyHandlers(
-            *(self.forgetting, self.admins, self.resolver, self.privacy_notice, greetings)
-        )
-        presets = PresetHandlers(self.resolver, self.admins, greetings)
-        questions = NewestQuestionHandlers(self.admins)
-        services = (self.admins, self.personas, privacy, self._history_scope, self.usage)
-        self.pairing = PairingCodes(self.access, self.admins.clock)
-        access = AccessHandlers(
-            *(self.access, self.admins, _GRANTABLE_COMMANDS, self.pairing, self.receive)
-        )
-        reports = AnswerReports(self.context, self.admins.admin_ids)
-        groups = (self.characters, self.recaps, self.memories, *services, access, reports)
-        self._handlers = handlers_by_command(self, presets, self.menus, questions, *groups)
+        own = (self, self.admins, self.menus, self.history_scope, self.memories)
+        self._handlers = handlers_by_command(*own, *self.others)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -106,7 +90,7 @@ class CommandHandlers:
         preset, count, is_private = active.first.preset, len(active.presets), arrival.opens_chat
         has_greeting = bool(preset.greetings_among(count))
         text = "" if has_greeting else _introduction(preset, is_private=is_private)
-        result = await self._greetings.add(CommandResult(text), preset, arrival, count)
+        result = await self.greetings.add(CommandResult(text), preset, arrival, count)
         notice = None if is_private else await self.privacy_notice.notice_on_joining(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
@@ -124,7 +108,7 @@ class CommandHandlers:
         ]
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
-        scope = await self._history_scope.describe(request.incoming.scopes)
+        scope = await self.history_scope.describe(request.incoming.scopes)
         return CommandResult(join_texts([scope, *request.decisions, *refusals]))
 
     @command(
@@ -139,7 +123,7 @@ class CommandHandlers:
         number = _greeting_number(request.argument, request.active)
         text = translatable("A new conversation has begun.")
         result = CommandResult(text, new_session=True, changes_channel=True)
-        return await self._greetings.add_active(result, request, number)
+        return await self.greetings.add_active(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
@@ -201,7 +185,7 @@ class CommandHandlers:
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, how, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
-        return result if is_begun else await self._greetings.add_active(result, request)
+        return result if is_begun else await self.greetings.add_active(result, request)
 
     @command("help", marked("list all commands"))
     async def _help(self, request: CommandRequest) -> CommandResult:
@@ -329,7 +313,7 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Report"), "report"),
 )
 _GROUPS_BY_NAME = {spec.name: spec for spec in COMMANDS if spec.actions}
-_GRANTABLE_COMMANDS = frozenset(
+GRANTABLE_COMMANDS = frozenset(
     name
     for spec in COMMANDS
     for name in (spec.name, *(f"{spec.name} {action.name}" for action in spec.actions))

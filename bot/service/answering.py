@@ -8,11 +8,20 @@ from functools import cached_property, partial
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import source_in_key
 from bot.chat.session import ClaimedMessage
-from bot.commands.handlers import CommandHandlers
+from bot.commands.access import AccessHandlers, PairingCodes
+from bot.commands.answers import NewestQuestionHandlers
+from bot.commands.handlers import GRANTABLE_COMMANDS, CommandHandlers
 from bot.commands.memories import MemoryHandlers
-from bot.commands.privacy import DeletionRequests, ForgottenConversations, PrivacyNotice
+from bot.commands.menus import HistoryScopeHandlers, SettingMenus
+from bot.commands.presets import Greetings, PresetHandlers
+from bot.commands.privacy import (
+    DeletionRequests,
+    ForgottenConversations,
+    PrivacyHandlers,
+    PrivacyNotice,
+)
 from bot.commands.recap import Recaps
-from bot.commands.reports import ContextView, UsageView
+from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.extras import import_extra
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -53,28 +62,26 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def command_handlers(self) -> CommandHandlers:
-        prompts = self.exact_prompts
+        resolver, admins, access = self.resolver, self.admins, self.access
+        prompts, find_url = self.exact_prompts, self.console_links.answer_url
+        context = ContextView(self.receipts, prompts.write, prompts.mask, find_url)
+        greetings, pairing = Greetings(resolver), PairingCodes(access, self.clock)
+        summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
-            self.resolver,
-            self.admins,
-            ContextView(self.receipts, prompts.write, prompts.mask, self.console_links.answer_url),
-            self.personas,
-            self.forgetting,
-            self.history_scopes,
-            {spec.kind: spec.commands for spec in self.specs},
-            UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
-            self.privacy_notice,
-            self.dead_letters,
-            self.access,
-            self.receive,
-            self.characters,
-            Recaps(
-                self._create_summarizer(Urgency.QUESTION),
-                self.access,
-                self.replies.limits,
-                self.pipeline.models.check_text,
-            ),
+            *(admins, context, self.dead_letters, self.privacy_notice, access, greetings),
+            SettingMenus(resolver, self.history_scopes, self.personas),
+            HistoryScopeHandlers(self.history_scopes, admins),
+            pairing,
             MemoryHandlers(self.recaller, self.conversations, self.characters),
+            {spec.kind: spec.commands for spec in self.specs},
+            [
+                *(self.characters, self.personas, PresetHandlers(resolver, admins, greetings)),
+                PrivacyHandlers(self.forgetting, admins, resolver, self.privacy_notice, greetings),
+                AccessHandlers(access, admins, GRANTABLE_COMMANDS, pairing, self.receive),
+                *(NewestQuestionHandlers(admins), AnswerReports(context, admins.admin_ids)),
+                UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
+                Recaps(summarizer, access, self.replies.limits, self.pipeline.models.check_text),
+            ],
         )
 
     @cached_property

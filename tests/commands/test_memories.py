@@ -29,7 +29,7 @@ class MemorySetup(Setup):
     def __init__(self, database: Database, **settings: bool) -> None:
         super().__init__(database, **settings)
         self.files = {}
-        self.handlers.characters.download = self._download
+        self.container.characters.download = self._download
 
     async def _download(self, _address: Address, item: MediaItem, max_bytes: int) -> bytes:
         return self.files[item.source][:max_bytes]
@@ -400,7 +400,7 @@ async def test_memories_can_be_added_to_the_lorebook_of_the_servers_character(
     stored = await setup.container.preset_versions.newest(name)
     assert stored is not None
     assert stored.version == before[0] + 1
-    preset = await setup.handlers.characters.load_newest_version(name)
+    preset = await setup.container.characters.load_newest_version(name)
     assert preset.parsed_lorebook is not None
     [entry] = preset.parsed_lorebook.entries
     assert (entry.content, entry.keys) == ("the Rhine froze", ("Rhine",))
