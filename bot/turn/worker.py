@@ -270,23 +270,16 @@ class ConversationWorker:
     async def _handle_press(
         self, group: MessageGroup, pressed: ButtonPress | ReactionChange
     ) -> Outcome:
-        if isinstance(pressed, ReactionChange):
-            is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
-            reacted = TurnResult() if is_off else await self._presses.react(group, pressed)
-            return await self._finish_press(group, pressed, reacted)
-        button = parse_button(pressed)
-        has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
-        if has_words and await self._stages.resolver.opted_out([pressed.author.id]):
-            return "withheld", await self._explain_opt_out(group, pressed)
-        result = await self._presses.press(group, pressed)
-        return await self._finish_press(group, pressed, result)
-
-    async def _finish_press(
-        self,
-        group: MessageGroup,
-        pressed: ButtonPress | ReactionChange,
-        result: TurnResult | AskedQuestion | ChosenCommand,
-    ) -> Outcome:
+        is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
+        result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
+        if isinstance(pressed, ButtonPress):
+            button = parse_button(pressed)
+            has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
+            if is_off and has_words:
+                return "withheld", await self._explain_opt_out(group, pressed)
+            result = await self._presses.press(group, pressed)
+        elif not is_off:
+            result = await self._presses.react(group, pressed)
         if isinstance(result, tuple):
             request, done, menu = result
             return "pressed", await self._commands.finish(group, request, done, menu)
