@@ -25,14 +25,7 @@ from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import ClockStore, Database, Moment, current_moment, reading, transaction
 from bot.storage.functions import FUNCTIONS
-from bot.storage.rows import (
-    NO_MESSAGE,
-    address_columns,
-    decode,
-    decode_content,
-    decode_target,
-    encode_content,
-)
+from bot.storage.rows import NO_MESSAGE, address_columns, decode, decode_content, encode_content
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
@@ -363,14 +356,14 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
     face, buttons, started_at, external_id = others
     if not isinstance(part, int) or bytes in map(type, columns):
         raise TypeError(part)  # SQLite keeps values of any type
-    thread_to_open, private = decode_target(buttons)
+    content, thread_to_open, private = decode_content(text, face, buttons)
     row = OutboxRow(
         id=id_,
         turn=turn,
         address=Address(platform, chat, thread, bot_id),
         part=part,
         op=OutboxOperation(op),
-        content=decode_content(text, face, buttons),
+        content=content,
         reply_to=reply_to,
         interaction=interaction,
         state=OutboxState(state),

@@ -158,26 +158,14 @@ def _to_json(value: Any) -> str:
     return to_storable_text(text).replace("\\u0000", "\ufffd")
 
 
-def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
+def decode_content(
+    text: str, face: str | None, buttons: str | None
+) -> tuple[MessageContent, AnswerThread | None, PrivateDelivery | None]:
     """Reverse `encode_content`; raises exceptions that `decode` translates."""
-    if face is None and buttons is None:
-        return MessageContent(text)
-    controls = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
-    return MessageContent(
-        text,
-        None if face is None else _decode_face(face),
-        controls.buttons,
-        controls.menus,
-        controls.thoughts,
-    )
-
-
-def decode_target(buttons: str | None) -> tuple[AnswerThread | None, PrivateDelivery | None]:
-    """Return a message's target thread and private recipient, each None if there is none."""
-    if buttons is None or not ('"thread"' in buttons or '"private"' in buttons):
-        return None, None
-    controls = _decode_controls(buttons)
-    return controls.thread, controls.private
+    one = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
+    speaker = None if face is None else _decode_face(face)
+    content = MessageContent(text, speaker, one.buttons, one.menus, one.thoughts)
+    return content, one.thread, one.private
 
 
 TURN_COLUMNS = (
