@@ -317,7 +317,6 @@ class OutboxRow:
     external_id: str | None
     """For an edit or deletion: the platform's id of the message to change. For a new message that
     replaces one that could not be edited: the id of the replaced message."""
-    not_before: float
     file: Attachment | None = None
     thread: AnswerThread | None = None
     send_before: float = math.inf

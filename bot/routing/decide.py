@@ -165,10 +165,6 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
     return Access()
 
 
-async def _no_roles(_event: Request) -> None:
-    return None
-
-
 MODEL_NOT_ALLOWED = translatable(
     "Only some roles may use this character's model here, and it has no other one."
 )
@@ -181,8 +177,10 @@ class AccessRules:
     chat_settings: ChatSettings
     is_admin: Callable[[Request], Awaitable[bool]]
     """Returns whether the author is an operator or an admin of the chat."""
-    operators: Collection[str] = ()
+    operators: Collection[str]
     """The ids of the people in `TROUPE_ADMINS`, who may use the bot everywhere."""
+    read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]]
+    """Asks the platform for the author's roles; returns None if it cannot."""
     _: KW_ONLY
     local_platforms: Collection[str] = ()
     """Platforms that only the operator can reach, such as the terminal."""
@@ -190,8 +188,6 @@ class AccessRules:
     """The installation's rules from the environment."""
     reports_refusals: bool = True
     """Whether a refused person gets one notice of the refusal."""
-    read_author_roles: Callable[[Request], Awaitable[tuple[str, ...] | None]] = _no_roles
-    """Asks the platform for the author's roles; returns None if it cannot."""
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the access rules of these scopes and the installation, by scope."""

@@ -227,10 +227,10 @@ class MessagingContainer(StorageContainer, ABC):
             self.chat_settings,
             self.admins.was_recently_admin,
             self.settings.admins,
+            self.read_author_roles,
             local_platforms=local,
             fixed=self.settings.access.rules,
             reports_refusals=self.settings.access.tell,
-            read_author_roles=self.read_author_roles,
         )
 
     @cached_property

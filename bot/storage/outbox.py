@@ -343,7 +343,6 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
             state=OutboxState.PENDING,
             attempts=attempts + 1,
             external_id=None,
-            not_before=0.0,
             send_before=at.monotonic + SENDING_SECONDS / 2,
             problem=str(error),
         )
@@ -369,7 +368,6 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         state=OutboxState(state),
         attempts=attempts + 1,
         external_id=external_id,
-        not_before=not_before,
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=thread_to_open,
         private=private,

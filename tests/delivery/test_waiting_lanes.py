@@ -74,7 +74,6 @@ class OneRowLanes:
             state=OutboxState.PENDING,
             attempts=self.takes[lane],
             external_id=None,
-            not_before=0.0,
             send_before=self.clock.monotonic() + 10,
         )
 

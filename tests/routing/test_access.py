@@ -174,7 +174,7 @@ class Writer:
 
     def __init__(self, stored: StoredRules) -> None:
         admins = AdminCheck({OPERATOR.id}, never_admin, FakeClock(), stored)
-        rules = AccessRules(stored, admins.is_admin, {OPERATOR.id})
+        rules = AccessRules(stored, admins.is_admin, {OPERATOR.id}, unknown_roles)
         self.pairing = PairingCodes(rules, admins.clock)
         grantable = ("preset", "preset use")
         handlers = AccessHandlers(rules, admins, grantable, self.pairing, receive_nothing)
@@ -213,6 +213,10 @@ async def never_admin(_event: Request) -> bool:
     return False
 
 
+async def unknown_roles(_event: Request) -> None:
+    return None
+
+
 async def receive_nothing(_events: object) -> None:
     return
 
@@ -249,13 +253,7 @@ async def test_decisions_match_a_simple_specification(
     async def read_author_roles(_event: Request) -> tuple[str, ...] | None:
         return roles
 
-    access = AccessRules(
-        stored,
-        is_admin,
-        world.operators,
-        fixed=fixed,
-        read_author_roles=read_author_roles,
-    )
+    access = AccessRules(stored, is_admin, world.operators, read_author_roles, fixed=fixed)
     message = replace(
         make_incoming(world.line, author=Person(PEOPLE[0], "Ada"), platform="discord"),
         scopes=PLACES[1:2] if world.is_private else PLACES,
