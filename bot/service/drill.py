@@ -59,9 +59,7 @@ from bot.storage.database import Database
 from bot.storage.events import DRILL_PLATFORM
 from bot.storage.forgetting import FILE_NAME
 from bot.storage.leases import read_installation_id
-from bot.storage.memories import SqlMemories
 from bot.storage.statements import SQL
-from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import metadata
 from bot.turn.limits.rate_limits import LimitSettings
 from bot.value_class import value_class
@@ -212,12 +210,12 @@ class _Drill:
                     f"the drill proves nothing: no data was stored in {', '.join(missing)}"
                 )
             await self._forget()
-            after, kept = await self._count_traces()
             end = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
-            while after and clock.monotonic() < end:
-                await clock.sleep(_POLL_SECONDS)
+            while True:
                 after, kept = await self._count_traces()
-            return DrillResult(before, after, kept)
+                if not after or clock.monotonic() >= end:
+                    return DrillResult(before, after, kept)
+                await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
 
@@ -244,12 +242,12 @@ class _Drill:
         # Describing decisions stores the pending ones first.
         await self.container.decisions.describe_recent(_GROUP.channel)
 
-        key, summaries = _PRIVATE.conversation, SqlSummaries(self._database)
+        key, summaries = _PRIVATE.conversation, self.container.summarizer.summaries
         read = await summaries.load_turns(key)
         covered = (read.session, read.turns[-1].id, fingerprint_turns(read.turns))
         await summaries.save(key, Summary(*covered, f"They said {_WORDS}"))
         folder, clock = self.container.settings.data_dir / "slots", self.container.clock
-        memories = SqlMemories(self._database, clock)
+        memories = self.container.memories
         about = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
         place = MemoryPlace.from_event(_PRIVATE, private, is_private=True)
         derived = Memory(about, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
