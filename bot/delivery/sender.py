@@ -252,8 +252,11 @@ class Sender:
             if row.state is OutboxState.UNKNOWN:
                 return await self._resolve_unknown_outcome(row)
             if private is None or private.group or row.interaction is not None:
-                if await self._needs_placeholder(row):
-                    return await self.outbox.turn_into_edit(row, await self._send_placeholder(row))
+                if private is not None and await self._needs_placeholder(row):
+                    text = translate(_PRIVATE_PLACEHOLDER, supported_language(private.locale))
+                    message = replace(_to_message(row, MessageContent(text), None), file=None)
+                    sent = await self.surfaces[row.address.source].send(message)
+                    return await self.outbox.turn_into_edit(row, sent)
                 return await self._mark_sent(row, await self._perform_operation(row))
         except Refused as error:
             if private is None:
@@ -390,13 +393,6 @@ class Sender:
             return is_text_response and limits.opens_responses
         # In a chat without earlier messages of the bot, a search could not find the message.
         return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
-
-    async def _send_placeholder(self, row: OutboxRow) -> str:
-        """Send a placeholder in place of private content, and return its message id."""
-        locale = row.private.locale if row.private else None
-        content = MessageContent(translate(_PRIVATE_PLACEHOLDER, supported_language(locale)))
-        message = replace(_to_message(row, content, None), file=None)
-        return await self.surfaces[row.address.source].send(message)
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Literal, TypeAlias
 
 from bot.chat.command import ButtonAction, encode_button
@@ -41,7 +40,7 @@ def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tup
     other = ButtonStyle.PRIMARY if len(actions) == 1 else ButtonStyle.PLAIN
     return tuple(
         Button(
-            _translate_label(_LABELS[one], language),
+            translate(_LABELS[one], language),
             encode_button(one, part),
             ButtonStyle.DANGER if one in _DANGEROUS else other,
         )
@@ -68,11 +67,6 @@ def page_buttons(
         for number, label in labels.items()
         if pages > 1 and 1 <= number <= pages
     )
-
-
-@cache  # there are only the few labels above
-def _translate_label(label: Text, language: str) -> str:
-    return translate(label, language)
 
 
 _MIN_UNITS_FOR_THOUGHTS = 300

@@ -385,7 +385,7 @@ class LiveReplies:
         return final_parts(text, self.limits(address), first_part, face)
 
     def notice_parts(
-        self, address: Address, text: Text, locale: str | None, first_part: int = 0
+        self, address: Address, text: str, locale: str | None, first_part: int = 0
     ) -> tuple[OutgoingPart, ...]:
         """Return a notice as parts, translated to a language."""
         return self.final_parts(address, translate(text, supported_language(locale)), first_part)

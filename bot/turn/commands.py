@@ -190,8 +190,8 @@ class CommandRunner:
         turn, line, face = await self._prepare_greeting(address, scopes, result, now)
         greeting = self._greeting_result(group.message, address, turn, line, face, 0)
         if result.text:
-            text = translate(result.text, supported_language(incoming.locale))
-            notice = self.stages.replies.final_parts(address, text, len(greeting.outgoing))
+            number, notice_parts = len(greeting.outgoing), self.stages.replies.notice_parts
+            notice = notice_parts(address, result.text, incoming.locale, number)
             greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
         return await self.finisher.finish(group, greeting)
 

@@ -152,8 +152,7 @@ class TurnFinisher:
     ) -> InboxMessage | None:
         """Finish with a reply that is not part of the history; see `PrivateDelivery.is_quiet`."""
         incoming, asked = group.message.incoming, group.message.replied_to.incoming
-        shown = translate(text, supported_language(incoming.locale))
-        outgoing = self.stages.replies.final_parts(incoming.address, shown)
+        outgoing = self.stages.replies.notice_parts(incoming.address, text, incoming.locale)
         if is_private and isinstance(asked, IncomingMessage | ButtonPress):
             outgoing = self.make_private_to_author(asked, outgoing, is_quiet=is_quiet)
         return await self.finish(group, TurnResult(outgoing=outgoing))
