@@ -111,31 +111,28 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
         """Return earlier messages of a channel that the bot may read, oldest first."""
-        history = await self._find_history_reader(message)
-        found = () if history is None else await history.read_before(message, limit)
+        platform = self.platforms[message.address.source]
+        if not isinstance(platform, HistoryReader):
+            return ()
+        found = await platform.read_before(message, limit)
         return [one for one in found if await self.access.find_refusal(one) is None]
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a thread, or None if unknown or not readable."""
-        history = await self._find_history_reader(message)
-        found = None if history is None else await history.read_thread_starter(message)
+        platform = self.platforms[message.address.source]
+        if not isinstance(platform, HistoryReader):
+            return None
+        found = await platform.read_thread_starter(message)
         return None if found is None or await self.access.find_refusal(found) is not None else found
 
     async def read_author_roles(self, asked: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles, or None if the platform cannot tell."""
         platform = self.platforms[asked.address.source]
+        if not isinstance(platform, HistoryReader):
+            return ()
         with suppress(PlatformError):
-            return (
-                await platform.read_author_roles(asked)
-                if isinstance(platform, HistoryReader)
-                else ()
-            )
+            return await platform.read_author_roles(asked)
         return None
-
-    async def _find_history_reader(self, message: IncomingMessage) -> HistoryReader | None:
-        platform = self.platforms[message.address.source]
-        observes = await self.resolver.may_observe(message.scopes)
-        return platform if isinstance(platform, HistoryReader) and observes else None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
         """Return whether the author may not use the bot; True if this is unknown."""
@@ -280,13 +277,12 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        keep, find_opted_out = (
+        return InboxIntake(
+            *(self.inbox, self._wake, self._announce_urgent, self.history_router),
             self.restored_messages.filter_received,
             self.history_scopes.find_opted_out,
+            self.chat_settings,
         )
-        announce, router = self._announce_urgent, self.history_router
-        settings = self.chat_settings
-        return InboxIntake(self.inbox, self._wake, announce, router, keep, find_opted_out, settings)
 
     @property
     def webhook_routes(self) -> AddRoutes:

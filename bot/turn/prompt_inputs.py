@@ -241,12 +241,15 @@ class PromptSources:
         incoming = await self._without_forgotten_quote(readable, session)
         first = message.incoming if gathered else incoming
         oldest = first if isinstance(first, IncomingMessage) else incoming
-        earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
-        known = session.turns
+        known, earlier, start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
+        may_read = is_new_channel or (is_new_question and oldest.in_thread)
+        observes = may_read and await self.resolver.may_observe(oldest.scopes)
+        if observes and is_new_channel:
+            found = await self.channel_reader.read(oldest, active, known)
+            earlier = await self.resolver.remove_opted_out_turns(found)
         if earlier:
             known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
-        start: tuple[Turn, ...] = ()
-        if is_new_question:
+        if observes:
             found = await self.channel_reader.read_thread_starter(oldest, active, known)
             start = await self.resolver.remove_opted_out_turns(found)
         if start or earlier or gathered:
@@ -276,14 +279,6 @@ class PromptSources:
         loaded = max_turns + removed.newer + removed.count
         session = await self.conversations.load_session(claim, loaded)
         return replace(session, turns=removed.remove_from(session.turns))
-
-    async def _read_channel(
-        self, oldest: IncomingMessage, active: ActiveCharacters, session: Session
-    ) -> tuple[Turn, ...]:
-        if not await self.resolver.may_observe(oldest.scopes):
-            return ()
-        found = await self.channel_reader.read(oldest, active, session.turns)
-        return await self.resolver.remove_opted_out_turns(found)
 
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session
