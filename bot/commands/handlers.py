@@ -31,7 +31,7 @@ from bot.errors import PrivateError, UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
-from bot.routing.decide import AccessRules
+from bot.routing.decide import AccessRules, DecisionLog
 from bot.routing.presets import ActiveCharacters
 from bot.storage.dead_letters import DeadLetters
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
@@ -54,6 +54,7 @@ _SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my 
 class CommandHandlers:
     admins: AdminCheck
     context: ContextView
+    decisions: DecisionLog
     dead_letters: DeadLetters
     privacy_notice: PrivacyNotice
     access: AccessRules
@@ -101,15 +102,16 @@ class CommandHandlers:
         await self.admins.require(
             request.incoming, _SEE_DECISIONS_ACTION, audited_as="read decisions"
         )
+        lines = await self.decisions.describe_recent(request.incoming.address.channel)
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
         refusals = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
         ]
-        if not (request.decisions or refusals):
+        if not (lines or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
         scope = await self.history_scope.describe(request.incoming.scopes)
-        return CommandResult(join_texts([scope, *request.decisions, *refusals]))
+        return CommandResult(join_texts([scope, *lines, *refusals]))
 
     @command(
         "new",

@@ -40,8 +40,6 @@ class CommandRequest:
     failed: Sequence[StoredTurn] = ()
     """The newest unanswered questions; loaded only for `COMMANDS_THAT_READ_HISTORY`."""
     stop: StopOutcome = StopOutcome.NOTHING
-    decisions: Sequence[str] = ()
-    """A line for each of the newest messages: why it was answered or not."""
     answered_at: datetime | None = None
     """The time of the answer that the command replies to."""
     is_asker: bool = False

@@ -68,7 +68,8 @@ class AnsweringContainer(MessagingContainer, ABC):
         greetings, pairing = Greetings(resolver), PairingCodes(access, self.clock)
         summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
-            *(admins, context, self.dead_letters, self.privacy_notice, access, greetings),
+            *(admins, context, self.decisions, self.dead_letters, self.privacy_notice),
+            *(access, greetings),
             SettingMenus(resolver, self.history_scopes, self.personas),
             HistoryScopeHandlers(self.history_scopes, admins),
             pairing,

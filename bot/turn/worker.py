@@ -390,11 +390,9 @@ class ConversationWorker:
             recent = await self._load_recent_turns(group.claim)
             failed = await self._conversations.load_failed_questions(group.claim)
         stages = self._stages
-        asks_why = command.name == "settings" and command.text.lower() == "why"
         stopped = stages.stops.stop_outcome(message)
         given = (command, message, active, recent, stages.now(), failed, stopped)
-        why = await stages.decisions.describe_recent(message.address.channel) if asks_why else ()
-        request = CommandRequest(*given, why, part=group.message.part_name(0))
+        request = CommandRequest(*given, part=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable(
