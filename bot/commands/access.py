@@ -26,7 +26,7 @@ from bot.commands.request import (
 )
 from bot.errors import UserError
 from bot.ports import Clock
-from bot.routing.decide import PAIRING_RULE_PREFIX, Access, AccessRules
+from bot.routing.decide import Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
@@ -93,13 +93,13 @@ _REASONS: Mapping[str, Text] = {
 }
 
 
-def explain_refusal(rule: str) -> Text:
-    """Return a notice that says why a person was refused, and which commands still work."""
-    if rule.startswith(PAIRING_RULE_PREFIX):
+def explain_refusal(rule: str, code: str) -> Text:
+    """Return a notice that says why a person was refused, and what they can do."""
+    if code:
         return translatable(
             "In private I answer only people approved by an operator of this bot. Send the"
             " operator your code, which works for an hour: {code}",
-            code=rule.removeprefix(PAIRING_RULE_PREFIX),
+            code=code,
         )
     found = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
     return translatable(

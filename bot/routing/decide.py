@@ -129,8 +129,6 @@ def _parse_addressed_command(
 
 LAST_REFUSAL_KEY = "persona told"
 """The setting with the last refusal that a person was told about; deleted with their persona."""
-PAIRING_RULE_PREFIX = "dm pairing "
-"""The prefix of a rule that refuses a person; the pairing code for that person follows."""
 _ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
 _FOR_ADMINS = ("access", "settings why")
 
@@ -280,11 +278,13 @@ class AccessRules:
         is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
         return None if not is_barred and await self.is_admin(event) else access
 
-    async def should_report_refusal(self, message: IncomingMessage, access: Access) -> bool:
-        """Return whether to tell the author about a refusal: once for each rule."""
-        if not (self.reports_refusals or access.rule.startswith(PAIRING_RULE_PREFIX)):
+    async def should_report_refusal(
+        self, message: IncomingMessage, access: Access, code: str
+    ) -> bool:
+        """Return whether to tell the author about a refusal: once for each rule or pairing code."""
+        if not (self.reports_refusals or code):
             return False
-        scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule}\n"
+        scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule} {code}".strip() + "\n"
         stored, told = await self.chat_settings.get_scopes([scope]), rule + message.external_key
         before = stored.get(scope, {}).get(LAST_REFUSAL_KEY, "")
         if before.startswith(rule):

@@ -28,7 +28,7 @@ from bot.commands.handlers import is_private
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import action_buttons, answer_buttons
-from bot.routing.decide import PAIRING_RULE_PREFIX, Access
+from bot.routing.decide import Access
 from bot.texts.text import (
     join_texts,
     supported_language,
@@ -160,15 +160,14 @@ class CommandRunner:
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
         stages.decisions.log_refusal(message, access)
-        pairing = stages.commands.pairing
-        if access.rule == "dm pairing" and (code := await pairing.issue_code(message)):
-            access = replace(access, rule=f"{PAIRING_RULE_PREFIX}{code}")
-        is_due = await stages.access.should_report_refusal(message, access)
+        issue_code, needs_code = stages.commands.pairing.issue_code, access.rule == "dm pairing"
+        code = await issue_code(message) if needs_code else ""
+        is_due = await stages.access.should_report_refusal(message, access, code)
         if not (is_due or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
         if not is_due and message.has_public_response:
             return await finisher.finish_with_text(group, _IMPOSSIBLE_HERE)
-        told = explain_refusal(access.rule)
+        told = explain_refusal(access.rule, code)
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def check_greeting(
