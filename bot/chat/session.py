@@ -278,10 +278,6 @@ TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
 """Returns the turns that models may read."""
 
 
-async def keep_all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
-    return turns
-
-
 @value_class
 class StoredTurn:
     """A turn with its row id, which a summary refers to."""

@@ -7,7 +7,7 @@ summary becomes invalid, and the next one is made from all turns.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from bot.chat.prompt import (
     Retraction,
     Usage,
 )
-from bot.chat.session import StoredTurn, Summary, TurnFilter, fingerprint_turns, keep_all_turns
+from bot.chat.session import StoredTurn, Summary, TurnFilter, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
@@ -177,8 +177,8 @@ class Summarizer:
 
     summaries: SqlSummaries
     backends: Mapping[str, Backend]
-    pay: PaySummary | None = None
-    readable: TurnFilter = keep_all_turns
+    pay: PaySummary
+    readable: TurnFilter
 
     def __post_init__(self) -> None:
         self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
@@ -303,12 +303,9 @@ class Summarizer:
         limit: int | None = None,
     ) -> tuple[str, bool]:
         """Return a summary, and whether the model used reasoning."""
-        paid: AbstractAsyncContextManager[SummaryRequest] = nullcontext(SummaryRequest(prompt))
-        if self.pay is not None:
-            tokens = await counter_for_model(prompt.model).count_prompt(prompt)
-            summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-            paid = self.pay(summarizing, message, prompt, tokens)
-        async with paid as request:
+        tokens = await counter_for_model(prompt.model).count_prompt(prompt)
+        summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
+        async with self.pay(summarizing, message, prompt, tokens) as request:
             if request.prompt.max_output_tokens is None and limit is not None:
                 request.prompt = replace(request.prompt, max_output_tokens=limit)
             await _stream_summary(self.backends[provider], request)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -53,8 +53,9 @@ class CachingBackend(FakeBackend, ConversationMemory):
 class FixedSpending:
     """Records what summaries are paid for, or refuses them."""
 
-    def __init__(self, *, is_used_up: bool = False) -> None:
+    def __init__(self, limit: int | None = 77, *, is_used_up: bool = False) -> None:
         self.paid_for: list[tuple[Preset, SummaryRequest]] = []
+        self._limit = limit
         self._is_used_up = is_used_up
 
     @contextlib.asynccontextmanager
@@ -63,9 +64,14 @@ class FixedSpending:
     ) -> AsyncIterator[SummaryRequest]:
         if self._is_used_up:
             raise BudgetUsedUp("used up")
-        request = SummaryRequest(replace(prompt, max_output_tokens=77))
+        limited = replace(prompt, max_output_tokens=self._limit) if self._limit else prompt
+        request = SummaryRequest(limited)
         yield request
         self.paid_for.append((preset, request))
+
+
+async def keep_all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return turns
 
 
 class Setup:
@@ -82,7 +88,8 @@ class Setup:
         self.backend = backend or FakeBackend(*scripts)
         self.summaries = SqlSummaries(database)
         backends = {"p": self.backend, "cheap": self.backend}
-        self.summarizer = Summarizer(self.summaries, backends, spending.paid if spending else None)
+        pay = (spending or FixedSpending(limit=None)).paid
+        self.summarizer = Summarizer(self.summaries, backends, pay, keep_all_turns)
         self._conversations = Conversations(database, SystemClock())
         self._inbox = SqlInbox(database, SystemClock())
         self._received = 0
