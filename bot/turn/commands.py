@@ -7,6 +7,7 @@ Discord, a separate message tells everybody who changed what.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias
 
 from bot.chat.command import ButtonAction, Command
 from bot.chat.incoming import Address, ChatJoin, IncomingMessage, MessageEdit, WakeReason
@@ -55,6 +56,8 @@ _CHANGED_NOTICE = translatable("Changed.")
 _RECAP_STOPPED = translatable("The recap was stopped.")
 _IMPOSSIBLE_HERE = translatable("That is not possible here.")
 _MAX_LOADED_TURNS = 400
+_Greeting: TypeAlias = tuple[Turn | None, str, Face | None]
+"""A greeting with its name line and face, if there is one."""
 
 
 @value_class
@@ -184,10 +187,9 @@ class CommandRunner:
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
         """Greet, as a character, a group that the bot was added to; then send `result.text`."""
-        incoming, now = group.message.incoming, self.stages.now()
-        address = incoming.address
-        turn, line, face = await self._prepare_greeting(address, scopes, result, now)
-        greeting = self._greeting_result(group.message, address, turn, line, face, 0)
+        incoming, address = group.message.incoming, group.message.incoming.address
+        prepared = await self._prepare_greeting(address, scopes, result, self.stages.now())
+        greeting = self._greeting_result(group.message, prepared, 0)
         if result.text:
             number, notice_parts = len(greeting.outgoing), self.stages.replies.notice_parts
             notice = notice_parts(address, result.text, incoming.locale, number)
@@ -299,9 +301,8 @@ class CommandRunner:
         incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
         address = incoming.address
         is_alone = message.incoming.interaction is not None and not incoming.has_public_response
-        turn, line, face = await self._prepare_greeting(
-            address, incoming.scopes, result, request.now
-        )
+        prepare, scopes = self._prepare_greeting, incoming.scopes
+        greeting = turn, line, face = await prepare(address, scopes, result, request.now)
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
         shown = self._reply_result(
@@ -319,7 +320,7 @@ class CommandRunner:
             outgoing += [replace(one, private=private) for one in note]
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._greeting_result(message, address, turn, line, face, len(outgoing))
+            spoken = self._greeting_result(message, greeting, len(outgoing))
         return replace(
             shown,
             turns=[*result.turns, *spoken.turns],
@@ -331,7 +332,7 @@ class CommandRunner:
 
     async def _prepare_greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
-    ) -> tuple[Turn | None, str, Face | None]:
+    ) -> _Greeting:
         if not result.greeting:
             return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
@@ -340,21 +341,16 @@ class CommandRunner:
         return turn, *self.stages.find_speaker(turn, address, active)
 
     def _greeting_result(
-        self,
-        message: InboxMessage,
-        address: Address,
-        greeting: Turn | None,
-        line: str,
-        face: Face | None,
-        first_part: int,
+        self, message: InboxMessage, greeting: _Greeting, first_part: int
     ) -> TurnResult:
         """Return separate messages that greet the channel, numbered from `first_part`."""
-        if greeting is None:
+        turn, line, face = greeting
+        if turn is None:
             return TurnResult()
-        text = line + greeting.text
+        address, text = message.incoming.address, line + turn.text
         spoken = self.stages.replies.final_parts(address, text, first_part, face)
         names = tuple(message.part_name(one.part) for one in spoken)
-        return TurnResult([replace(greeting, sent_as=names)], spoken)
+        return TurnResult([replace(turn, sent_as=names)], spoken)
 
     def _reply_result(
         self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
