@@ -262,8 +262,6 @@ class ConversationWorker:
                 )
                 return await self._finisher.finish_with_text(group, text)
         greeting = await self._stages.commands.greet(arrival, active)
-        if not greeting.greeting:
-            return await self._finisher.finish_with_text(group, greeting.text)
         greeting = await self._commands.check_greeting(arrival, greeting)
         return await self._commands.greet(group, arrival.scopes, greeting)
 
