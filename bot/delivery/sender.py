@@ -284,7 +284,7 @@ class Sender:
         if not private.is_quiet:
             how = await chats.private_chat_instructions(private.person)
             notice = translate(how, supported_language(private.locale))
-        following = await self.outbox.give_up_with_notice(row, reason, notice)
+        following = await self.outbox.give_up(row, reason, notice)
         if private.group:
             self.wake([parse_address(private.group).lane])
         self._notify_waiters(row, None)
@@ -302,8 +302,8 @@ class Sender:
             return await self.outbox.queue_as_new_message(row, str(error), is_gone=is_gone)
         is_reaction = row.op is OutboxOperation.REACT
         if is_reaction and not is_gone and not await self.outbox.has_message(row.turn):
-            return await self.outbox.give_up_with_notice(row, str(error), row.content.text)
-        return await self.outbox.mark_dead(row, str(error))
+            return await self.outbox.give_up(row, str(error), row.content.text)
+        return await self.outbox.give_up(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
         if row.external_id is None:
@@ -435,7 +435,7 @@ class Sender:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
         notice = "" if is_quiet else translate_to_all_languages(_PART_UNDELIVERED)
-        following = await self.outbox.give_up_with_notice(row, reason, notice)
+        following = await self.outbox.give_up(row, reason, notice)
         self._notify_waiters(row, None)
         return following
 

@@ -89,13 +89,6 @@ class SqlOutbox(ClockStore):
         return decode_reserved_row(following, at)
 
     @transaction
-    def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
-        """Mark a row as permanently refused. Reserve and return its chat's next row."""
-        at = current_moment(self._clock)
-        key = yield from self._give_up_row(row, reason)
-        return (yield from _reserve_next(key, self._sender, at))
-
-    @transaction
     def queue_as_new_message(
         self, row: OutboxRow, reason: str, *, is_gone: bool
     ) -> Unit[OutboxRow | None]:
@@ -115,9 +108,7 @@ class SqlOutbox(ClockStore):
         return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
-    def give_up_with_notice(
-        self, row: OutboxRow, reason: str, notice: str
-    ) -> Unit[OutboxRow | None]:
+    def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
         """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
         at, private = current_moment(self._clock), row.private
         where = parse_address(private.group) if private and private.group else row.address

@@ -110,7 +110,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
 async def _kill_again(database: Database) -> None:
     outbox = SqlOutbox(database, SystemClock(), SenderIdentity("me", 0))
     [row] = await outbox.reserve_due(["telegram:5"])
-    await outbox.mark_dead(row, "the chat is closed")
+    await outbox.give_up(row, "the chat is closed")
 
 
 def test_pause_and_resume_are_announced_and_audited() -> None:

@@ -131,7 +131,7 @@ async def test_forget_deletes_a_conversation_completely_and_no_other(store: Stor
         await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
     await store.chat_settings.set(LANE, CHANNEL_TITLE_KEY, "Round table", "")
     await answer(store, "CANARY")
-    await store.outbox.mark_dead(await taken(store), "blocked")
+    await store.outbox.give_up(await taken(store), "blocked")
     claim, _ = await finish(
         store, "5:2", turns=[said("CANARY"), said("CANARY")], new_session=True, begin_next=False
     )

@@ -120,7 +120,7 @@ async def test_refused_row_does_not_block_its_lane(store: Store) -> None:
     head = await taken(store)
     assert await store.outbox.sent_ids([head.id]) == {}
     assert await store.outbox.has_later(head)
-    following = present(await store.outbox.mark_dead(head, "blocked"))
+    following = present(await store.outbox.give_up(head, "blocked"))
     assert following.content.text == "b"
     assert not await store.outbox.has_later(following)
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
@@ -169,7 +169,7 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     there = present(await store.outbox.mark_sent(on_its_way, "m9"))
     assert (there.address, there.content.text) == (to, "b")
     assert (there.reply_to, there.private) == (None, moved)
-    assert await store.outbox.give_up_with_notice(there, "blocked", "open a chat") is None
+    assert await store.outbox.give_up(there, "blocked", "open a chat") is None
     notice = await taken(store)
     assert (notice.content.text, notice.reply_to) == ("open a chat", message.incoming.message_id)
     kept = await store.database.read(
@@ -234,7 +234,7 @@ async def test_restarted_sender_finds_its_own_rows_at_once(store: Store) -> None
 
 REPORTS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
     "sent": lambda outbox, row: outbox.mark_sent(row, "10"),
-    "dead": lambda outbox, row: outbox.mark_dead(row, "no"),
+    "dead": lambda outbox, row: outbox.give_up(row, "no"),
     "unknown": lambda outbox, row: outbox.mark_unknown(row, 0),
     "pending": lambda outbox, row: outbox.reschedule(row, 0),
 }
@@ -303,7 +303,7 @@ async def test_file_is_deleted_when_it_is_sent_or_refused(store: Store, refused:
     row = await taken(store)
     assert (row.state, row.file) == (OutboxState.UNKNOWN, FILE)
 
-    await (store.outbox.mark_dead(row, "no") if refused else store.outbox.mark_sent(row, "9"))
+    await (store.outbox.give_up(row, "no") if refused else store.outbox.mark_sent(row, "9"))
 
     columns = select(outbox.c.file_name, outbox.c.file_text)
     assert [tuple(one) for one in await store.rows(columns)] == [(None, None)]

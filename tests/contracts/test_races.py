@@ -156,9 +156,9 @@ async def test_clock_wrong_by_years_neither_deletes_nor_releases_anything(url: s
 
 ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
     "sent": lambda outbox, row: outbox.mark_sent(row, "1"),
-    "dead": lambda outbox, row: outbox.mark_dead(row, "refused"),
+    "dead": lambda outbox, row: outbox.give_up(row, "refused"),
     "again": lambda outbox, row: outbox.queue_as_new_message(row, "refused", is_gone=True),
-    "set aside": lambda outbox, row: outbox.give_up_with_notice(row, "hopeless", "sorry"),
+    "set aside": lambda outbox, row: outbox.give_up(row, "hopeless", "sorry"),
     "later": lambda outbox, row: outbox.reschedule(row, 1),
     "retry": lambda outbox, row: DeadLetters(outbox._database, outbox._clock).retry(
         f"out-{row.id}"
@@ -174,7 +174,7 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         [row] = await outbox.reserve_due([LANE])
         if end == "retry":
-            await outbox.mark_dead(row, "refused")
+            await outbox.give_up(row, "refused")
 
         async def run() -> None:
             await ENDS[end](outbox, row)

@@ -119,9 +119,7 @@ async def test_lane_continues_after_an_unreadable_row(store: Store, bad: Mapping
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.reserve_due([LANE])
     assert row.problem
-    following = present(
-        await store.outbox.give_up_with_notice(row, row.problem, "a part is missing")
-    )
+    following = present(await store.outbox.give_up(row, row.problem, "a part is missing"))
     assert following.content.text == "part 1"
     [letter] = await store.letters.all()
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)

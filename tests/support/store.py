@@ -210,7 +210,7 @@ async def set_aside(store: Store, text: str = "poison") -> None:
 
 async def refuse_answer(store: Store) -> None:
     await answer(store, "an answer")
-    await store.outbox.mark_dead(await taken(store), "the chat is closed")
+    await store.outbox.give_up(await taken(store), "the chat is closed")
 
 
 async def answer_in(database: Database, number: int) -> None:
