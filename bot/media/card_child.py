@@ -17,7 +17,7 @@ from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_ki
 from bot.prompting.presets.files import export_preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.operating_system import limit_process
-from bot.texts.text import LANGUAGES, error_text, translatable, translate
+from bot.texts.text import LANGUAGES, error_text, marked, translatable, translate
 
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
@@ -40,8 +40,11 @@ def convert_card(data: bytes) -> dict[str, object]:
     """
     try:
         kind = detect_file_kind(data)
+        if kind is FileKind.IMAGE:
+            return _problem_result(kind.describe(Path("card")))
         if kind not in CHARACTER_IMPORTS | {FileKind.UNKNOWN}:
-            return _problem_result(_describe_refusal(kind))
+            text = marked("This is {kind}. Attach a character card: PNG, JSON or CHARX.")
+            return _problem_result(translatable(text, kind=translatable(kind.value[0])))
         card = read_card(data, "card")
         preset = preset_from_card(card, "card", provider=_ANY_PROVIDER, is_local=False)
     except (PresetError, UserError) as error:
@@ -53,15 +56,6 @@ def convert_card(data: bytes) -> dict[str, object]:
 
 def _problem_result(text: str) -> dict[str, object]:
     return {"problem": {one: translate(text, one) for one in LANGUAGES}}
-
-
-def _describe_refusal(kind: FileKind) -> str:
-    if kind is FileKind.IMAGE:
-        return kind.describe(Path("card"))
-    return translatable(
-        "This is {kind}. Attach a character card: PNG, JSON or CHARX.",
-        kind=translatable(kind.value[0]),
-    )
 
 
 def _find_picture_url(card: Card) -> str | None:

@@ -55,7 +55,6 @@ from bot.settings import AccessSettings, BudgetSettings, Settings
 from bot.storage.column_types import encryptable_columns
 from bot.storage.copying import primary_key, read_page
 from bot.storage.data_kinds import KEPT_IDS
-from bot.storage.database import Database
 from bot.storage.events import DRILL_PLATFORM
 from bot.storage.forgetting import FILE_NAME
 from bot.storage.leases import read_installation_id
@@ -195,7 +194,7 @@ class _Drill:
         for table in metadata.sorted_tables:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
                 newest = select(func.max(table.c.id))
-                found = await self._database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
+                found = await container.database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
                 self.first_ids[table.name] = 1 + (found or 0)
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
@@ -218,10 +217,6 @@ class _Drill:
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
-
-    @property
-    def _database(self) -> Database:
-        return self.container.database
 
     async def _store_all_data(self) -> None:
         """Store every kind of data about the person."""
@@ -258,8 +253,8 @@ class _Drill:
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
         of = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
-        [[number, *_]] = await self._database.fetch(SQL["following_messages"], **of)
-        await self._database.execute(SQL["set_message_aside"], message=number)
+        [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **of)
+        await self.container.database.execute(SQL["set_message_aside"], message=number)
 
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
@@ -293,7 +288,7 @@ class _Drill:
             async for row in self._read_rows(table):
                 for column, value in row.items():
                     yield f"{table.name}.{column}", self._decode_text(value)
-        prefix = f"troupe:{await read_installation_id(self._database)}:"
+        prefix = f"troupe:{await read_installation_id(self.container.database)}:"
         for key in await self._list_redis_keys(f"{prefix}*"):
             is_text = await self.redis.type(key) == b"string"
             values = [await self.redis.get(key)] if is_text else []
@@ -308,14 +303,14 @@ class _Drill:
     async def _read_rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
         first = self.first_ids.get(table.name)
         last: Sequence[Any] | None = None if first is None else [first - 1]
-        while rows := await read_page(self._database, table, last):
+        while rows := await read_page(self.container.database, table, last):
             for row in rows:
                 yield row
             last = primary_key(table, rows[-1])
 
     def _decode_text(self, stored: Any) -> str:
         with contextlib.suppress(StoreError):  # a value of Redis, encrypted with an unknown key
-            stored = self._database.codec.decode(stored)
+            stored = self.container.database.codec.decode(stored)
         if isinstance(stored, bytes):
             with contextlib.suppress(zlib.error):  # a receipt is compressed
                 stored = zlib.decompress(stored)
@@ -324,8 +319,8 @@ class _Drill:
 
     async def clean_up(self) -> None:
         """Delete all data that the drill stored."""
-        await self._database.write(_delete_rows)
-        await self._database.truncate_log()
+        await self.container.database.write(_delete_rows)
+        await self.container.database.truncate_log()
         for key in await self._list_redis_keys(f"*{MARK}*"):
             await self.redis.delete(key)
 

@@ -99,12 +99,11 @@ class SqlOutbox(ClockStore):
         """
         at = current_moment(self._clock)
         key = yield from self._give_up_row(row, reason)
-        if (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
-            return (yield from _reserve_next(key, self._sender, at))
-        [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
-        content = encode_content(row.content, row.thread)
-        replaced = {"replaced": None if is_gone else row.external_id}
-        yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
+        if not (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
+            [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
+            content = encode_content(row.content, row.thread)
+            replaced = {"replaced": None if is_gone else row.external_id}
+            yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
         return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
