@@ -210,17 +210,13 @@ class Sender:
         except RateLimited as error:
             outcome = "rate_limited"
             wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
-            await self._reschedule(row, wait)
         except Unreachable:
             outcome = "unreachable"
             if self.clock.monotonic() > write_before:  # the process was suspended meanwhile
                 _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
-            await self._reschedule(row, wait)
         except PlatformFatal:
-            outcome = "fatal"
-            wait = _FATAL_RETRY_SECONDS
-            await self._reschedule(row, wait)
+            outcome, wait = "fatal", _FATAL_RETRY_SECONDS
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
             self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
@@ -231,7 +227,6 @@ class Sender:
                 outcome = "unknown"
                 passed = self.clock.monotonic() - started  # seconds since the request was sent
                 wait = max(0.0, self._seconds_until_search(row, has_ended=error.has_ended) - passed)
-                await self.outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
             _log.warning(
@@ -239,6 +234,9 @@ class Sender:
             )
             following = await self._drop_refused(row, error)
             self._notify_waiters(row, None)
+        if wait is not None:  # an unknown outcome stays unknown until a search is complete
+            is_unknown = is_search or outcome == "unknown"
+            await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, wait)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
@@ -449,13 +447,6 @@ class Sender:
         self._unknown_outcomes.pop(row.id, None)
         self.sent_rows.record_sent(row.id, external_id)
         self.announce(row.id, external_id)
-
-    async def _reschedule(self, row: OutboxRow, seconds: float) -> None:
-        """Try a row again later; an unknown outcome stays unknown until a search is complete."""
-        if row.state is OutboxState.UNKNOWN:
-            await self.outbox.mark_unknown(row, seconds)
-        else:
-            await self.outbox.reschedule(row, seconds)
 
     def _seconds_until_search(self, row: OutboxRow, *, has_ended: bool) -> float:
         delay, growth = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
