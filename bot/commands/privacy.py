@@ -36,7 +36,6 @@ from bot.replying.answer_parts import action_buttons
 from bot.routing.presets import (
     OBSERVE_KEY,
     SCOPE_DESCRIPTIONS,
-    ActiveCharacters,
     HistoryScopes,
     PresetResolver,
 )
@@ -258,6 +257,14 @@ class PrivacyNotice:
         active, days = await self.resolver.resolve(scopes), self.history_days
         reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
+        local = marked("{provider} (on the machine of this bot)")
+        recipients = join_texts(
+            (
+                translatable(local, provider=name) if is_local else name
+                for name, is_local in self.list_recipients(active.presets).items()
+            ),
+            _COMMA,
+        )
         lines: list[str] = [
             _HEADING,
             _READS_ALL if reads_all else _READS_OWN,
@@ -272,10 +279,7 @@ class PrivacyNotice:
                 encrypted=_ENCRYPTED if self.is_encrypted else _NOT_ENCRYPTED,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
-            translatable(
-                "• To answer, I send it to: {providers}.",
-                providers=self._describe_recipients(active),
-            ),
+            translatable("• To answer, I send it to: {providers}.", providers=recipients),
             _HOW_TO_OPT_OUT,
         ]
         if (added := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
@@ -293,15 +297,6 @@ class PrivacyNotice:
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
         return await self.describe(arrival.scopes, arrival.address.source)
-
-    def _describe_recipients(self, active: ActiveCharacters) -> Text:
-        shown: list[Text | str] = [
-            translatable("{provider} (on the machine of this bot)", provider=name)
-            if is_local
-            else name
-            for name, is_local in self.list_recipients(active.presets).items()
-        ]
-        return join_texts(shown, _COMMA)
 
 
 @dataclass(eq=False)
