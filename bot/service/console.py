@@ -62,15 +62,13 @@ class ConsoleContainer:
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are the checks for /readyz."""
         c, home = self._container, first_page(self._container.settings)
-        policy = PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values()))
-        pages = [*self._create_pages(probes), policy]
         return make_console(
             c.settings.console,
             c.database,
             c.console_tokens,
             c.rate_limits,
             c.clock,
-            pages,
+            self._create_pages(probes),
             home,
             DisplayNames(self._state, c.web_channels, c.clock, self._read_names_and_pictures),
         )
@@ -134,6 +132,7 @@ class ConsoleContainer:
             memories,
             operation,
             SetupPage(self.setup_steps, c.audit_log, prompts.mask),
+            PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values())),
         ]
 
     async def _count_uses(self) -> Mapping[str, int]:

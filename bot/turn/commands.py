@@ -202,8 +202,7 @@ class CommandRunner:
         """Delete the messages of a person, or of everybody if None, and data derived from them."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.stages.resolver.characters.drop(scope)
-            for memory in self.stages.memories:
-                await memory.forget(scope)
+            await self.finisher.forget_copies(scope)
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))

@@ -215,7 +215,7 @@ class TurnFinisher:
         try:
             return await self.finish(group, result)
         finally:  # a failed transaction may be committed
-            await self._forget_copies(conversation)
+            await self.forget_copies(conversation)
 
     async def delete_history(self, claim: Claim) -> int:
         """Delete a conversation's stored data, and return its number of turns."""
@@ -223,9 +223,9 @@ class TurnFinisher:
         try:
             return await self.stages.conversations.forget(claim)
         finally:  # a failed transaction may be committed
-            await self._forget_copies(claim.conversation)
+            await self.forget_copies(claim.conversation)
 
-    async def _forget_copies(self, conversation: str) -> None:
+    async def forget_copies(self, conversation: str) -> None:
         for memory in self.stages.memories:
             await memory.forget(conversation)
 
