@@ -94,11 +94,11 @@ class HistoryRouter:
                 )
             yield routed
 
-    async def route_press(self, pressed: ButtonPress) -> ButtonPress:
+    async def route_press(self, press: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
-        if await self._find_scope(pressed.scopes, None) is None:
-            return pressed
-        return await self._route_press(pressed)
+        if await self._find_scope(press.scopes, None) is None:
+            return press
+        return await self._route_press(press)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Assign a command, stored or not, to its history."""
@@ -230,7 +230,7 @@ class HistoryRouter:
         return own
 
     async def _route_edit(
-        self, edited: MessageEdit, message: IncomingMessage, scope: HistoryScope
+        self, edit: MessageEdit, message: IncomingMessage, scope: HistoryScope
     ) -> Sequence[MessageEdit]:
         """Return an edit once per history; all but the first are late, so they cause no answer."""
         histories: Sequence[str] = ()
@@ -244,42 +244,42 @@ class HistoryRouter:
             histories = [known]
         first, *copies = histories
         return [
-            replace(edited, said=_with_history(message, first)),
+            replace(edit, said=_with_history(message, first)),
             *(
                 replace(
-                    edited,
-                    external_key=f"{edited.external_key}@{one}",
+                    edit,
+                    external_key=f"{edit.external_key}@{one}",
                     said=replace(_with_history(message, one), is_late=True),
                 )
                 for one in copies
             ),
         ]
 
-    async def _route_deletion(self, deleted: MessageDeletion) -> Sequence[MessageDeletion]:
-        ids, channel = deleted.message_ids, deleted.address.channel
-        locations = await self._index.locate(deleted.address, ids, with_copies=True)
+    async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
+        ids, channel = deletion.message_ids, deletion.address.channel
+        locations = await self._index.locate(deletion.address, ids, with_copies=True)
         received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
         first, *others = dict.fromkeys([*_list_histories(locations), *received]) or [""]
         return [
-            _with_history(deleted, first),
+            _with_history(deletion, first),
             *(
-                replace(_with_history(deleted, one), external_key=f"{deleted.external_key}@{one}")
+                replace(_with_history(deletion, one), external_key=f"{deletion.external_key}@{one}")
                 for one in others
             ),
         ]
 
-    async def _route_press(self, pressed: ButtonPress) -> ButtonPress:
-        address, data = pressed.address, parse_button(pressed)
+    async def _route_press(self, press: ButtonPress) -> ButtonPress:
+        address, data = press.address, parse_button(press)
         if data is not None:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
             found = await self._index.find_received(address, key)
             if found is not None:
-                return _with_history(pressed, parse_address(found).history)
-        if pressed.message_id is not None:
+                return _with_history(press, parse_address(found).history)
+        if press.message_id is not None:
             return _with_history(
-                pressed, await self._find_message_history(address, pressed.message_id) or ""
+                press, await self._find_message_history(address, press.message_id) or ""
             )
-        return pressed
+        return press
 
 
 def _answerable_author_id(event: Incoming) -> str | None:

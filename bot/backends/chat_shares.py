@@ -39,9 +39,9 @@ class ChatShares:
         least = max(self.limit // 4, min(fair, self.limit // 2))
         return max(least, self.limit - max(kept, self.limit // 4))
 
-    def may_take_slot(self, chat: str, free: int) -> bool:
+    def may_take_slot(self, chat: str, free_slots: int) -> bool:
         """Return whether a chat may take a slot; a busy chat must leave the last two to others."""
-        return free > _SLOTS_LEFT_TO_OTHERS or not self._took_many_slots(chat)
+        return free_slots > _SLOTS_LEFT_TO_OTHERS or not self._took_many_slots(chat)
 
     def _took_many_slots(self, chat: str) -> bool:
         self._forget_old_slots()
@@ -74,6 +74,6 @@ class ChatShares:
                 del self._slots_by_chat[quiet]
 
 
-def _forget_before(moment: float, seen: deque[tuple[float, int]]) -> None:
-    while seen and seen[0][0] < moment:
-        seen.popleft()
+def _forget_before(moment: float, entries: deque[tuple[float, int]]) -> None:
+    while entries and entries[0][0] < moment:
+        entries.popleft()

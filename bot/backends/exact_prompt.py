@@ -61,7 +61,7 @@ class ExactPromptWriter:
             await backend.close()
 
 
-def _describe_messages(receipt: Receipt, why: str) -> PromptDescription:
+def _describe_messages(receipt: Receipt, reason: str) -> PromptDescription:
     prompt = receipt.prompt
     description = describe_request(prompt.model, to_wire(prompt, prompt.model))
-    return replace(description, details={"template": f"none; {why}"})
+    return replace(description, details={"template": f"none; {reason}"})

@@ -77,11 +77,11 @@ class ProviderSettings(BaseModel):
 
     @field_validator("prices", mode="before")
     @classmethod
-    def _read_prices(cls, given: object) -> object:
-        if not isinstance(given, str):
-            return given
+    def _read_prices(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
         try:
-            return json.loads(given)
+            return json.loads(value)
         except ValueError:
             raise ValueError('write JSON: {"model": {"input": 0.15, "output": 0.6}}') from None
 

@@ -148,10 +148,10 @@ def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
-def parse_button(pressed: ButtonPress) -> ButtonData | None:
+def parse_button(press: ButtonPress) -> ButtonData | None:
     """Parse the data of a pressed button. Return None if the button is not under an answer."""
-    found = _BUTTON_DATA.fullmatch(to_storable_text(pressed.data))
+    found = _BUTTON_DATA.fullmatch(to_storable_text(press.data))
     if found is None:
         return None
-    part = f"{pressed.address.source}:{found['part']}"
+    part = f"{press.address.source}:{found['part']}"
     return ButtonData(ButtonAction(found["action"]), part, int(found["number"] or 0))

@@ -77,9 +77,9 @@ class Audience:
         return f"{self.reach} {self.key}".rstrip()
 
     @classmethod
-    def from_database(cls, stored: str) -> "Audience":
+    def from_database(cls, text: str) -> "Audience":
         """Parse a database value. Raises `ValueError` if it is invalid."""
-        reach, _, key = stored.partition(" ")
+        reach, _, key = text.partition(" ")
         return cls(Reach(reach), key)
 
 
@@ -179,9 +179,9 @@ class CheckedNote:
 
     memory: Memory
     source: StoredTurn
-    ends: str
+    outdated: str
     """An earlier fact that this note says is no longer true; may be empty."""
-    ends_vector: PackedVector | None = None
+    outdated_vector: PackedVector | None = None
 
 
 @value_class

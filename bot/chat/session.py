@@ -52,7 +52,7 @@ class Turn:
     files: tuple[MediaItem, ...] = ()
     """The attachments of a person's question, read again if the question is asked again."""
 
-    def is_said_by(self, person: Person) -> bool:
+    def is_by(self, person: Person) -> bool:
         return self.speaker is not None and self.speaker.id == person.id
 
 
@@ -212,7 +212,7 @@ class TurnResult:
     """One receipt per character that answered."""
     new_session: bool = False
     """Whether the turns start a new session."""
-    removes: TurnRange | None = None
+    removed: TurnRange | None = None
     """Turns that are deleted from the history first."""
     supersedes: TurnRange | None = None
     """Turns that are first removed from the history but kept as inactive versions."""
@@ -347,11 +347,11 @@ class ChatSetting:
 
     @classmethod
     def find_first(
-        cls, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
+        cls, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
         """Return the setting with this key from the first scope that has it, or None."""
         for scope in scopes:
-            values = found.get(scope, {})
+            values = settings.get(scope, {})
             if key in values:
                 return cls(scope, values[key])
         return None
@@ -504,14 +504,14 @@ def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
 
 
 def to_repeated_question(
-    by: IncomingMessage, question: Turn, before: Sequence[Turn]
+    command: IncomingMessage, question: Turn, before: Sequence[Turn]
 ) -> IncomingMessage:
-    """Return an earlier question as a new message, which the author of `by` asks again."""
+    """Return an earlier question as a new message, which the author of `command` asks again."""
     return replace(
-        by,
+        command,
         text=question.text,
-        author=question.speaker or by.author,
-        asked_again_by=by.author.id,
+        author=question.speaker or command.author,
+        asked_again_by=command.author.id,
         message_id=question.message_id,
         quote=None,
         wake=WakeReason.DM,

@@ -94,8 +94,8 @@ app = command_app(_HELP_TEXT)
 app.info.cls = _Commands
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"troupe {__version__}")
         raise typer.Exit
 

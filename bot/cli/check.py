@@ -322,10 +322,10 @@ def _find_most_limited_preset(
 
 
 async def _ask_model(
-    name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
+    name: str, model: str, limited_preset: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
     """Ask a model for one word; return how long that took, and the tokens used."""
-    limit = None if capped is None else capped.output_limit
+    limit = None if limited_preset is None else limited_preset.output_limit
     prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)
     text, has_thoughts = "", False
@@ -348,7 +348,7 @@ async def _ask_model(
     usage = finish.usage
     if not text.strip():
         raise BackendUnavailable(
-            _explain_missing_answer(capped)
+            _explain_missing_answer(limited_preset)
             if has_thoughts and finish.reason is FinishReason.LENGTH
             else "it sent an empty answer"
         )
@@ -357,11 +357,11 @@ async def _ask_model(
     return f"after {time.monotonic() - started:.1f} s; {counted}"
 
 
-def _explain_missing_answer(capped: Preset | None) -> str:
+def _explain_missing_answer(limited_preset: Preset | None) -> str:
     limit, raised = "its", "give it a larger context"
-    if capped is not None:
-        limit = f"its {capped.output_limit}"
-        raised = f"remove or raise max_output_tokens in preset {capped.name!r}"
+    if limited_preset is not None:
+        limit = f"its {limited_preset.output_limit}"
+        raised = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
     return (
         f"it used up {limit} output tokens for thinking and did not answer; {raised}, or choose a"
         " model that does not think"
@@ -377,14 +377,14 @@ _Closable = TypeVar("_Closable", AccountSetup, Backend, Embedder, Platform)
 
 
 @contextlib.asynccontextmanager
-async def _close_after(tested: _Closable) -> AsyncIterator[_Closable]:
+async def _close_after(resource: _Closable) -> AsyncIterator[_Closable]:
     """Close an object after the block, without waiting long, because the process exits anyway."""
     try:
-        yield tested
+        yield resource
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
-                await tested.close()
+                await resource.close()
 
 
 def _open_backend(

@@ -115,7 +115,7 @@ def encrypt_database() -> None:
     require_database(settings)
     if not settings.encrypt_texts:
         raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
-    print_line(f"rows encrypted now: {_rewrite_texts('encrypt texts')}")
+    print_line(f"newly encrypted rows: {_rewrite_texts('encrypt texts')}")
 
 
 @app.command("decrypt")
@@ -129,7 +129,7 @@ def decrypt_database() -> None:
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
     with _stopped_service(settings):
-        print_line(f"rows decrypted now: {_rewrite_texts('decrypt texts')}")
+        print_line(f"newly decrypted rows: {_rewrite_texts('decrypt texts')}")
 
 
 @app.command("restore")
@@ -255,11 +255,11 @@ async def _delete_web_messages(database: Database, tombstones: Sequence[Tombston
         await web.forget(key)
 
 
-def _read_all_tombstones(settings: Settings, others: Sequence[Path] | None) -> list[Tombstone]:
-    for file in others or ():
+def _read_all_tombstones(settings: Settings, files: Sequence[Path] | None) -> list[Tombstone]:
+    for file in files or ():
         if not file.is_file():
             raise UserError(f"there is no file {file}")
-    return read_tombstones([settings.data_dir / FILE_NAME, *(others or ())])
+    return read_tombstones([settings.data_dir / FILE_NAME, *(files or ())])
 
 
 def _delete_slots(settings: Settings) -> None:
@@ -275,7 +275,7 @@ def _parse_moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _print_restore_report(unknown: int, unanswered: int, forgotten: int) -> None:
-    print_line(f"unsent messages to look up first, because they may have been sent: {unknown}")
+def _print_restore_report(unsent: int, unanswered: int, deletions: int) -> None:
+    print_line(f"unsent messages to look up first, because they may have been sent: {unsent}")
     print_line(f"questions that stay unanswered and are kept as context: {unanswered}")
-    print_line(f"requests to forget that are carried out again: {forgotten}")
+    print_line(f"deletion requests carried out again: {deletions}")

@@ -18,7 +18,7 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
-from bot.backends.openai_compatible.services import AZURE, KEYLESS, read_azure_address
+from bot.backends.openai_compatible.services import AZURE, KEYLESS_IDS, read_azure_address
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
@@ -48,7 +48,7 @@ from bot.setup import (
 from bot.telemetry.logs import only_warnings_logged
 
 T = TypeVar("T")
-_STOPPED_BY_USER = 130
+_STOPPED_EXIT_CODE = 130
 _MAX_LISTED_MODELS = 15
 
 app = command_app()
@@ -104,29 +104,29 @@ def init(
         with only_warnings_logged():
             choice = _choose_model(given, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
-            admins += _choose_first_admin(bots, first_admin, settings, asks=not (yes or admins))
+            admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
         by_kind = {bot.spec.kind: bot.token for bot in bots}
         variables = bot_variables(by_kind, admins, settings)
         _write_env_file({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: setup was stopped; nothing was written\n")
-        raise typer.Exit(_STOPPED_BY_USER) from None
+        raise typer.Exit(_STOPPED_EXIT_CODE) from None
 
 
 def _choose_model(
-    given: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
+    flag_choice: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
 ) -> ModelChoice | None:
     if pull is not None:
-        return _download_model(given or ModelChoice(), pull, settings)
-    if given is not None:
-        return _check_model(given, settings, is_tried=check)
+        return _download_model(flag_choice or ModelChoice(), pull, settings)
+    if flag_choice is not None:
+        return _check_model(flag_choice, settings, is_tried=check)
     return None if yes else _ask_for_model(settings)
 
 
-def _write_env_file(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
+def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
     present = read_variable_names(env_file)
-    variables = {n: value for n, value in wanted.items() if value is not None or n in present}
+    variables = {n: value for n, value in changes.items() if value is not None or n in present}
     if not variables:
         print_line("Nothing was chosen, so nothing is written. `troupe chat` starts a chat here.")
         return
@@ -159,9 +159,9 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 
 
 def _choose_option(
-    question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
+    question: str, options: Mapping[str, T], find_option: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Ask for an option, by number or by a text for `find`; return None for Enter."""
+    """Ask for an option, by number or by a text for `find_option`; return None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -170,7 +170,7 @@ def _choose_option(
             return None
         if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
             return list(options.values())[int(answer) - 1]
-        if (named := find(answer)) is not None:
+        if (named := find_option(answer)) is not None:
             return named
         print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
@@ -233,7 +233,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS)}
+    titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_IDS)}
     chosen = _choose_option("Which service? (Enter: back)", titles, find_service)
     return _ask_about_service(chosen) if chosen else None
 
@@ -241,7 +241,7 @@ def _ask_for_service() -> ModelChoice | None:
 def _ask_about_service(service: str) -> ModelChoice | None:
     """Ask for a service's model and, unless self-hosted, its key; return None to go back."""
     choice = ModelChoice(service)
-    if service not in KEYLESS:
+    if service not in KEYLESS_IDS:
         title = SERVICE_TITLES[service]
         key = _ask(f"The key for {title} (it is not shown; Enter: back):", is_secret=True)
         if not key:
@@ -368,7 +368,7 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
     account = asyncio.run(inspect_account(spec, settings, token))
-    print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
+    print_line(f"  {spec.kind.capitalize()}: the token belongs to {account.name}")
     for note in account.notes:
         print_line(f"  {note}")
     print_line(f"  To {account.link_title}: {account.link}")
@@ -377,15 +377,15 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
 
 
 def _choose_first_admin(
-    bots: Sequence[BotStep], wanted: str | None, settings: Settings, *, asks: bool
+    bots: Sequence[BotStep], platform: str | None, settings: Settings, *, may_ask: bool
 ) -> Sequence[str]:
     """Let the first admin send a code to the bot; return their id in a list, empty if skipped."""
-    if wanted is not None:
-        bot = next((one for one in bots if one.spec.kind == wanted), None)
+    if platform is not None:
+        bot = next((one for one in bots if one.spec.kind == platform), None)
         if bot is None:
-            raise UserError(f"--first-admin {wanted} needs --{wanted}-token")
+            raise UserError(f"--first-admin {platform} needs --{platform}-token")
         return [asyncio.run(_find_admin(bot, settings))]
-    for bot in bots if asks else ():
+    for bot in bots if may_ask else ():
         name = bot.spec.kind.capitalize()
         question = f"Become the first admin by sending a code to the bot on {name}?"
         if bot.account is not None and confirm(question, default=True):

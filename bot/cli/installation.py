@@ -25,7 +25,7 @@ from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import run_async
 from bot.settings import Settings, read_settings
-from bot.storage.chat_settings import CHAT_SETTINGS, SqlChatSettings
+from bot.storage.chat_settings import CHAT_SETTINGS_TOPIC, SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
@@ -41,7 +41,7 @@ from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
 from bot.storage.provider_keys import ProviderKeys
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.usage import UsageTotals
-from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS_TOPIC
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -207,10 +207,10 @@ def list_dead_letters() -> None:
     _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_letter_row, letters)))
 
 
-def _letter_row(letter: DeadLetter) -> Sequence[str]:
-    at = letter.at
+def _letter_row(dead_letter: DeadLetter) -> Sequence[str]:
+    at = dead_letter.at
     moment = "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
-    return (letter.name, letter.place, letter.kind, moment, letter.reason)
+    return (dead_letter.name, dead_letter.place, dead_letter.kind, moment, dead_letter.reason)
 
 
 @dead_letters_app.command("show")
@@ -234,7 +234,7 @@ def retry_dead_letter(name: _DeadLetterName) -> None:
         if key is None:
             raise _no_dead_letter(name)
         await log_change(database, "retry dead letter", name, key)
-        await signal_all(CONVERSATIONS, [key])
+        await signal_all(CONVERSATIONS_TOPIC, [key])
         return key
 
     print_line(f"{name} will be retried in {use_installation(retry)}")
@@ -326,7 +326,7 @@ def _require_known_platform(platform: str) -> None:
     known = [spec.kind for spec in platform_specs()]
     named = platform.partition("@")[0]
     if named not in known:
-        raise UserError(f"{named!r} is not a platform; there are: {', '.join(known)}")
+        raise UserError(f"{named!r} is not a platform; the platforms are: {', '.join(known)}")
 
 
 @app.command()
@@ -453,8 +453,8 @@ def forget(
         requests = create_forget_requests(keys, name, user, at, changed)
         await SqlInbox(database, clock).receive(requests, {})
         await log_change(database, "forget", subject)
-        await signal_all(CHAT_SETTINGS, changed)
-        await signal_all(CONVERSATIONS, keys)
+        await signal_all(CHAT_SETTINGS_TOPIC, changed)
+        await signal_all(CONVERSATIONS_TOPIC, keys)
         return keys
 
     keys = use_installation(request)

@@ -57,4 +57,4 @@ def policy(
         raise StoreError(
             f"after the deletion, data is still stored: {', '.join(sorted(result.after))}"
         )
-    print_line("nothing left")
+    print_line("no traces left")

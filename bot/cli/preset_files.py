@@ -65,7 +65,7 @@ from bot.storage.presets import PresetVersions
 from bot.templates.renderer import ModelTemplate, Renderer
 from bot.texts.text import escape_to_one_line
 
-_NO_VERSION = "no version yet: the service has not started with this preset"
+_NO_VERSION_TEXT = "no version yet: the service has not started with this preset"
 
 app = command_app()
 preset_app = command_app("List, show, check, import, and export presets.")
@@ -114,11 +114,11 @@ def show_preset(name: str) -> None:
 async def describe_version(preset: Preset, settings: Settings) -> str:
     """Return a line about the version that a preset had at the service's last start."""
     if not database_exists(settings.sqlalchemy_url):
-        return _NO_VERSION
+        return _NO_VERSION_TEXT
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         newest = await PresetVersions(database, SystemClock()).newest(preset.name)
     if newest is None:
-        return _NO_VERSION
+        return _NO_VERSION_TEXT
     if newest.content == preset_version(preset).content:
         return f"version {newest.version}"
     return f"edited since version {newest.version}; the next start stores a new version"

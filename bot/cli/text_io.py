@@ -77,10 +77,10 @@ def write_private_text(file: Path, text: str) -> None:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
-def open_presets_folder(chosen: Path | None) -> Path:
+def open_presets_folder(presets_dir: Path | None) -> Path:
     """Return the folder for new presets; print a line if it was just created."""
     try:
-        folder, is_new = prepare_presets_folder(chosen)
+        folder, is_new = prepare_presets_folder(presets_dir)
     except OSError as error:
         raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
     if is_new:

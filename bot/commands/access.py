@@ -30,16 +30,16 @@ from bot.routing.decide import Access, AccessRules
 from bot.routing.presets import ADULTS_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
-_CHANGE = translatable("change who may use me")
+_CHANGE_ACCESS_ACTION = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
-_GRANTED = "given"
+_GRANTED_VALUE = "given"
 """The value of a rule that allows a role to use a command, tools or a preset's model."""
 _PERMISSIONS = ("command", "tools", "model")
 _PLACES = ("here", "server", _EVERYWHERE)
 _TARGET = CommandOption(
     "target", marked("a person, role or channel: a mention, `role 123`, or reply to a message")
 )
-_WHERE = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
+_PLACE = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
 ACCESS_GROUP = CommandSpec(
     "access",
     marked(
@@ -53,8 +53,8 @@ _STILL_OFF = marked("I am still switched off: {place}.")
 _CODE_PREFIX, _WRONG_PREFIX = "code ", "wrong "
 """Prefixes of setting names: for a person's code, and for an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-_CODE_SECONDS = 3600.0
-_MAX_WAITING = 3
+_CODE_LIFETIME_SECONDS = 3600.0
+_MAX_CODES = 3
 _MAX_WRONG_CODES = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _MENTION_KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
@@ -62,26 +62,25 @@ _TYPED_TARGET = re.compile(
     r"(?:(?P<kind>person|role|channel)[ :])?(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)",
     re.IGNORECASE,
 )
-_WHICH_TARGET = translatable(
-    "Whom? Mention a person or role, reply to a message, or write an id: /access block person 123,"
-    " role 123 or channel 123."
+_MISSING_TARGET_NOTICE = translatable(
+    "Who do you mean? Mention a person or role, reply to a message, or write an id: /access block"
+    " person 123, role 123 or channel 123."
 )
-_BY_ID_ONLY = translatable("I know people by their id only. Reply to a message of theirs instead.")
-_WHICH_COMMAND = translatable(
+_UNKNOWN_NAME_NOTICE = translatable("I know people only by id. Reply to one of their messages.")
+_MISSING_COMMAND_NOTICE = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )
-_GROUPS_ONLY = translatable(
+_GROUPS_ONLY_NOTICE = translatable(
     "Rules about who may use me are for groups and servers. Send this command there."
 )
-_OPERATORS_ONLY = translatable(
+_OPERATORS_ONLY_NOTICE = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
-_HOW_TO_RESTRICT = translatable(
-    "On this platform, the channel decides that: mark it as age-restricted in the channel's"
-    " settings."
+_RESTRICTION_NOTICE = translatable(
+    "On this platform, the channel's own settings decide that: mark the channel as age-restricted."
 )
-_ADULTS_ON = translatable("Presets for adults answer here now. /access adult off ends that.")
-_ADULTS_OFF = translatable("Presets for adults do not answer here.")
+_ADULTS_ON_NOTICE = translatable("Presets for adults answer here now. /access adult off ends that.")
+_ADULTS_OFF_NOTICE = translatable("Presets for adults do not answer here.")
 _REASONS: Mapping[str, Text] = {
     "off": translatable("I am switched off there."),
     "block person": translatable("You are blocked there."),
@@ -111,7 +110,7 @@ def explain_refusal(rule: str, code: str) -> Text:
 
 def _rule(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
     """Register a method as the handler of an action on rules; see `command`."""
-    return command(f"access {action}", summary, *options, _TARGET, _WHERE)
+    return command(f"access {action}", summary, *options, _TARGET, _PLACE)
 
 
 @dataclass(eq=False)
@@ -122,7 +121,7 @@ class AccessHandlers:
     admins: AdminCheck
     commands: Collection[str]
     """The names of the commands that admins can allow for roles."""
-    pairing: "PairingCodes"
+    pairing_codes: "PairingCodes"
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     """Adds events of another conversation to the inbox."""
 
@@ -171,7 +170,7 @@ class AccessHandlers:
         # A rule about a channel has no effect in another channel.
         default = "server" if target.startswith("channel") else "here"
         scope = await self._find_changeable_scope(request, where or default)
-        value = _GRANTED if gives else None if action == "reset" else action
+        value = _GRANTED_VALUE if gives else None if action == "reset" else action
         await self._store_rule(request, scope, target, value)
         if value is None and scope == INSTALLATION:
             await self._store_rule(request, scope, f"paired {target}", None)
@@ -187,8 +186,8 @@ class AccessHandlers:
             )
         return CommandResult(join_texts(lines))
 
-    @admin_command("access off", marked("switch me off here, for everybody (admins)"), _WHERE)
-    @admin_command("access on", marked("switch me on again (admins)"), _WHERE)
+    @admin_command("access off", marked("switch me off here, for everybody (admins)"), _PLACE)
+    @admin_command("access on", marked("switch me on again (admins)"), _PLACE)
     async def _switch_bot(self, request: CommandRequest) -> CommandResult:
         turns_off = request.command.name == "access off"
         scope = await self._find_changeable_scope(request, request.argument or "here")
@@ -212,19 +211,19 @@ class AccessHandlers:
         value = request.argument
         scope = await self._find_changeable_scope(request, "server")
         if request.incoming.is_age_restricted is not None:
-            raise UserError(_HOW_TO_RESTRICT)
+            raise UserError(_RESTRICTION_NOTICE)
         name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
         await self._store_rule(request, scope, name, "on" if value == "on" else None)
-        text = _ADULTS_OFF if value == "off" else _ADULTS_ON
+        text = _ADULTS_OFF_NOTICE if value == "off" else _ADULTS_ON_NOTICE
         return CommandResult(text, changes_channel=True)
 
     @private_command(
         "access words",
         marked("ban words from answers; `none` bans no words, `reset` inherits the list (admins)"),
         CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
-        _WHERE,
+        _PLACE,
     )
-    async def _choose_words(self, request: CommandRequest) -> CommandResult:
+    async def _set_banned_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
         message, settings = request.incoming, self.rules.chat_settings
         argument, where = _split_place(request.argument)
@@ -250,10 +249,10 @@ class AccessHandlers:
             "who", marked("open, closed or pairing"), choices=("open", "closed", "pairing")
         ),
     )
-    async def _choose_dm(self, request: CommandRequest) -> CommandResult:
+    async def _set_dm_rule(self, request: CommandRequest) -> CommandResult:
         value = request.argument
         self._require_operator(request.incoming)
-        if "dm" in self.rules.fixed:
+        if "dm" in self.rules.fixed_rules:
             raise UserError(
                 translatable(
                     "The setting TROUPE_ACCESS__DM decides who may write to me in private; this"
@@ -280,7 +279,7 @@ class AccessHandlers:
     async def _approve_pairing_code(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         self._require_operator(message)
-        person, conversation = await self.pairing.use_code(request.argument.upper(), message)
+        person, conversation = await self.pairing_codes.use_code(request.argument.upper(), message)
         await self._store_rule(request, INSTALLATION, f"paired person {person}", "given")
         address, key = parse_address(conversation), f"{message.external_key}:approved"
         start = (address, key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
@@ -290,7 +289,7 @@ class AccessHandlers:
 
     def _require_operator(self, message: IncomingMessage) -> None:
         if message.author.id not in self.admins.admin_ids:
-            raise UserError(_OPERATORS_ONLY)
+            raise UserError(_OPERATORS_ONLY_NOTICE)
 
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
         """Parse a target such as "role 9", or a rule such as "command preset use role 9"."""
@@ -303,20 +302,20 @@ class AccessHandlers:
         names = (one for one in self.commands if rest.lower().startswith(f"{one} "))
         name = max(names, key=len, default="")
         if not name or name.startswith("access"):
-            raise UserError(_WHICH_COMMAND)
+            raise UserError(_MISSING_COMMAND_NOTICE)
         target = read_target(rest[len(name) :].strip(), message)
         return f"command {name} {target}"
 
-    async def _find_changeable_scope(self, request: CommandRequest, where: str) -> str:
+    async def _find_changeable_scope(self, request: CommandRequest, place: str) -> str:
         """Return the scope to change; raises `UserError` if the author may not change it."""
         message = request.incoming
-        await self.admins.require(message, _CHANGE)
-        if where == _EVERYWHERE:
+        await self.admins.require(message, _CHANGE_ACCESS_ACTION)
+        if place == _EVERYWHERE:
             self._require_operator(message)
             return INSTALLATION
         if message.is_private:
-            raise UserError(_GROUPS_ONLY)
-        return message.scopes[0] if where == "here" else message.scopes[-1]
+            raise UserError(_GROUPS_ONLY_NOTICE)
+        return message.scopes[0] if place == "here" else message.scopes[-1]
 
     async def _store_rule(
         self, request: CommandRequest, scope: str, name: str, value: str | None
@@ -337,10 +336,10 @@ def read_target(words: str, message: IncomingMessage) -> str:
         kind, source = kind.lower(), found["source"]  # an operator may name another platform
     else:
         if not words.startswith("@") or len(message.mentions) != 1:
-            raise UserError(_WHICH_TARGET)
+            raise UserError(_MISSING_TARGET_NOTICE)
         platform, _, id_ = message.mentions[0].partition(":")
         if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
-            raise UserError(_BY_ID_ONLY)
+            raise UserError(_UNKNOWN_NAME_NOTICE)
         return f"{'role' if id_.startswith('&') else 'person'} {platform}:{id_.lstrip('&')}"
     own = message.address.source if kind == "channel" else platform
     return f"{kind} {(source or own).lower()}:{found['id']}"
@@ -404,9 +403,9 @@ class PairingCodes:
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         waiting = await self._load_waiting_people()
         if person not in waiting:
-            if sum(source_in_key(one[2]) == source for one in waiting.values()) >= _MAX_WAITING:
+            if sum(source_in_key(one[2]) == source for one in waiting.values()) >= _MAX_CODES:
                 return ""
-            until = f"{self.clock.now() + _CODE_SECONDS:.0f}"
+            until = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
             value = f"{code} {until} {message.address.conversation}"
             await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
             waiting = await self._load_waiting_people()
@@ -414,7 +413,7 @@ class PairingCodes:
         first = sorted(
             (one[1], who) for who, one in waiting.items() if source_in_key(one[2]) == source
         )
-        if person in [who for _, who in first[:_MAX_WAITING]]:
+        if person in [who for _, who in first[:_MAX_CODES]]:
             return waiting[person][0]
         await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
@@ -429,7 +428,7 @@ class PairingCodes:
         now, wrong = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
         stored = (await self.rules.load(()))[INSTALLATION]
         count, _, at = stored.get(wrong, "0 0").partition(" ")
-        tries = int(count) if now - float(at) < _CODE_SECONDS else 0
+        tries = int(count) if now - float(at) < _CODE_LIFETIME_SECONDS else 0
         if tries >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
         waiting = await self._load_waiting_people(used_by)
@@ -441,13 +440,13 @@ class PairingCodes:
                 return person, conversation
         await self._store_setting(wrong, f"{tries + 1} {now}", operator)
         raise UserError(
-            translatable("Nobody is waiting with that code. A code works for only one hour.")
+            translatable("That code is unknown or has expired. A code works for only one hour.")
         )
 
-    async def _load_waiting_people(self, used_by: str = "") -> dict[str, tuple[str, str, str]]:
+    async def _load_waiting_people(self, message_key: str = "") -> dict[str, tuple[str, str, str]]:
         """Return each waiting person's code, its expiry, and the conversation, by the person's id.
 
-        Used codes are left out, except those used by the message `used_by`.
+        Used codes are left out, except those used by the message `message_key`.
         """
         found: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self.rules.load(()))[INSTALLATION].items():
@@ -456,7 +455,7 @@ class PairingCodes:
             code, until, conversation, *used = value.split(" ", 3)
             if float(until) <= self.clock.now():
                 await self._store_setting(name, None, name)
-            elif not used or used == [used_by]:
+            elif not used or used == [message_key]:
                 found[name.removeprefix(_CODE_PREFIX)] = code, until, conversation
         return found
 

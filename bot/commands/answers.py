@@ -16,9 +16,9 @@ from bot.chat.incoming import ButtonPress, ChatJoin, IncomingMessage, MessageEdi
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, to_repeated_question
 from bot.commands.authority import (
     AdminCheck,
-    is_the_group,
+    is_group_author,
     unknown_admin_notice,
-    writes_as_the_group,
+    writes_as_group,
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
@@ -61,7 +61,7 @@ class NewestQuestionHandlers:
     async def _retry(self, request: CommandRequest) -> CommandResult:
         exchange = _require_newest_exchange(request)
         question, before = exchange.question, exchange.earlier
-        if not question.is_said_by(request.incoming.author):
+        if not question.is_by(request.incoming.author):
             await self.admins.require(
                 request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
             )
@@ -71,13 +71,13 @@ class NewestQuestionHandlers:
         asked = to_repeated_question(request.incoming, question, before)
         speakers = pick_speakers(request.active, exchange.answers)
         repeats = AskedQuestion(asked, speakers, earlier=exchange.earlier)
-        return CommandResult("", removes=exchange.turns, repeats=repeats)
+        return CommandResult("", removed=exchange.turns, question=repeats)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
-        is_own = exchange.question.is_said_by(message.author)
-        if not is_own or writes_as_the_group(message):  # unknown which admin asked it
+        is_own = exchange.question.is_by(message.author)
+        if not is_own or writes_as_group(message):  # unknown which admin asked it
             audited_as = "undo question"
             await self.admins.require(
                 message, RETRY_OTHERS_ACTION, needs_name=True, audited_as=audited_as
@@ -88,8 +88,8 @@ class NewestQuestionHandlers:
             text = translatable(
                 "Removed from the conversation: “{text}” and its answer.", text=quoted
             )
-        removes, deletes = exchange.turns, exchange.failed
-        return CommandResult(text, removes=removes, deletes=deletes, changes_channel=True)
+        turns, failed = exchange.turns, exchange.failed
+        return CommandResult(text, removed=turns, deleted=failed, changes_channel=True)
 
 
 def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
@@ -117,18 +117,18 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
 
 
 def _find_failed_question(
-    kept: Sequence[StoredTurn], recent: Sequence[Turn]
+    failed: Sequence[StoredTurn], recent: Sequence[Turn]
 ) -> NewestExchange | None:
     known = {one.message_id for one in recent if one.message_id}  # these have an answer
-    kept_new = (one for one in kept if one.turn.message_id not in known)
+    kept_new = (one for one in failed if one.turn.message_id not in known)
     # Skip commands: their replies may be menus.
     newest = next((one for one in kept_new if parse_command(one.turn.text) is None), None)
     if newest is None:
         return None
     question = newest.turn
-    gathered = [one for one in kept if one.turn.sent_as == question.sent_as]
+    gathered = [one for one in failed if one.turn.sent_as == question.sent_as]
     identity = _question_identity(question)
-    again = [one for one in kept if _question_identity(one.turn) == identity]  # failed repeatedly
+    again = [one for one in failed if _question_identity(one.turn) == identity]  # failed repeatedly
     earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
     ids = {one.id for one in (*gathered, *again)}
     return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
@@ -175,20 +175,20 @@ TYPING_HINTS = {
 }
 """What to type instead, shown on platforms without forms."""
 _CONFIRMATION_EXPIRED_NOTICE = translatable(
-    "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
+    "This button has expired after 15 minutes; nothing was deleted. Send /forget me again."
 )
 NO_ACCESS_NOTICE = translatable("You may not use me here. /forget me and /export still work.")
-_FOR_ASKER_ONLY_NOTICE = translatable("Only the person who asked for it can use this button.")
+_ASKER_ONLY_NOTICE = translatable("Only the person who asked for it can use this button.")
 _CONFIRMATION_LIFETIME = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
-_FOR_AUTHOR_ONLY_NOTICE = MENU_ACTIONS | {
+_AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {
     ButtonAction.FORGET,
     ButtonAction.KEEP,
     ButtonAction.ADULT,
 }
 _NEWEST_ANSWER_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
-_ALWAYS_ALLOWED = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
-_AUDITED_AS = {
+_ALWAYS_ALLOWED_ACTIONS = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
+_AUDIT_NAMES = {
     ButtonAction.RETRY: RETRY_QUESTION,
     ButtonAction.CONTINUE: "continue answer",
     ButtonAction.VERSION: "choose version",
@@ -210,57 +210,57 @@ class AnswerButtons:
     limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
-    async def find_refusal_reason(self, pressed: ButtonPress) -> str | None:
+    async def find_refusal_reason(self, press: ButtonPress) -> str | None:
         """Return why a press is refused, or None; called before the press is stored."""
-        data = parse_button(pressed)
+        data = parse_button(press)
         try:
-            reason: str | None = await self.limit(pressed) if self.limit is not None else None
+            reason: str | None = await self.limit(press) if self.limit is not None else None
             if reason is None and data is not None:
                 if data.action is ButtonAction.STOP:
-                    await self._check_stop(pressed, data)
+                    await self._check_stop(press, data)
                 else:
-                    await self.find(pressed, data)
-                if data.action in FORM_ACTIONS and not pressed.values:  # the platform has no forms
+                    await self.find(press, data)
+                if data.action in FORM_ACTIONS and not press.values:  # the platform has no forms
                     reason = TYPING_HINTS[data.action]
         except UserError as error:
             reason = error.text
         except StoreError:  # the press is checked again before it takes effect
             return None
-        return None if reason is None else translate(reason, supported_language(pressed.locale))
+        return None if reason is None else translate(reason, supported_language(press.locale))
 
-    async def find(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
+    async def find(self, press: ButtonPress, data: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
-        is_checked = data.action not in _ALWAYS_ALLOWED
-        if is_checked and await self.access.find_refusal(pressed) is not None:
+        is_checked = data.action not in _ALWAYS_ALLOWED_ACTIONS
+        if is_checked and await self.access.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
-        pressed = await self.route(pressed)
-        key, load = pressed.address.conversation, self.conversations.load_exchange_by_part
+        press = await self.route(press)
+        key, load = press.address.conversation, self.conversations.load_exchange_by_part
         exchange = await load(key, data.part, _MAX_TURNS_BEFORE)
         if exchange is None:
             raise UserError(BUTTON_GONE_NOTICE)
         author = exchange.question.turn.speaker
-        if data.action in _FOR_AUTHOR_ONLY_NOTICE and author is not None:
+        if data.action in _AUTHOR_ONLY_ACTIONS and author is not None:
             # People who write as the group itself press buttons under their own names.
-            is_anonymous = is_the_group(author, pressed.address) and not pressed.is_private
+            is_anonymous = is_group_author(author, press.address) and not press.is_private
             if is_anonymous and data.action in MENU_ACTIONS:
-                await self._check_author(pressed, ())
-            elif author.id != pressed.author.id:
-                raise UserError(_FOR_ASKER_ONLY_NOTICE)
+                await self._check_author(press, ())
+            elif author.id != press.author.id:
+                raise UserError(_ASKER_ONLY_NOTICE)
         else:
-            await self._check_author(pressed, {author.id} if author is not None else set())
-        asked_at = pressed.shown_at or exchange.question.turn.at
-        if data.action is ButtonAction.FORGET and pressed.at - asked_at > _CONFIRMATION_LIFETIME:
+            await self._check_author(press, {author.id} if author is not None else set())
+        asked_at = press.shown_at or exchange.question.turn.at
+        if data.action is ButtonAction.FORGET and press.at - asked_at > _CONFIRMATION_LIFETIME:
             raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
         if data.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
             raise UserError(CONVERSATION_MOVED_ON_NOTICE)
         return exchange
 
-    async def find_to_change(self, pressed: ButtonPress, data: ButtonData) -> Exchange:
+    async def find_changeable(self, press: ButtonPress, data: ButtonData) -> Exchange:
         """Return a button's exchange; audit an admin who changes an answer to somebody else."""
-        exchange = await self.find(pressed, data)
-        audited_as = _AUDITED_AS.get(data.action)
-        if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
-            await self.admins.record_admin_action(pressed, audited_as)
+        exchange = await self.find(press, data)
+        audited_as = _AUDIT_NAMES.get(data.action)
+        if audited_as is not None and not exchange.question.turn.is_by(press.author):
+            await self.admins.record_admin_action(press, audited_as)
         return exchange
 
     async def find_quoted(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
@@ -289,7 +289,7 @@ class AnswerButtons:
     async def check_editor(
         self,
         message: IncomingMessage,
-        found: StoredTurn,
+        turn: StoredTurn,
         exchange: Exchange,
         *,
         audited_as: str | None = None,
@@ -298,11 +298,11 @@ class AnswerButtons:
 
         Messages may be edited by their authors, and answers by the asker and by admins.
         """
-        is_said = found.turn.role == "user"
-        if is_said and found.turn.sent_as:
+        is_said = turn.turn.role == "user"
+        if is_said and turn.turn.sent_as:
             raise UserError(NOT_REMEMBERED_NOTICE)
-        is_own = exchange.question.turn.is_said_by(message.author)
-        if is_own and not (is_said and writes_as_the_group(message)):
+        is_own = exchange.question.turn.is_by(message.author)
+        if is_own and not (is_said and writes_as_group(message)):
             return
         if is_said:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
@@ -314,21 +314,21 @@ class AnswerButtons:
             found, exchange = await self.find_quoted(message)
         except UserError:
             return False
-        return found.turn.role != "user" and exchange.question.turn.is_said_by(message.author)
+        return found.turn.role != "user" and exchange.question.turn.is_by(message.author)
 
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
-        if not exchange.question.turn.is_said_by(message.author):
+        if not exchange.question.turn.is_by(message.author):
             await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` for another person's personal history if the author is no admin."""
-        is_own = exchange.question.turn.is_said_by(message.author)
+        is_own = exchange.question.turn.is_by(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")
 
-    async def _check_stop(self, pressed: ButtonPress, data: ButtonData) -> None:
-        address = pressed.address
+    async def _check_stop(self, press: ButtonPress, data: ButtonData) -> None:
+        address = press.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
         asked = await self.inbox.find_in_progress(address, key)
         if not asked:
@@ -338,14 +338,14 @@ class AnswerButtons:
             for one in asked
             if isinstance(one, IncomingMessage | ButtonPress | ChatJoin | MessageEdit)
         )
-        await self._check_author(pressed, {one.id for one in authors if one is not None})
+        await self._check_author(press, {one.id for one in authors if one is not None})
 
-    async def _check_author(self, pressed: ButtonPress, author_ids: Collection[str]) -> None:
-        if pressed.author.id in author_ids:
+    async def _check_author(self, press: ButtonPress, author_ids: Collection[str]) -> None:
+        if press.author.id in author_ids:
             return
-        is_admin = await self.admins.is_known_admin(pressed)
+        is_admin = await self.admins.is_known_admin(press)
         if is_admin is None:
-            raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS_ACTION))
+            raise UserError(unknown_admin_notice(press, _PRESS_OTHERS_ACTION))
         if not is_admin:
             raise UserError(NOT_AUTHOR_NOTICE)
 

@@ -18,18 +18,18 @@ from bot.texts.text import Text, join_texts, marked, translatable
 _ANONYMOUS_ADMINS_KEY = "anonymous_admins"
 
 
-def writes_as_the_group(incoming: Request) -> bool:
+def writes_as_group(incoming: Request) -> bool:
     """Return whether the author posts as the group itself, as anonymous admins do."""
-    return is_the_group(incoming.author, incoming.address) and not incoming.is_private
+    return is_group_author(incoming.author, incoming.address) and not incoming.is_private
 
 
-def is_the_group(author: Person, address: Address) -> bool:
+def is_group_author(author: Person, address: Address) -> bool:
     """Return whether the author of a message is the group itself."""
     return author.id == f"{address.platform}:{address.chat}"
 
 
 _log = structlog.get_logger(__name__)
-_CACHE_SECONDS = 30.0
+_RESULT_CACHE_SECONDS = 30.0
 _PRESS_TIMEOUT_SECONDS = 3.0
 _MAX_CACHED_RESULTS = 1000
 _ANONYMOUS_REFUSAL = translatable(
@@ -52,7 +52,7 @@ class AdminCheck:
     shows_prompts_in_groups: bool = True
     """Whether the admins of a server or group see prompts there. Anybody can add the bot to their
     own group and be its admin."""
-    press_seconds: float = _PRESS_TIMEOUT_SECONDS
+    press_timeout_seconds: float = _PRESS_TIMEOUT_SECONDS
     """How long the platform may take to say whether somebody who pressed a button is an admin."""
     audit: AuditLog | None = None
     """Records what admins do to others' messages; None: nothing is recorded."""
@@ -74,7 +74,7 @@ class AdminCheck:
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
         # The person who pressed waits for this, and so do events received with the press.
-        seconds = self.press_seconds if isinstance(incoming, ButtonPress) else None
+        seconds = self.press_timeout_seconds if isinstance(incoming, ButtonPress) else None
         try:
             async with asyncio.timeout(seconds):
                 return await self._ask_platform(incoming)
@@ -86,7 +86,7 @@ class AdminCheck:
     async def _ask_platform(self, incoming: Request) -> bool:
         if incoming.author.id in self.admin_ids:
             return True
-        if writes_as_the_group(incoming):
+        if writes_as_group(incoming):
             is_one = await self.is_platform_admin(incoming)
             return is_one and await self._accepts_anonymous_admins(incoming.scopes)
         if incoming.author_is_admin is not None:  # the event itself says so
@@ -96,7 +96,7 @@ class AdminCheck:
         if until > now and not is_one:
             return False
         allowed = await self.is_platform_admin(incoming)
-        self._cached_results[key] = now + _CACHE_SECONDS, allowed
+        self._cached_results[key] = now + _RESULT_CACHE_SECONDS, allowed
         return allowed
 
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
@@ -104,10 +104,10 @@ class AdminCheck:
 
     @admin_command(
         "settings anonymous",
-        marked("turn on or off that anonymous Telegram admins count as admins here (admins)"),
+        marked("choose whether anonymous Telegram admins count as admins here (admins)"),
         CommandOption("value", marked("on or off"), choices=("on", "off")),
     )
-    async def _choose_anonymous_admins(self, request: CommandRequest) -> CommandResult:
+    async def _set_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
         chosen = "on" if request.argument == "on" else None
@@ -164,7 +164,7 @@ class AdminCheck:
         _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(allowed))
         if allowed is None:
             raise PrivateError(unknown_admin_notice(incoming, action))
-        is_anonymous = writes_as_the_group(incoming)
+        is_anonymous = writes_as_group(incoming)
         if not allowed:
             problem = translatable("Only an admin can {action}.", action=action)
             raise PrivateError(

@@ -28,29 +28,29 @@ from bot.storage.presets import PresetVersions
 from bot.texts.text import error_text, join_texts, marked, supported_language, translatable
 
 _log = structlog.get_logger(__name__)
-CHARACTER = CommandSpec(
+CHARACTER_GROUP = CommandSpec(
     "character",
     marked("your own characters (in a private chat) or this server's: list, add, use, edit, share"),
     default_action="list",
 )
-_CHANGE_CHARACTERS = translatable("change the characters of this server")
-_CHOOSE_CHARACTERS = translatable("change who answers here")
-_HOW_TO_ADD = translatable(
+_CHANGE_CHARACTERS_ACTION = translatable("change the characters of this server")
+_CHOOSE_CHARACTERS_ACTION = translatable("change who answers here")
+_HOW_TO_ADD_NOTICE = translatable(
     "Attach a character card (PNG, JSON or CHARX) to /character add, or write /character add NAME |"
     " PERSONA | GREETING"
 )
-_HOW_TO_EDIT = translatable(
+_HOW_TO_EDIT_NOTICE = translatable(
     "Write /character edit NAME | PERSONA | GREETING, or attach a new card to /character edit NAME"
 )
-_DAMAGED = translatable(
+_DAMAGED_CARD_NOTICE = translatable(
     "The card could not be read. It may be damaged, or too large when unpacked; please try once"
     " more."
 )
-_UNREACHABLE = translatable("The file could not be downloaded. Please send it again.")
-_NOT_A_LINK = translatable("The picture must be a link that begins with https://")
-_SERVER_ONLY = translatable("Send this command in the server that should get the character.")
-_NO_CHARACTERS = translatable("There are no characters here yet. /character add makes one.")
-_TOO_LONG = translatable(
+_UNREACHABLE_NOTICE = translatable("The file could not be downloaded. Please send it again.")
+_NOT_A_LINK_NOTICE = translatable("The picture must be a link that begins with https://")
+_SERVER_ONLY_NOTICE = translatable("Send this command in the server that should get the character.")
+_NO_CHARACTERS_NOTICE = translatable("There are no characters here yet. /character add makes one.")
+_TOO_LONG_NOTICE = translatable(
     "The character's texts are too long for a form; attach a character card instead."
 )
 _DESCRIPTION_CHARS = 100
@@ -89,7 +89,7 @@ class CharacterHandlers:
         active = request.active.names
         owned = await self.resolver.characters.descriptions(character_owner(request.incoming))
         lines = [preset_line(name, about, active) for name, about in owned.items()]
-        return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS)
+        return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
     @admin_command(
         "character add",
@@ -103,7 +103,7 @@ class CharacterHandlers:
         card = await self.download_attached_file(incoming)
         if card is None:
             if len(fields) < 2:  # name and persona are required
-                raise UserError(_HOW_TO_ADD)
+                raise UserError(_HOW_TO_ADD_NOTICE)
             data = dict(zip(_CARD_KEYS, fields, strict=False))
             card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
             fields = []
@@ -117,7 +117,7 @@ class CharacterHandlers:
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
-        await self.admins.require(incoming, _CHOOSE_CHARACTERS)
+        await self.admins.require(incoming, _CHOOSE_CHARACTERS_ACTION)
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
@@ -138,11 +138,11 @@ class CharacterHandlers:
             preset = await self._convert_card(card, incoming)
             preset = with_changed_texts(preset, {"name": shown_name(name)})
         elif not fields:
-            raise UserError(_HOW_TO_EDIT)
+            raise UserError(_HOW_TO_EDIT_NOTICE)
         else:
             given = dict(zip(_KEYS, fields, strict=False))
             if given.get("avatar") and not is_http_address(given["avatar"]):
-                raise UserError(_NOT_A_LINK)
+                raise UserError(_NOT_A_LINK_NOTICE)
             preset = with_changed_texts(await self.load_newest_version(name), given)
         await self.save(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
@@ -157,7 +157,7 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require_character_permission(incoming)
         if incoming.is_private:
-            raise UserError(_SERVER_ONLY)
+            raise UserError(_SERVER_ONLY_NOTICE)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
         preset = await self.load_newest_version(name)
         return _ready_reply(await self._store_as_new(request, preset))
@@ -183,23 +183,23 @@ class CharacterHandlers:
         preset = await self.load_newest_version(name)
         fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
         if any(len(text) > one.form_chars for one, text in fields):
-            raise UserError(_TOO_LONG)
+            raise UserError(_TOO_LONG_NOTICE)
         return fields
 
-    async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
+    async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
         """Return the names of presets or characters that complete the typed text."""
         called = parse_command(message.text)
-        if called is None or called.name != CHARACTER.name:
+        if called is None or called.name != CHARACTER_GROUP.name:
             names = await self.resolver.list_descriptions(message)
         else:
             is_shared = called.text.partition(" ")[0] == "share"
             owner = message.author.id if is_shared else character_owner(message)
             names = await self.resolver.characters.descriptions(owner)
-        return self.resolver.complete(typed, map(shown_name, names))
+        return self.resolver.complete(text, map(shown_name, names))
 
     async def _require_character_permission(self, message: IncomingMessage) -> None:
         if not message.is_private:
-            await self.admins.require(message, _CHANGE_CHARACTERS)
+            await self.admins.require(message, _CHANGE_CHARACTERS_ACTION)
 
     async def find_full_name(self, word: str, owner: str, usage: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
@@ -238,7 +238,7 @@ class CharacterHandlers:
         try:
             data = await self.download(message.address, cards[0], most + 1)
         except PlatformError:
-            raise UserError(_UNREACHABLE) from None
+            raise UserError(_UNREACHABLE_NOTICE) from None
         if len(data) > most:
             text = translatable("A file may have up to {limit} KiB.", limit=f"{most // 1024:,}")
             raise UserError(text)
@@ -249,11 +249,11 @@ class CharacterHandlers:
         try:
             found = msgspec.json.decode(await convert_in_child("card", card))
         except Unconvertible:
-            raise UserError(_DAMAGED) from None
+            raise UserError(_DAMAGED_CARD_NOTICE) from None
         if "problem" in found:
             raise UserError(found["problem"][supported_language(message.locale)])
         if len(found["preset"].encode()) > self.card_bytes:
-            raise UserError(_DAMAGED)
+            raise UserError(_DAMAGED_CARD_NOTICE)
         preset = await asyncio.to_thread(parse_preset, found["preset"], "card")
         if not found["picture"]:
             return preset
@@ -264,7 +264,7 @@ class CharacterHandlers:
             avatar = None
         return preset.model_copy(update={"avatar": avatar})
 
-    async def keep_card(self, request: CommandRequest, card: bytes) -> Preset:
+    async def store_card(self, request: CommandRequest, card: bytes) -> Preset:
         """Store a card's character; return its preset for this chat. Raises `UserError`."""
         message = request.incoming
         await self._require_character_permission(message)
@@ -351,5 +351,5 @@ def _missing_character_error(word: str, names: Sequence[str] = ()) -> UserError:
     text = translatable("There is no character {name}; /character list shows them.", name=word)
     if names:
         texts = {"name": word, "names": ", ".join(names)}
-        text = translatable("There is no character {name}; there are: {names}.", **texts)
+        text = translatable("There is no character {name}; the characters are: {names}.", **texts)
     return UserError(text)

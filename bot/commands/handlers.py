@@ -9,12 +9,12 @@ from bot.chat.incoming import ChatJoin
 from bot.commands.access import ACCESS_GROUP, AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import AdminCheck, unknown_admin_notice
-from bot.commands.characters import CHARACTER, CharacterHandlers
-from bot.commands.memories import MEMORY, MemoryHandlers
+from bot.commands.characters import CHARACTER_GROUP, CharacterHandlers
+from bot.commands.memories import MEMORY_GROUP, MemoryHandlers
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
-from bot.commands.presets import PRESET, Greetings, PresetHandlers
-from bot.commands.privacy import PRIVACY, PrivacyHandlers, PrivacyNotice
+from bot.commands.presets import PRESET_GROUP, Greetings, PresetHandlers
+from bot.commands.privacy import PRIVACY_GROUP, PrivacyHandlers, PrivacyNotice
 from bot.commands.recap import Recaps
 from bot.commands.reports import AnswerReports, ContextView, UsageView
 from bot.commands.request import (
@@ -37,7 +37,7 @@ from bot.storage.dead_letters import DeadLetters
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
 _MAX_GREETING_DIGITS = 3
-SETTINGS = CommandSpec(
+SETTINGS_GROUP = CommandSpec(
     "settings",
     marked(
         "see or change my settings (menu, why, usage, overhear, scope); `me off`: I ignore what you"
@@ -92,7 +92,7 @@ class CommandHandlers:
         has_greeting = bool(preset.greetings_among(count))
         text = "" if has_greeting else _introduction(preset, is_private=is_private)
         result = await self.greetings.add(CommandResult(text), preset, arrival, count)
-        notice = None if is_private else await self.privacy_notice.notice_on_joining(arrival)
+        notice = None if is_private else await self.privacy_notice.join_notice(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
     @private_command(
@@ -169,7 +169,7 @@ class CommandHandlers:
         if not request.argument:
             for_admin = await self.admins.may_see_prompts(incoming)
             shown = await self.context.show(
-                conversation, for_admin=for_admin, answered_at=request.answered_at
+                conversation, is_for_admin=for_admin, answered_at=request.answered_at
             )
             return CommandResult(shown)
         await self.admins.require_prompt_access(incoming, _SEE_PROMPT_ACTION)
@@ -297,12 +297,12 @@ _HANDLER_CLASSES = (
     *(NewestQuestionHandlers, UserPersonas, PrivacyHandlers, HistoryScopeHandlers, UsageView),
     *(AccessHandlers, AnswerReports, Recaps, MemoryHandlers),
 )
-_FIRST_COMMANDS = (
+_COMMAND_ORDER = (
     *("new", "stop", "retry", "undo", "me", "memory", "forget", "export", "recap", "context"),
     *("preset", "character", "settings", "access"),
 )
-_COMMAND_GROUPS = (PRESET, CHARACTER, MEMORY, SETTINGS, ACCESS_GROUP, PRIVACY)
-COMMANDS = listed_commands(_HANDLER_CLASSES, _COMMAND_GROUPS, _FIRST_COMMANDS)
+_GROUPS = (PRESET_GROUP, CHARACTER_GROUP, MEMORY_GROUP, SETTINGS_GROUP, ACCESS_GROUP, PRIVACY_GROUP)
+COMMANDS = listed_commands(_HANDLER_CLASSES, _GROUPS, _COMMAND_ORDER)
 """The listed commands, in the order of /help."""
 _SPECS_BY_NAME = {spec.name: spec for owner in _HANDLER_CLASSES for spec in command_specs(owner)}
 COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS_BY_NAME)

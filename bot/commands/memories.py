@@ -21,7 +21,7 @@ from bot.chat.memory import (
 )
 from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
 from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
-from bot.commands.authority import writes_as_the_group
+from bot.commands.authority import writes_as_group
 from bot.commands.characters import CharacterHandlers, with_changed_texts
 from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
@@ -43,7 +43,7 @@ from bot.routing.presets import character_owner
 from bot.storage.conversations import Conversations
 from bot.texts.text import Text, join_texts, marked, supported_language, translatable, translate
 
-MEMORY = CommandSpec(
+MEMORY_GROUP = CommandSpec(
     "memory",
     marked("see, correct, and delete what I remember, and add to it"),
     is_private=True,
@@ -60,7 +60,7 @@ _LIST_COMMAND = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*
 _NUMBER_OR_ALL = re.compile(r"(?<=\S) (?:\d+|all)$")
 """Matches the memory number, or "all", at the end of a command that adds to the lore."""
 _NUMBER_OPTION = CommandOption("number", marked("the number in /memory list"))
-_NO_SUCH_MEMORY = translatable(
+_UNKNOWN_MEMORY_NOTICE = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
 )
 _NOT_YOURS_NOTICE = translatable(
@@ -79,12 +79,12 @@ _MISSING_FILE_NOTICE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
     " SillyTavern or Character.AI."
 )
-_STATES: Mapping[MemoryState, Text | None] = {
+_STATE_LABELS: Mapping[MemoryState, Text | None] = {
     MemoryState.KEPT: None,
     MemoryState.PROPOSED: translatable("an admin has not approved it yet"),
     MemoryState.RETIRED: translatable("no longer true"),
 }
-_AUDIENCES = {
+_AUDIENCE_LABELS = {
     Reach.PRIVATE: (translatable("this private chat"), translatable("a private chat")),
     Reach.CHANNEL: (translatable("this channel"), translatable("another channel")),
     Reach.SERVER: (translatable("this server"), translatable("another server")),
@@ -92,8 +92,8 @@ _AUDIENCES = {
 }
 """How lists name each reach: the first name is for the list's own place, the second for others."""
 _SEPARATOR = translatable(", ")
-_CHARACTER_OPTION = frozenset({Reach.SERVER, Reach.EVERYWHERE})
-_REACHES = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
+_SERVER_WIDE_REACHES = frozenset({Reach.SERVER, Reach.EVERYWHERE})
+_REACH_BY_WORD = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
 
 
 @dataclass(eq=False)
@@ -122,14 +122,14 @@ class MemoryHandlers:
     async def list_memories(self, request: CommandRequest) -> CommandResult:
         """List memories: the asker's, those that may be known in this chat, or a character's."""
         message, word = request.incoming, request.argument
-        found = await self.memories.visible(_reader_of_message(message))
+        found = await self.memories.visible(_message_reader(message))
         if word.lower() in {"", "mine"}:
             mine = [one for one in found if _concerns_person(message.author.id, one)]
             heading = translatable(
                 "Memories that come from you or are about you: {count}", count=len(mine)
             )
             return self._show_page(request, heading, mine)
-        here = [one for one in found if _may_be_known_at(_place_of_message(message), one)]
+        here = [one for one in found if _may_be_known_at(_message_place(message), one)]
         if word.lower() == "here":
             heading = translatable("Memories that I may use here: {count}", count=len(here))
             return self._show_page(request, heading, here)
@@ -174,17 +174,17 @@ class MemoryHandlers:
             new = replace(new, subject=subject, text=_check_text(text))
         elif message.quote is None:
             raise UserError(_MISSING_TEXT_NOTICE)
-        elif request.quoted is not None:
-            new = await self._create_quotation(message, request.quoted)
+        elif request.quoted_turn is not None:
+            new = await self._create_quotation(message, request.quoted_turn)
         else:
             problem = translatable("I do not know that message, so I cannot remember it.")
             raise UserError(problem)
         stored = await self._store(message, new)
         return await self._show_detail(request, stored, translatable("I will remember:"))
 
-    async def remember_reaction(self, reacted: ButtonPress, turn: Turn) -> None:
+    async def remember_reaction(self, press: ButtonPress, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
-        await self._store(reacted, await self._create_quotation(reacted, turn))
+        await self._store(press, await self._create_quotation(press, turn))
 
     @private_command(
         "memory correct",
@@ -196,7 +196,7 @@ class MemoryHandlers:
         """Replace a memory's text."""
         old, message = await self._find_by_number(request), request.incoming
         text = _check_text(request.argument.partition(" ")[2])
-        reader, embedding = _reader_of_message(message), await self._embed(text)
+        reader, embedding = _message_reader(message), await self._embed(text)
         changed = await self.memories.correct(old.id, reader, text, embedding)
         return await self._show_detail(request, changed, translatable("Corrected."))
 
@@ -208,7 +208,7 @@ class MemoryHandlers:
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         old = await self._find_by_number(request)
-        reader = await self._reader_of_request(request)
+        reader = await self._request_reader(request)
         changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
         return await self._show_detail(request, changed)
 
@@ -224,18 +224,18 @@ class MemoryHandlers:
             what = translatable("delete what I remember of others")
             admins, noted = self.characters.admins, "forget memory"
             await admins.require(message, what, needs_name=True, audited_as=noted)
-        reader = await self._reader_of_request(request)
+        reader = await self._request_reader(request)
         if await self.memories.forget(old.id, reader) is None:
             raise UserError(_NOT_YOURS_NOTICE)
-        text = translatable("I have forgotten: {text}", text=_cut(old.text))
-        return self._with_menu(request, CommandResult(text), (), back=True)
+        text = translatable("I have forgotten: {text}", text=_truncate(old.text))
+        return self._with_menu(request, CommandResult(text), (), has_back=True)
 
     @private_command(
         "memory widen",
         marked("choose who may know what you said"),
         _NUMBER_OPTION,
         CommandOption(
-            "reach", marked("server, everywhere, or here again"), False, choices=(*_REACHES,)
+            "reach", marked("server, everywhere, or here again"), False, choices=(*_REACH_BY_WORD,)
         ),
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
@@ -243,7 +243,7 @@ class MemoryHandlers:
         old, message = await self._find_by_number(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
-        if word not in _REACHES:
+        if word not in _REACH_BY_WORD:
             problem = translatable("Use /memory widen NUMBER server, everywhere, or here.")
         elif old.said_by != message.author.id:
             problem = translatable("Only the person who said it can choose who may know it.")
@@ -255,9 +255,9 @@ class MemoryHandlers:
             )
         if problem is not None:
             raise UserError(problem)
-        reach = _REACHES[word]
+        reach = _REACH_BY_WORD[word]
         audience = old.place.audience_with_reach(reach) if reach else None
-        changed = await self.memories.widen(old.id, _reader_of_message(message), audience)
+        changed = await self.memories.widen(old.id, _message_reader(message), audience)
         return await self._show_detail(request, changed)
 
     @private_command(
@@ -274,7 +274,7 @@ class MemoryHandlers:
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
             old = await self._find_by_number(request)
-            reader = await self._reader_of_request(request)
+            reader = await self._request_reader(request)
             changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
             return await self._show_detail(request, changed, translatable("Approved."))
         value, server = "on" if word == "on" else None, message.scopes[-1]
@@ -297,7 +297,7 @@ class MemoryHandlers:
     async def export(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
-        found = await self.memories.visible(_reader_of_message(message))  # the newest first
+        found = await self.memories.visible(_message_reader(message))  # the newest first
         found = [one for one in reversed(found) if one.state is MemoryState.KEPT]
         mine = [one for one in found if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(mine))
@@ -315,7 +315,7 @@ class MemoryHandlers:
         return CommandResult(text, file=file)
 
     async def _export_character(
-        self, request: CommandRequest, found: Sequence[Memory]
+        self, request: CommandRequest, memories: Sequence[Memory]
     ) -> tuple[Text, Attachment]:
         message, resolver = request.incoming, self.characters.resolver
         preset = await resolver.find_in_channel(request.argument, message, request.active)
@@ -323,7 +323,7 @@ class MemoryHandlers:
         if not is_own:  # the file has the character's instructions
             what = translatable("export this character, because the file has its instructions")
             await self.characters.admins.require_prompt_access(message, what)
-        here = [one for one in found if _may_be_known_at(_place_of_message(message), one)]
+        here = [one for one in memories if _may_be_known_at(_message_place(message), one)]
         known = [one for one in here if _is_known_to_character(preset.name, one)]
         chat = await self._load_chat_to_export(request) if message.is_private else None
         content = write_character(preset, known, chat, message.author.id)
@@ -370,7 +370,7 @@ class MemoryHandlers:
             raise UserError(_PRIVATE_ONLY_NOTICE)
         lines: list[str] = []
         if file.card is not None:
-            preset = await self.characters.keep_card(request, file.card)
+            preset = await self.characters.store_card(request, file.card)
             lines.append(translatable("{name} is ready.", name=preset.shown_name))
             if message.is_private:
                 resolver, by = self.characters.resolver, message.author.id
@@ -464,11 +464,11 @@ class MemoryHandlers:
         preset = await characters.load_newest_version(name)
         book = preset.parsed_lorebook
         told = {one.content for one in book.entries} if book else set()
-        found = await self.memories.visible(_reader_of_message(message))
+        found = await self.memories.visible(_message_reader(message))
         proposed = [one for one in found if _may_be_lore(message, one) and one.text not in told]
         chosen = [one for one in proposed if last.lower() == "all" or one.id == number]
         if number is not None and not chosen:
-            raise UserError(_NO_SUCH_MEMORY)
+            raise UserError(_UNKNOWN_MEMORY_NOTICE)
         for one in chosen:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
             preset = with_changed_texts(preset, changes)
@@ -488,100 +488,100 @@ class MemoryHandlers:
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _number_in(request.argument.partition(" ")[0])
-        found = await self.memories.visible(_reader_of_message(request.incoming))
+        found = await self.memories.visible(_message_reader(request.incoming))
         memory = next((one for one in found if one.id == number), None)
         if memory is None:
-            raise UserError(_NO_SUCH_MEMORY)
+            raise UserError(_UNKNOWN_MEMORY_NOTICE)
         return memory
 
     def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
         """Split "subject: text"; without a subject, the memory is about the author."""
         message, (word, colon, rest) = request.incoming, text.partition(":")
         if colon and word.strip().lower() == "here":
-            return MemorySubject(SubjectKind.PLACE, _place_of_message(message).channel), rest
+            return MemorySubject(SubjectKind.PLACE, _message_place(message).channel), rest
         wanted = preset_id(word.strip())
         for one in request.active.presets if colon else ():
             if wanted in {preset_id(one.shown_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), rest
         return _empty_memory(message, message.author).subject, text
 
-    async def _create_quotation(self, by: Request, turn: Turn) -> Memory:
+    async def _create_quotation(self, request: Request, turn: Turn) -> Memory:
         """Return a memory that quotes a turn; raises `UserError` if the speaker did not consent."""
         text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
-        new = replace(_empty_memory(by, speaker or by.author), text=text)
+        new = replace(_empty_memory(request, speaker or request.author), text=text)
         if speaker is None:
             name = turn.preset or ""
             shown = self.characters.resolver.character_names({name})[name]
             subject = MemorySubject(SubjectKind.CHARACTER, name, shown)
             return replace(new, subject=subject, said_by=name)
-        if turn.observed and speaker.id != by.author.id:
+        if turn.observed and speaker.id != request.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
                 raise UserError(_NOT_ADDRESSED_NOTICE)
         return new
 
-    async def _store(self, by: Request, new: Memory) -> Memory:
+    async def _store(self, request: Request, memory: Memory) -> Memory:
         """Store and return a memory that somebody added by hand; raises `UserError`."""
-        if writes_as_the_group(by):
+        if writes_as_group(request):
             raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
-        if new.subject.kind is SubjectKind.PLACE and not by.is_private:
-            needs_admin = await settings.resolve(by.scopes[-1:], APPROVAL_KEY) is not None
-            if needs_admin and not await self.characters.admins.is_admin(by):
-                new = replace(new, state=MemoryState.PROPOSED)
-        model, vector = await self._embed(new.text) or ("", None)
-        stored = await self.memories.add(replace(new, model=model, vector=vector))
+        if memory.subject.kind is SubjectKind.PLACE and not request.is_private:
+            needs_admin = await settings.resolve(request.scopes[-1:], APPROVAL_KEY) is not None
+            if needs_admin and not await self.characters.admins.is_admin(request):
+                memory = replace(memory, state=MemoryState.PROPOSED)
+        model, vector = await self._embed(memory.text) or ("", None)
+        stored = await self.memories.add(replace(memory, model=model, vector=vector))
         if stored is None:
             raise UserError(
                 translatable("I cannot remember that: it is about somebody who switched me off.")
             )
         return stored
 
-    async def _reader_of_request(self, request: CommandRequest) -> MemoryReader:
+    async def _request_reader(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
-        return replace(_reader_of_message(request.incoming), is_admin=is_admin)
+        return replace(_message_reader(request.incoming), is_admin=is_admin)
 
-    async def _who_knows(self, request: CommandRequest, one: Memory) -> Text:
-        names = self.characters.resolver.character_names(one.present).values()
-        audience = _audience_text(_place_of_message(request.incoming), one)
+    async def _who_knows(self, request: CommandRequest, memory: Memory) -> Text:
+        names = self.characters.resolver.character_names(memory.present).values()
+        audience = _audience_text(_message_place(request.incoming), memory)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
         texts = {"audience": audience, "names": ", ".join(names)}
         return translatable("Who may know it: {audience}; only the characters {names}.", **texts)
 
     async def _show_detail(
-        self, request: CommandRequest, one: Memory | None, heading: Text | None = None
+        self, request: CommandRequest, memory: Memory | None, heading: Text | None = None
     ) -> CommandResult:
         """Return a memory's details; raise `UserError` if it is None (may not be changed)."""
-        if one is None:
+        if memory is None:
             raise UserError(_NOT_YOURS_NOTICE)
         message = request.incoming
-        made = translatable("from what was said") if one.is_derived else translatable("by hand")
-        day = f"{datetime.fromtimestamp(one.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_labels(message, one), made], _SEPARATOR)
+        made = translatable("from what was said") if memory.is_derived else translatable("by hand")
+        day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
+        labels = join_texts([*_labels(message, memory), made], _SEPARATOR)
         lines = [
             *([heading] if heading else []),
-            f"#{one.id} {one.text}",
+            f"#{memory.id} {memory.text}",
             translatable("{labels}; since {day}", labels=labels, day=day),
-            await self._who_knows(request, one),
+            await self._who_knows(request, memory),
         ]
-        pin = translatable("Unpin it") if one.is_pinned else translatable("📌 Pin it")
+        pin = translatable("Unpin it") if memory.is_pinned else translatable("📌 Pin it")
         options = [(pin, "p"), (translatable("🗑 Forget it"), "f")]
-        if one.said_by == message.author.id and not one.place.is_private:
+        if memory.said_by == message.author.id and not memory.place.is_private:
             options.append((translatable("The whole server may know it"), "w"))
         language = supported_language(message.locale)
-        shown = [MenuOption(translate(label, language), f"{key}{one.id}") for label, key in options]
-        return self._with_menu(request, CommandResult(join_texts(lines)), shown, back=True)
+        menu = [MenuOption(translate(text, language), f"{key}{memory.id}") for text, key in options]
+        return self._with_menu(request, CommandResult(join_texts(lines)), menu, has_back=True)
 
     def _show_page(
-        self, request: CommandRequest, heading: Text, found: Sequence[Memory], action: str = _SHOW
+        self, request: CommandRequest, heading: Text, items: Sequence[Memory], action: str = _SHOW
     ) -> CommandResult:
-        if not found:
+        if not items:
             return CommandResult(heading)
         size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED
-        pages = -(-len(found) // size)
+        pages = -(-len(items) // size)
         page = min(max(1, request.page), pages)
-        shown = found[(page - 1) * size : page * size]
+        shown = items[(page - 1) * size : page * size]
         lines = [_format_memory_line(request.incoming, one) for one in shown]
         options = [
             MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{action}{one.id}") for one in shown
@@ -597,23 +597,23 @@ class MemoryHandlers:
         result: CommandResult,
         options: Sequence[MenuOption],
         *,
-        back: bool = False,
+        has_back: bool = False,
     ) -> CommandResult:
         if not _has_menus(request):
             return result
         title = translate(translatable("Choose one"), supported_language(request.incoming.locale))
         menu = Menu(encode_button(ButtonAction.MEMORY, request.part), title, tuple(options))
-        buttons = (back_button(request),) if back else ()
+        buttons = (back_button(request),) if has_back else ()
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
 
 
-def command_of_choice(values: Sequence[str], asked: str) -> str:
+def command_of_choice(values: Sequence[str], command: str) -> str:
     """Return the command to run for what was chosen in a menu.
 
-    `asked` is the command whose reply has the menu. Without a choice, the list is shown again.
+    `command` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
     found = _MENU_VALUE.fullmatch("".join(values))
-    shown = _NUMBER_OR_ALL.sub("", asked if _LIST_COMMAND.fullmatch(asked) else "/memory list")
+    shown = _NUMBER_OR_ALL.sub("", command if _LIST_COMMAND.fullmatch(command) else "/memory list")
     if found is None:
         return shown
     command_start = shown if found[1] == _LORE else f"/memory {_ACTION_BY_CODE[found[1]]}"
@@ -646,12 +646,12 @@ def _check_text(text: str) -> str:
     return text
 
 
-def _place_of_message(message: Request) -> MemoryPlace:
+def _message_place(message: Request) -> MemoryPlace:
     return MemoryPlace.from_event(message.address, message.scopes, is_private=message.is_private)
 
 
-def _reader_of_message(message: Request) -> MemoryReader:
-    return MemoryReader(message.author.id, _place_of_message(message))
+def _message_reader(message: Request) -> MemoryReader:
+    return MemoryReader(message.author.id, _message_place(message))
 
 
 def _empty_memory(message: Request, person: Person) -> Memory:
@@ -660,60 +660,60 @@ def _empty_memory(message: Request, person: Person) -> Memory:
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
         person.id,
-        _place_of_message(message),
+        _message_place(message),
         conversation=message.address.conversation,
         is_derived=False,
         since=message.at.timestamp(),
     )
 
 
-def _concerns_person(person: str, one: Memory) -> bool:
-    return person in {one.said_by, one.subject.key}
+def _concerns_person(person: str, memory: Memory) -> bool:
+    return person in {memory.said_by, memory.subject.key}
 
 
-def _may_be_known_at(place: MemoryPlace, one: Memory) -> bool:
-    audience = one.audience or one.place.narrowest_audience
+def _may_be_known_at(place: MemoryPlace, memory: Memory) -> bool:
+    audience = memory.audience or memory.place.narrowest_audience
     here, server = place.narrowest_audience, place.audience_with_reach(Reach.SERVER)
     return audience in {here, server, Audience(Reach.EVERYWHERE)}
 
 
-def _is_known_to_character(preset: str, one: Memory) -> bool:
-    is_witness = not one.present or preset in one.present
-    return is_witness and one.state is MemoryState.KEPT
+def _is_known_to_character(preset: str, memory: Memory) -> bool:
+    is_witness = not memory.present or preset in memory.present
+    return is_witness and memory.state is MemoryState.KEPT
 
 
-def _may_be_lore(message: Request, one: Memory) -> bool:
+def _may_be_lore(message: Request, memory: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
-    is_of_place = one.subject.kind is SubjectKind.PLACE
-    reaches_server = one.audience is not None and one.audience.reach in _CHARACTER_OPTION
-    is_here = one.place.server == message.scopes[-1]
-    return is_of_place and reaches_server and is_here and one.state is MemoryState.KEPT
+    is_of_place = memory.subject.kind is SubjectKind.PLACE
+    reaches_server = memory.audience is not None and memory.audience.reach in _SERVER_WIDE_REACHES
+    is_here = memory.place.server == message.scopes[-1]
+    return is_of_place and reaches_server and is_here and memory.state is MemoryState.KEPT
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _LISTED_CHARS else f"{text[:_LISTED_CHARS]}…"
 
 
-def _format_memory_line(message: Request, one: Memory) -> Text:
-    number = f"#{one.id} 📌" if one.is_pinned else f"#{one.id}"  # "1." would start a Markdown list
-    labels, text = join_texts(_labels(message, one), _SEPARATOR), _cut(one.text)
+def _format_memory_line(message: Request, memory: Memory) -> Text:
+    number = f"#{memory.id}" + " 📌" * memory.is_pinned  # "1." would start a Markdown list
+    labels, text = join_texts(_labels(message, memory), _SEPARATOR), _truncate(memory.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
-def _labels(message: Request, one: Memory) -> list[str]:
+def _labels(message: Request, memory: Memory) -> list[str]:
     """Return labels that say what a memory is about, who may know it, and if it is in use."""
-    place, subject, about = _place_of_message(message), one.subject, one.subject.name
+    place, subject, about = _message_place(message), memory.subject, memory.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")
     elif subject.key in {place.channel, place.server}:
         about = translatable("about this place")
     elif about:
         about = translatable("about {name}", name=about)
-    labels = [about, _audience_text(place, one), _STATES[one.state]]
-    return [one for one in labels if one]
+    labels = [about, _audience_text(place, memory), _STATE_LABELS[memory.state]]
+    return [memory for memory in labels if memory]
 
 
-def _audience_text(place: MemoryPlace, one: Memory) -> Text:
-    audience = one.audience or one.place.narrowest_audience
-    here, elsewhere = _AUDIENCES[audience.reach]
+def _audience_text(place: MemoryPlace, memory: Memory) -> Text:
+    audience = memory.audience or memory.place.narrowest_audience
+    here, elsewhere = _AUDIENCE_LABELS[audience.reach]
     return here if audience.key in {place.channel, place.server} else elsewhere

@@ -84,8 +84,8 @@ class SettingMenus:
         request: CommandRequest,
         title: Text,
         hint: Text,
-        choose: ButtonAction,
-        turn_page: ButtonAction,
+        choose_action: ButtonAction,
+        page_action: ButtonAction,
         buttons: tuple[Button, ...],
     ) -> CommandResult:
         presets = list((await self.resolver.list_descriptions(request.incoming)).items())
@@ -97,9 +97,9 @@ class SettingMenus:
             MenuOption(shown_name(name), _hash_for_button(name), about, name in active)
             for name, about in shown
         )
-        data = encode_button(choose, request.part, page)
+        data = encode_button(choose_action, request.part, page)
         menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
-        turns = page_buttons(turn_page, request.part, page, pages)
+        turns = page_buttons(page_action, request.part, page, pages)
         text = join_texts([*await self._describe_active_presets(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
 
@@ -159,30 +159,30 @@ class SettingMenus:
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
 
     async def command_line(
-        self, data: ButtonData, pressed: ButtonPress, active: Collection[str]
+        self, data: ButtonData, press: ButtonPress, active: Collection[str]
     ) -> str:
         """Return the chosen command or ""; raises `UserError` if its preset no longer exists."""
-        entered = " ".join("".join(pressed.values).split())
+        entered = " ".join("".join(press.values).split())
         match data.action:
             case ButtonAction.NAME:
                 return f"/preset use {entered}"
             case ButtonAction.ABOUT:
                 return f"/me {entered or 'clear'}"
             case ButtonAction.TOGGLE:
-                chosen = await self._chosen_preset(pressed)
+                chosen = await self._chosen_preset(press)
                 return f"/preset {'remove' if chosen in active else 'add'} {chosen}"
             case ButtonAction.USE:
-                return f"/preset use {await self._chosen_preset(pressed)}"
+                return f"/preset use {await self._chosen_preset(press)}"
             case ButtonAction.RESET:
                 return "/preset reset"
             case ButtonAction.OBSERVE:
-                return f"/settings overhear {''.join(pressed.values)}"
+                return f"/settings overhear {''.join(press.values)}"
             case ButtonAction.SCOPE:
-                return f"/settings scope {''.join(pressed.values)}"
+                return f"/settings scope {''.join(press.values)}"
             case _:
                 return ""
 
-    async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
+    async def show_after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that the choice opens."""
         match data.action:
             case ButtonAction.PRESETS | ButtonAction.USE | ButtonAction.RESET | ButtonAction.NAME:
@@ -192,9 +192,9 @@ class SettingMenus:
             case _:
                 return await self.settings(request)
 
-    async def _chosen_preset(self, pressed: ButtonPress) -> str:
-        for name in await self.resolver.list_descriptions(pressed):
-            if _hash_for_button(name) in pressed.values:
+    async def _chosen_preset(self, press: ButtonPress) -> str:
+        for name in await self.resolver.list_descriptions(press):
+            if _hash_for_button(name) in press.values:
                 return name
         raise UserError(translatable("That preset no longer exists."))
 
@@ -228,16 +228,16 @@ def _setting_menu(
     action: ButtonAction,
     title: Text,
     labels: Mapping[str, Text],
-    found: Sequence[ChatSetting | None],
+    settings: Sequence[ChatSetting | None],
     values: Sequence[str],
 ) -> tuple[list[Text], Menu]:
     """Return lines that show a setting and its inherited value, and a menu for the setting.
 
-    Both `found` (stored settings) and `values` (values in effect) have two items: the one for the
-    channel, and the one that the channel would inherit.
+    Both `settings` (stored settings) and `values` (values in effect) have two items: the one for
+    the channel, and the one that the channel would inherit.
     """
     scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
-    (own, around), (value, inherited) = found, values
+    (own, around), (value, inherited) = settings, values
     where = describe_origin(own.scope if own is not None else None, scopes)
     lines = [
         translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=where)

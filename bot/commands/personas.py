@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.chat.command import CommandOption
 from bot.chat.incoming import IncomingMessage
 from bot.chat.session import ChatSetting, Session, person_scopes
-from bot.commands.authority import writes_as_the_group
+from bot.commands.authority import writes_as_group
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PrivateError, UserError
 from bot.ports import ChatSettings
@@ -88,7 +88,7 @@ class UserPersonas:
             if everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
-        if writes_as_the_group(incoming):
+        if writes_as_group(incoming):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
         await self.chat_settings.set(key, _PERSONA_KEY, text, user_id)
         if everywhere:

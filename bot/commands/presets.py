@@ -21,7 +21,7 @@ from bot.texts.text import Text, join_texts, marked, to_translatable, translatab
 _MAX_LISTED_CHARS = 100
 _CHANGE_ACTION = translatable("change who answers here")
 _PRESET_OPTION = CommandOption("name", marked("the preset"), completes=True)
-PRESET = CommandSpec(
+PRESET_GROUP = CommandSpec(
     "preset",
     marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
     is_for_admins=True,
@@ -166,26 +166,26 @@ class Greetings:
     dice: random.Random = field(default_factory=random.Random)
 
     async def begin_session(
-        self, text: str, preset: Preset, where: IncomingMessage
+        self, text: str, preset: Preset, message: IncomingMessage
     ) -> CommandResult:
         """Return a result that starts a new session with a preset and its greeting."""
         result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
-        return await self.add(result, preset, where)
+        return await self.add(result, preset, message)
 
     async def add(
         self,
         result: CommandResult,
         preset: Preset,
-        where: IncomingMessage | ChatJoin,
+        event: IncomingMessage | ChatJoin,
         characters: int = 1,
         number: int | None = None,
     ) -> CommandResult:
         """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
         greeting = choose_greeting(
-            preset, where, rng=self.dice, number=number, characters=characters
+            preset, event, rng=self.dice, number=number, characters=characters
         )
         try:
-            await self.resolver.check_adults_only(preset, where)
+            await self.resolver.check_adults_only(preset, event)
         except UserError as error:
             text = join_texts(filter(None, [result.text, error.text]))
             return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))

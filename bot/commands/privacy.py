@@ -19,7 +19,7 @@ from bot.chat.incoming import (
 from bot.chat.outgoing import Attachment
 from bot.chat.session import Consent, HistoryScope
 from bot.commands.answers import find_newest_exchange
-from bot.commands.authority import AdminCheck, writes_as_the_group
+from bot.commands.authority import AdminCheck, writes_as_group
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import Greetings
 from bot.commands.request import (
@@ -83,10 +83,10 @@ class DeletionRequests:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     memories: SqlMemories
 
-    async def request_person_deletion(self, asked: Request) -> bool:
+    async def request_person_deletion(self, request: Request) -> bool:
         """Queue the deletion of a person's data but an opt-out; return whether they opted out."""
-        person = asked.author.id
-        await self._queue_deletions(await self.data.list_conversations(person), asked, person)
+        person = request.author.id
+        await self._queue_deletions(await self.data.list_conversations(person), request, person)
         await self.data.forget_outside_histories(person)
         await self.personas.delete_settings(person, await self.data.list_settings(person))
         self.history_scopes.resolver.characters.drop(person)
@@ -103,10 +103,10 @@ class DeletionRequests:
         return sum(others.values())
 
     async def _queue_deletions(
-        self, keys: Iterable[str], asked: Request, person: str | None
+        self, keys: Iterable[str], request: Request, person: str | None
     ) -> None:
-        name = f"{asked.external_key}:forget"
-        if requests := create_forget_requests(keys, name, person, asked.at):
+        name = f"{request.external_key}:forget"
+        if requests := create_forget_requests(keys, name, person, request.at):
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
@@ -161,7 +161,7 @@ _FORGET_ME = translatable(
     "Delete everything that you said in all channels, and the answers to it? This cannot be undone."
 )
 _FORGET_OTHERS = translatable("make me forget what others said")
-_CHANGE_OBSERVING = translatable("change what I remember here")
+_CHANGE_OBSERVING_ACTION = translatable("change what I remember here")
 _OBSERVING_ON = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
 )
@@ -169,19 +169,19 @@ _OBSERVING_OFF = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
-OFF_FOR_AUTHOR = translatable(
+OPTED_OUT_NOTICE = translatable(
     "You have switched me off for yourself: I read and store nothing that you write, and so I"
     " cannot answer. /settings me reset changes that; /help, /privacy, /export and /forget me work"
     " as before."
 )
-_OFF_FROM_NOW = translatable(
+_NEW_OPT_OUT_NOTICE = translatable(
     "From now on I store nothing that you write, in all chats, and no provider gets it; what others"
     " quote of you is left out. Within a minute, what you said before is deleted, with the answers"
     " to it, your description and your own characters. /settings me reset changes it again."
 )
 _RESET = "reset"
 _CONSENTS: Mapping[Consent, Text] = {
-    Consent.OFF: OFF_FOR_AUTHOR,
+    Consent.OFF: OPTED_OUT_NOTICE,
     Consent.HERE: translatable(
         "here: what you say stays in its chat. Where a channel lets me overhear, what you say there"
         " to others is background for my answers. My memories come only from what you say to me,"
@@ -196,15 +196,15 @@ _CONSENTS: Mapping[Consent, Text] = {
         " you say in private stays private."
     ),
 }
-_HOW_TO_CHOOSE = translatable("Use /settings me off, here, server, everywhere or reset.")
-_WAS_RESET = translatable("Your choice was deleted, and the default applies.")
-_WRITE_AS_YOURSELF = translatable(
+_CONSENT_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
+_CONSENT_RESET = translatable("Your choice was deleted, and the default applies.")
+_WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins. Write under your own name to"
     " choose this for yourself."
 )
 
 
-PRIVACY = CommandSpec(
+PRIVACY_GROUP = CommandSpec(
     "privacy",
     marked("say what I read and store here, who gets it, and how to opt out"),
     default_action="show",
@@ -213,10 +213,10 @@ MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
 _SENTENCE_KEY = "privacy"
 _NOTICE_KEY = "join_notice"
-_NOTICE_SECONDS = 86_400.0  # no second notice if the bot rejoins a server sooner
+_SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
 _COMMA = translatable(", ")
-_CHANGE_NOTICE = translatable("change what /privacy says")
+_CHANGE_NOTICE_ACTION = translatable("change what /privacy says")
 _HEADING = translatable("What I do with what you write here:")
 _READS_OWN = translatable("• I read what is said to me.")
 _READS_ALL = translatable(
@@ -286,13 +286,13 @@ class PrivacyNotice:
             lines.append(added.value)
         return join_texts(lines)
 
-    async def notice_on_joining(self, arrival: ChatJoin) -> Text | None:
+    async def join_notice(self, arrival: ChatJoin) -> Text | None:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = arrival.scopes[-1]
         found = await self.chat_settings.get_all([server], _NOTICE_KEY)
         at, _, key = found.get(server, "0 ").partition(" ")
         is_repeated = key == arrival.external_key  # the same event after a crash
-        if not is_repeated and arrival.at.timestamp() - float(at) < _NOTICE_SECONDS:
+        if not is_repeated and arrival.at.timestamp() - float(at) < _SECONDS_BETWEEN_NOTICES:
             return None
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
@@ -303,7 +303,7 @@ class PrivacyNotice:
 class PrivacyHandlers:
     """Handles /forget, /export and /privacy, which anybody may use for their own messages."""
 
-    forgetting: DeletionRequests
+    deletions: DeletionRequests
     admins: AdminCheck
     resolver: PresetResolver
     notice: PrivacyNotice
@@ -324,7 +324,7 @@ class PrivacyHandlers:
     )
     async def edit(self, request: CommandRequest) -> CommandResult:
         """Store a sentence that admins of the server add to the privacy notice."""
-        await self.admins.require(request.incoming, _CHANGE_NOTICE)
+        await self.admins.require(request.incoming, _CHANGE_NOTICE_ACTION)
         sentence = " ".join(request.argument.split())
         if len(sentence) > _MAX_SENTENCE_CHARS:
             most = _MAX_SENTENCE_CHARS
@@ -362,7 +362,7 @@ class PrivacyHandlers:
             found = exchange.question.message_id if exchange is not None else None
             if exchange is None or found is None:
                 raise UserError(translatable("There is no question in this conversation yet."))
-            is_own = exchange.question.is_said_by(message.author)
+            is_own = exchange.question.is_by(message.author)
         else:
             action = translatable("delete the conversation of this channel")
             await require(message, action, needs_name=True, audited_as="forget channel")
@@ -371,15 +371,15 @@ class PrivacyHandlers:
                 text, new_session=True, deletes_history=True, changes_channel=True
             )
             return await self.greetings.add_active(result, request)
-        if not is_own or writes_as_the_group(message):  # unknown which admin wrote it
+        if not is_own or writes_as_group(message):  # unknown which admin wrote it
             await require(message, _FORGET_OTHERS, needs_name=True, audited_as="forget message")
-        return CommandResult("", forgets=found, forgets_answers=is_last)
+        return CommandResult("", forgotten_id=found, forgets_answers=is_last)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export(self, request: CommandRequest) -> CommandResult:
         """Send the author's messages as a file."""
         incoming = request.incoming
-        data, person = self.forgetting.data, incoming.author.id
+        data, person = self.deletions.data, incoming.author.id
         file, messages, _ = await export_messages(data, person, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
@@ -403,28 +403,28 @@ class PrivacyHandlers:
         value, message = request.argument, request.incoming
         if not value:
             found = await self.resolver.find_consent(message.author.id)
-            return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _HOW_TO_CHOOSE]))
-        if writes_as_the_group(message):
-            raise UserError(_WRITE_AS_YOURSELF)
+            return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _CONSENT_USAGE]))
+        if writes_as_group(message):
+            raise UserError(_WRITING_AS_GROUP_NOTICE)
         chosen = None if value == _RESET else Consent(value)
-        self.forgetting.data.record_consent(message.author.id, chosen or "")
-        await self.forgetting.history_scopes.set_consent(message.author.id, chosen)
-        await self.forgetting.memories.apply_consent(message.author.id)
+        self.deletions.data.record_consent(message.author.id, chosen or "")
+        await self.deletions.history_scopes.set_consent(message.author.id, chosen)
+        await self.deletions.memories.apply_consent(message.author.id)
         if chosen is Consent.OFF:
-            await self.forgetting.request_person_deletion(message)
-            return CommandResult(_OFF_FROM_NOW)
+            await self.deletions.request_person_deletion(message)
+            return CommandResult(_NEW_OPT_OUT_NOTICE)
         if chosen is None:
-            return CommandResult(join_texts([_WAS_RESET, _CONSENTS[Consent.HERE]], " "))
+            return CommandResult(join_texts([_CONSENT_RESET, _CONSENTS[Consent.HERE]], " "))
         return CommandResult(_CONSENTS[chosen])
 
     @admin_command(
         "settings overhear",
-        marked("turn on or off that I remember what people say to each other here (admins)"),
+        marked("choose whether I remember what people say to each other here (admins)"),
         CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Turn on or off whether messages between people are remembered in this channel."""
-        await self.admins.require(request.incoming, _CHANGE_OBSERVING)
+        await self.admins.require(request.incoming, _CHANGE_OBSERVING_ACTION)
         chosen = None if request.argument == "inherit" else request.argument
         await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, chosen)
         observes = await self.resolver.may_observe(request.incoming.scopes)

@@ -23,10 +23,10 @@ _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DAYS_AGO = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _DEFAULT_PERIOD = timedelta(days=1)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
-_USAGE = translatable(
+_USAGE_NOTICE = translatable(
     "Write /recap alone, or with a start: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
 )
-_NOTHING_NEW = translatable("I have read nothing new here since then.")
+_NOTHING_NEW_NOTICE = translatable("I have read nothing new here since then.")
 _log = structlog.get_logger(__name__)
 
 
@@ -42,7 +42,7 @@ class Recaps:
 
     @private_command(
         "recap",
-        marked("sum up for you alone what you missed; `/recap 2h` or `yesterday` sets the start"),
+        marked("summarize privately what you missed; `/recap 2h` or `yesterday` sets the start"),
         CommandOption(
             "since",
             marked("30m, 2h, 3d or yesterday; by default since you last wrote"),
@@ -55,7 +55,7 @@ class Recaps:
         message = replace(message, address=message.address.summarized_address)
         since, new = await self._find_new_turns(message, request)
         if not new:
-            return CommandResult(_NOTHING_NEW)
+            return CommandResult(_NOTHING_NEW_NOTICE)
         if not await self.access.may_use(message, "model"):
             raise UserError(MODEL_NOT_ALLOWED)
         try:
@@ -82,7 +82,7 @@ class Recaps:
         if left_out := len(new) - len(covered):
             lines.append(
                 translatable_count(
-                    "1 older message did not fit.", "{count} older messages did not fit.", left_out
+                    "1 older message is omitted.", "{count} older messages are omitted.", left_out
                 )
             )
         return CommandResult(join_texts(lines))
@@ -100,9 +100,9 @@ class Recaps:
             since, found = await load(conversation, person, asked.timestamp())
         if asked:  # drop answers to questions before `since`
             found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
-        read = {id(one) for one in await self.summarizer.readable([one.turn for one in found])}
+        read = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in found])}
         new = [one for one in found if id(one.turn) in read]
-        has_news = any(not one.turn.is_said_by(message.author) for one in new if one.turn.speaker)
+        has_news = any(not one.turn.is_by(message.author) for one in new if one.turn.speaker)
         has_news = has_news or (asked is not None and message.is_private)
         moment = datetime.fromtimestamp(since or 0, UTC)
         return moment, new if has_news else ()
@@ -122,14 +122,14 @@ def _citation_link(number: int, links: Sequence[str]) -> str:
     return f"[#{number}]({link})" if link else ""
 
 
-def _parse_start_time(given: str, now: datetime) -> datetime | None:
+def _parse_start_time(argument: str, now: datetime) -> datetime | None:
     """Return the time for "2h" or "yesterday", None for "", and raise `UserError` otherwise."""
-    text = " ".join(given.lower().split())
+    text = " ".join(argument.lower().split())
     if not text:
         return None
     if text in _DAYS_AGO:
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
         return today - _DAYS_AGO[text]
     if (found := _DURATION.fullmatch(text)) is None:
-        raise UserError(_USAGE)
+        raise UserError(_USAGE_NOTICE)
     return now - timedelta(seconds=int(found[1]) * _UNIT_SECONDS[found[2][0]])

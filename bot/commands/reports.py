@@ -46,12 +46,12 @@ class ContextView:
     """Returns the URL of a receipt's console page; None if no console is served."""
 
     async def show(
-        self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
+        self, conversation: str, *, is_for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
         """Describe the receipts of the answer at `answered_at`, or the latest, in a few lines."""
         found = await self.find_receipts(conversation, answered_at)
         shown = [describe_receipt(*one) for one in found]
-        if for_admin:
+        if is_for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
             addresses = filter(None, [self.answer_address(number) for number, _ in found])
             shown += [translatable("In the console: {address}", address=one) for one in addresses]
@@ -88,9 +88,9 @@ class ContextView:
         return found
 
 
-_WHICH_ANSWER = translatable("Which answer? Write /report as a reply to it.")
-_REPORTED = translatable("Thank you. The people who run me will read it.")
-_NO_OPERATOR_REACHED = translatable(
+_WHICH_ANSWER_NOTICE = translatable("Which answer? Write /report as a reply to it.")
+_REPORTED_NOTICE = translatable("Thank you. The people who run me will read it.")
+_NO_OPERATOR_REACHED_NOTICE = translatable(
     "I cannot message any of my operators privately, so your report was not sent."
 )
 _MAX_REPORTED_CHARS = 1500
@@ -111,15 +111,15 @@ class AnswerReports:
     async def _report(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         if request.answered_at is None:
-            raise UserError(_WHICH_ANSWER)
+            raise UserError(_WHICH_ANSWER_NOTICE)
         platform = f"{message.address.platform}:"
         readers = [one for one in sorted(self.operators) if one.startswith(platform)]
         if not readers:
-            raise UserError(_NO_OPERATOR_REACHED)
+            raise UserError(_NO_OPERATOR_REACHED_NOTICE)
         found = await self.context.find_receipts(message.address.conversation, request.answered_at)
         notes = [self._describe_report(message, *one) for one in found]
         notices = [(person, note) for person in readers for note in notes]
-        return CommandResult(_REPORTED, private_notices=notices)
+        return CommandResult(_REPORTED_NOTICE, private_notices=notices)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(
@@ -194,14 +194,14 @@ def _tool_call_lines(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **shown)
 
 
-def _describe_dropped(one: DroppedItem) -> Text:
-    if one.section == "history":
-        return translatable_count("the oldest message", "the {count} oldest messages", one.count)
-    name = f" {_quote_name(one.name, one.score)}" if one.name else ""
-    tokens = translatable(", about {tokens} tokens", tokens=one.tokens) if one.tokens else ""
-    noun = section_name(one.section)
-    if one.count > 1:
-        noun = translatable("{section} × {count}", section=noun, count=one.count)
+def _describe_dropped(item: DroppedItem) -> Text:
+    if item.section == "history":
+        return translatable_count("the oldest message", "the {count} oldest messages", item.count)
+    name = f" {_quote_name(item.name, item.score)}" if item.name else ""
+    tokens = translatable(", about {tokens} tokens", tokens=item.tokens) if item.tokens else ""
+    noun = section_name(item.section)
+    if item.count > 1:
+        noun = translatable("{section} × {count}", section=noun, count=item.count)
     return join_texts([noun, name, tokens], "")
 
 
@@ -230,13 +230,13 @@ def _timing_line(receipt: Receipt) -> Text:
     return join_texts(parts, translatable(", "))
 
 
-_TITLES = {
+_BUDGET_TITLES = {
     BudgetKind.PERSON: translatable("your budget"),
     BudgetKind.CHANNEL: translatable("this channel's budget"),
     BudgetKind.SERVER: translatable("this server's budget"),
     BudgetKind.PRESET: translatable("this preset's budget"),
 }
-_PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This month")}
+_PERIOD_TITLES = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This month")}
 
 
 @dataclass(eq=False)
@@ -268,7 +268,7 @@ class UsageView:
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",
-            period=_PERIODS[period],
+            period=_PERIOD_TITLES[period],
             answers=translatable_count("1 answer", "{count} answers", total.answers),
             prompt=total.prompt_tokens,
             cached=f"{total.cached_tokens / max(1, total.prompt_tokens):.0%}",
@@ -293,8 +293,8 @@ def _describe_cost(total: UsageTotal) -> Text:
 def _budget_line(cap: BudgetCap, spent: int) -> Text:
     return translatable(
         "{period}, {title}: {spent} of {limit} used",
-        period=_PERIODS[cap.period],
-        title=_TITLES[cap.kind],
+        period=_PERIOD_TITLES[cap.period],
+        title=_BUDGET_TITLES[cap.kind],
         spent=format_cost(spent),
         limit=format_cost(cap.limit),
     )

@@ -44,7 +44,7 @@ class CommandRequest:
     """The time of the answer that the command replies to."""
     is_asker: bool = False
     """Whether the command replies to an answer to its author's own question."""
-    quoted: Turn | None = None
+    quoted_turn: Turn | None = None
     """The turn of the message that /memory replies to, if it is in the history."""
     part: str = ""
     """The part name under which the reply is sent; the reply's buttons contain this name."""
@@ -57,16 +57,16 @@ class CommandRequest:
 
     async def store(self, settings: ChatSettings, scope: str, key: str, value: str | None) -> None:
         """Store a setting in the author's name."""
-        audited = not self.incoming.is_private or scope == INSTALLATION
-        await settings.set(scope, key, value, self.incoming.author.id, audited=audited)
+        is_audited = not self.incoming.is_private or scope == INSTALLATION
+        await settings.set(scope, key, value, self.incoming.author.id, is_audited=is_audited)
 
     @property
     def change_author(self) -> dict[str, Any]:
         """The author of a change, and whether the audit log records it (not for private chats).
 
-        These are the arguments `by` and `audited` of functions that store settings.
+        These are the arguments `author` and `is_audited` of functions that store settings.
         """
-        return {"by": self.incoming.author.id, "audited": not self.incoming.is_private}
+        return {"author": self.incoming.author.id, "is_audited": not self.incoming.is_private}
 
     @property
     def scope(self) -> str:
@@ -98,17 +98,17 @@ class CommandResult:
     """The preset that `greeting` belongs to."""
     deletes_history: bool = False
     """Whether to delete the history first; a note on what was deleted is put before the text."""
-    forgets: str | None = None
+    forgotten_id: str | None = None
     """The platform's id of a message to delete from the history for good."""
     forgets_answers: bool = False
     asks_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()
     """Turns to add to the history, from an imported conversation."""
-    removes: TurnRange | None = None
-    deletes: tuple[int, ...] = ()
+    removed: TurnRange | None = None
+    deleted: tuple[int, ...] = ()
     """The ids of other stored turns to delete."""
-    repeats: "AskedQuestion | None" = None
+    question: "AskedQuestion | None" = None
     """A question to answer again, instead of sending the text."""
     file: Attachment | None = None
     """A file to send with the text, which is then one short line."""

@@ -40,9 +40,9 @@ _Path = Annotated[str, Field(max_length=2000)]
 _Token = Annotated[str, Field(max_length=500)]
 
 
-def _local_path(given: str) -> str:
+def _local_path(path: str) -> str:
     """Return the path if it is on this site, or else an empty string."""
-    return given if _IS_LOCAL_PATH.fullmatch(given) else ""
+    return path if _IS_LOCAL_PATH.fullmatch(path) else ""
 
 
 @value_class
@@ -113,7 +113,7 @@ class SessionPages(RouteGroup):
         return response
 
 
-_PAGE_ENTRIES = 200
+_MAX_ENTRIES = 200
 # Starts `Caller.name` of an API token, and ends audit actions on tokens: "revoke token".
 _AUDIT_KIND = "token"
 
@@ -147,7 +147,7 @@ class AccessPage(RouteGroup):
         """Show the audit log, and the API tokens if the caller may list tokens."""
         may_list = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
-        entries = await self._newest_entries(request.caller, _PAGE_ENTRIES)
+        entries = await self._newest_entries(request.caller, _MAX_ENTRIES)
         events = await self.events.list_recent()
         return {"tokens": tokens, "entries": entries, "events": events}
 

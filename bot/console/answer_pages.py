@@ -95,8 +95,8 @@ class AnswerQuery(BaseModel):
 
     @field_validator("channel", "preset", "person", "model", "text")
     @classmethod
-    def _remove_nul(cls, given: str) -> str:
-        return given.replace("\0", "").strip()  # PostgreSQL cannot store NUL
+    def _remove_nul(cls, value: str) -> str:
+        return value.replace("\0", "").strip()  # PostgreSQL cannot store NUL
 
     def to_search(self) -> AnswerSearch:
         dollars = min(max(self.cost or 0.0, 0.0), 1e9)
@@ -154,12 +154,12 @@ class AnswerRow:
     """Why the answer was withheld, or was shown unchecked, in English; usually empty."""
 
 
-def answer_row(one: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
-    receipt, cost = one.receipt, one.receipt.charge.cost
+def answer_row(answer: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
+    receipt, cost = answer.receipt, answer.receipt.charge.cost
     return AnswerRow(
-        number=one.number,
-        at=one.at,
-        channel=one.conversation,
+        number=answer.number,
+        at=answer.at,
+        channel=answer.conversation,
         person=receipt.charge.person,
         preset=receipt.preset,
         preset_version=receipt.preset_version,
@@ -203,9 +203,9 @@ _Draft = Annotated[
 ]
 
 
-def _read_parameters(given: object) -> object:
+def _read_parameters(value: object) -> object:
     try:
-        return json.loads(given or "{}") if isinstance(given, str) else given
+        return json.loads(value or "{}") if isinstance(value, str) else value
     except RecursionError:  # nested too deeply
         raise ValueError("not a JSON object") from None
 
@@ -530,14 +530,14 @@ def used_parameters(
     """Return each prompt parameter's name, value, and origin; without `version`, origin is None."""
     content = json.loads(version.content) if version and version.content else {}
 
-    def describe_origin(value: object, given: object) -> Text | None:
+    def describe_origin(value: object, preset_value: object) -> Text | None:
         if version is None:
             return None
-        if given is None:
+        if preset_value is None:
             return translatable("default")
-        if given == value:
+        if preset_value == value:
             return translatable("preset, version {number}", number=version.version)
-        return translatable("changed for this answer; the preset says {value}", value=given)
+        return translatable("changed for this answer; the preset says {value}", value=preset_value)
 
     given = content.get("parameters") or {}
     used = [

@@ -152,9 +152,9 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 
-def _validate(model: type[BaseModel], given: object) -> BaseModel:
+def _validate(model: type[BaseModel], data: object) -> BaseModel:
     try:
-        return model.model_validate(given)
+        return model.model_validate(data)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}"

@@ -204,7 +204,7 @@ class ChannelPage(RouteGroup):
         switches_on = (rule, action) == ("off", "allow")
         value = None if action == "reset" or switches_on else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
-        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, audited=True)
+        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, is_audited=True)
         return await self.detail(channel)
 
     @route(f"DELETE /api/v1{_CHANNEL_PATH}", ApiScope.OPERATE)
@@ -311,16 +311,16 @@ class ChannelPage(RouteGroup):
         ]
 
 
-def _scope_row(at: int, scopes: Sequence[str], chosen: StoredChatSetting | None) -> _Row:
-    if ":guild:" in scopes[at]:
+def _scope_row(index: int, scopes: Sequence[str], choice: StoredChatSetting | None) -> _Row:
+    if ":guild:" in scopes[index]:
         kind = "server"
     else:
-        kind = "thread" if any(":guild:" not in one for one in scopes[at + 1 :]) else "channel"
+        kind = "thread" if any(":guild:" not in one for one in scopes[index + 1 :]) else "channel"
     return {
-        "scope": scopes[at],
+        "scope": scopes[index],
         "kind": kind,
         # A line is a preset's name; for a chat's own character, a tab and a behavior preset follow.
-        "presets": [one.partition("\t")[0] for one in chosen.value.splitlines()] if chosen else [],
-        "by": chosen.by if chosen else "",
-        "at": chosen.at if chosen else None,
+        "presets": [one.partition("\t")[0] for one in choice.value.splitlines()] if choice else [],
+        "by": choice.by if choice else "",
+        "at": choice.at if choice else None,
     }

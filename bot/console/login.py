@@ -81,7 +81,7 @@ class ConsoleLogins:
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:
-                raise RequestRefused(429, translatable("Too many log-ins; try again in a minute."))
+                raise RequestRefused(429, translatable("Too many logins; try again in a minute."))
             text = translatable(
                 "This link was already used or is older than ten minutes; `troupe console"
                 " url` prints a new one."
@@ -129,9 +129,9 @@ class ConsoleLogins:
         _log.info("token_replaced", of="the console")
 
 
-def is_csrf_token(given: str, caller: Caller) -> bool:
+def is_csrf_token(token: str, caller: Caller) -> bool:
     """Return whether a given CSRF token is the caller's, comparing in constant time."""
-    return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
+    return hmac.compare_digest(_header_bytes(token), caller.csrf_token.encode())
 
 
 def _header_bytes(text: str) -> bytes:

@@ -74,27 +74,27 @@ class MemoryPage(RouteGroup):
         return {"number": number}
 
 
-def _admin_reader(one: Memory) -> MemoryReader:
-    return MemoryReader("", one.place, is_admin=True)
+def _admin_reader(memory: Memory) -> MemoryReader:
+    return MemoryReader("", memory.place, is_admin=True)
 
 
 def _searchable_text(one: Memory) -> str:
     return f"{one.text}\n{one.subject.name}\n{one.subject.key}\n{one.said_by}".casefold()
 
 
-def _to_row(one: Memory) -> _MemoryRow:
-    audience = one.audience or one.place.narrowest_audience
+def _to_row(memory: Memory) -> _MemoryRow:
+    audience = memory.audience or memory.place.narrowest_audience
     return {
-        "number": one.id,
-        "text": one.text,
-        "kind": one.kind.value,
-        "about": one.subject.name or one.subject.key,
-        "said_by": one.said_by,
-        "channel": one.place.channel,
+        "number": memory.id,
+        "text": memory.text,
+        "kind": memory.kind.value,
+        "about": memory.subject.name or memory.subject.key,
+        "said_by": memory.said_by,
+        "channel": memory.place.channel,
         "audience": audience.database_value,
-        "characters": list(one.present),
-        "is_by_hand": not one.is_derived,
-        "is_pinned": one.is_pinned,
-        "state": one.state.value,
-        "since": one.since,
+        "characters": list(memory.present),
+        "is_by_hand": not memory.is_derived,
+        "is_pinned": memory.is_pinned,
+        "state": memory.state.value,
+        "since": memory.since,
     }

@@ -62,13 +62,13 @@ class MessageView:
 
 def view_message(
     message: WebMessage,
-    known: Mapping[str, WebMessage],
+    messages: Mapping[str, WebMessage],
     answers: Sequence[StoredAnswer] = (),
     names: Sequence[str] = (),
 ) -> MessageView:
-    """Return a message for the page; `known` holds the channel's other messages, by id."""
+    """Return a message for the page; `messages` holds the channel's other messages, by id."""
     name = _author_name(message)
-    replied = known.get(message.reply_to or "")
+    replied = messages.get(message.reply_to or "")
     quote = ""
     if message.author is not None and replied is not None:
         line = " ".join(replied.text.split())
@@ -101,8 +101,8 @@ def is_finished(message: WebMessage) -> bool:
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
     """Return the stored answer with a message's text; of several, the nearest in time."""
 
-    def seconds_apart(one: StoredAnswer) -> float:
-        return abs(one.at - one.receipt.timings.seconds - message.at.timestamp())
+    def seconds_apart(answer: StoredAnswer) -> float:
+        return abs(answer.at - answer.receipt.timings.seconds - message.at.timestamp())
 
     texts = ((one, one.receipt.answer.strip()[:_MAX_COMPARED_CHARS]) for one in answers)
     same = [one for one, text in texts if text and message.text.startswith(text)]

@@ -85,7 +85,7 @@ class OperationPage(RouteGroup):
     stored: ServiceState
     providers: Sequence[_Row]
     backends: Mapping[str, Backend]
-    waiting: Callable[[str], int]
+    count_waiting: Callable[[str], int]
     rate_limits: RateLimits
     events: RecentEvents
     nodes: NodeRegistry
@@ -171,7 +171,7 @@ class OperationPage(RouteGroup):
         return await self.nodes.reports(owners)
 
     async def _longest_waits(self) -> Sequence[_Row]:
-        counts = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
+        counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]
         queued = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         blocked = await self.rate_limits.blocked_calls()
         refused = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in blocked]
@@ -188,12 +188,12 @@ class OperationPage(RouteGroup):
         return next((one for one in told if one.error_id == error_id), None)
 
 
-def _error_row(failed: FailedMessage, process: str) -> _Row:
-    newest = failed.newest_failure
+def _error_row(message: FailedMessage, process: str) -> _Row:
+    newest = message.newest_failure
     reason = newest.details.get("reason") or newest.details.get("exception", "").strip()
     return {
-        "error_id": failed.error_id,
-        "turn": failed.turn,
+        "error_id": message.error_id,
+        "turn": message.turn,
         "at": newest.at,
         "event": newest.event,
         "reason": reason.rpartition("\n")[2],

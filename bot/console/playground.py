@@ -62,7 +62,7 @@ _CHANNEL_PATH = "/playground/{channel}"
 _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN_MESSAGES = 100
-_FIRST_SHOWN = 20
+_FIRST_PAGE_SIZE = 20
 _ANSWERED_WITHIN_SECONDS = 600.0
 _MAX_LISTED_CONVERSATIONS = 50
 _MAX_CHANGES_PER_READ = 50
@@ -231,7 +231,7 @@ class PlaygroundPages(RouteGroup):
             replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
             known = {one.id: one for one in replied if one is not None}
             has_answer = any(map(is_finished, changes))
-            answers = await self._channel_answers(found, _FIRST_SHOWN) if has_answer else ()
+            answers = await self._channel_answers(found, _FIRST_PAGE_SIZE) if has_answer else ()
             header = await self._header_values(found)
 
             def rendered(message: WebMessage) -> str:
@@ -335,10 +335,10 @@ class PlaygroundPages(RouteGroup):
         now, language = self.clock.utc_now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
-    def _require_known_look(self, look: str) -> str:
-        if look and look not in self.looks:
+    def _require_known_look(self, platform: str) -> str:
+        if platform and platform not in self.looks:
             raise RequestRefused(422, translatable("There is no such platform."))
-        return look
+        return platform
 
     def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
         presets = list(self.resolver.complete(""))
@@ -355,9 +355,9 @@ class PlaygroundPages(RouteGroup):
         ]
 
 
-def _copy_to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
+def _copy_to_message(index: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
     face = None if turn.preset is None else Face(names[turn.preset])
-    name = turn.message_id or f"copy-{at}"
+    name = turn.message_id or f"copy-{index}"
     return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
 
 

@@ -18,7 +18,7 @@ _CONTROL_LOOK_ALIKE = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
 )
 _ROLE_PATTERN = r"\[?(?:system|user|assistant)\]?"
-_WITH_SPEAKERS = ("newest", "observed", "history")
+_SPEAKER_SECTIONS = ("newest", "observed", "history")
 _QUOTE_PREFIX = "> "
 """The prefix of each observed line, and of typed text that looks like a speaker's name."""
 Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
@@ -84,7 +84,7 @@ def _span_messages(
     marker: "LookAlikeFinder",
 ) -> Iterator[tuple[int, str, list[Piece]]]:
     is_whole = not begin and end is None
-    has_speaker = is_whole or span.section in _WITH_SPEAKERS
+    has_speaker = is_whole or span.section in _SPEAKER_SECTIONS
     for at, one in enumerate(messages[span.message : span.message + span.messages], span.message):
         text, speaker = one.content[begin:end], one.name if has_speaker else None
         is_observed = span.section == "observed"
@@ -162,12 +162,12 @@ def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]
     return pieces
 
 
-def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
+def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
     if token.control:
         return PieceKind.CONTROL
     if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
         return PieceKind.LOOK_ALIKE
-    return PieceKind.TEXT if found is PieceKind.CONTROL else found
+    return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:

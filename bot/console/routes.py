@@ -51,10 +51,10 @@ def check_scope(caller: Caller, scope: ApiScope) -> None:
         raise RequestRefused(403, text)
 
 
-def parse_number(given: str, *, status: int = 404) -> int:
+def parse_number(value: str, *, status: int = 404) -> int:
     """Return a number of at most 64 bits, as databases need; raises `RequestRefused` if invalid."""
-    if given.isascii() and given.isdecimal() and len(given) < 19:
-        return int(given)
+    if value.isascii() and value.isdecimal() and len(value) < 19:
+        return int(value)
     text = translatable("There is no entry with this number. It may have been deleted.")
     raise RequestRefused(status, text)
 
@@ -166,10 +166,10 @@ class Route:
     def query(self) -> type[BaseModel] | None:
         return None if self.method in _METHODS_WITH_BODY else self.model
 
-    async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
-        """Call the handler; `given` is the validated body or query."""
+    async def handle(self, request: ConsoleRequest, body: BaseModel | None) -> object:
+        """Call the handler; `body` is the validated body or query."""
         values = [
-            request if kind is ConsoleRequest else self._argument(request.http, name, kind, given)
+            request if kind is ConsoleRequest else self._argument(request.http, name, kind, body)
             for name, kind in self.parameters.items()
         ]
         answer = await self.handler(*values)
@@ -178,9 +178,9 @@ class Route:
             return Page(self.template, shown)
         return redirect(self._redirect_target(request.http, answer)) if self.then else answer
 
-    def _argument(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
+    def _argument(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
         if name not in http.match_info:
-            return given if is_pydantic_model(kind) else getattr(given, name)
+            return body if is_pydantic_model(kind) else getattr(body, name)
         part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
         return parse_number(part) if is_integer_type(kind) else part
 
@@ -231,10 +231,10 @@ def route(
 
 
 def _make_arguments_model(
-    name: str, path: str, taken: Sequence[inspect.Parameter]
+    name: str, path: str, parameters: Sequence[inspect.Parameter]
 ) -> type[BaseModel] | None:
     """Return a pydantic model of a handler's arguments, without the request and path parts."""
-    values = [one for one in taken if one.annotation is not ConsoleRequest]
+    values = [one for one in parameters if one.annotation is not ConsoleRequest]
     given = [one for one in values if f"{{{one.name}}}" not in path]
     if not given or is_pydantic_model(given[0].annotation):
         return given[0].annotation if given else None

@@ -43,31 +43,31 @@ AddRoutes: TypeAlias = Callable[[web.Application], None]
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    console: ConsoleSettings,
+    settings: ConsoleSettings,
     add_routes: Sequence[AddRoutes],
     *,
     any_port: bool = False,
-    head_seconds: float = 10.0,
+    header_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
     """Serve HTTP during the block, and yield the server's address.
 
     If the port is in use, the next free port is used, provided that no port is set or `any_port`
     is true. Raises `SettingsError` if the port cannot be used, or the certificate is unreadable.
-    Clients must send the head of their first request within `head_seconds`.
+    Clients must send the head of their first request within `header_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
         add(app)
-    tls = _load_certificate(console)
+    tls = _load_certificate(settings)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=1, keepalive_timeout=_KEEP_ALIVE_SECONDS
     )
     await runner.setup()
     serve = cast("web.Server", runner.server)
     try:
-        any_port = any_port or "port" not in console.model_fields_set
+        any_port = any_port or "port" not in settings.model_fields_set
         server = await _listen(
-            lambda: HeaderTimeout(serve, head_seconds), console, tls, any_port=any_port
+            lambda: HeaderTimeout(serve, header_seconds), settings, tls, any_port=any_port
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
@@ -78,16 +78,16 @@ async def serve_http(
         await runner.cleanup()
 
 
-def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
+def _load_certificate(settings: ConsoleSettings) -> ssl.SSLContext | None:
     """Return the TLS context for HTTPS, or None if the server uses plain HTTP."""
-    if console.tls_certificate is None or console.tls_key is None:  # settings: both or neither
+    if settings.tls_certificate is None or settings.tls_key is None:  # settings: both or neither
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(console.tls_certificate, console.tls_key)
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     except OSError as error:
         raise SettingsError(
-            f"TROUPE_CONSOLE__TLS_CERTIFICATE: {console.tls_certificate} and its key cannot be"
+            f"TROUPE_CONSOLE__TLS_CERTIFICATE: {settings.tls_certificate} and its key cannot be"
             f" used ({error.strerror or error})"
         ) from None
     return context
@@ -95,23 +95,23 @@ def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
 
 async def _listen(
     make_protocol: Callable[[], asyncio.Protocol],
-    console: ConsoleSettings,
+    settings: ConsoleSettings,
     tls: ssl.SSLContext | None,
     *,
     any_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    more = (*range(console.port + 1, console.port + _PORTS_TO_TRY), 0) if any_port else ()
-    for port in (console.port, *more):
+    more = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if any_port else ()
+    for port in (settings.port, *more):
         try:
             return await loop.create_server(
-                make_protocol, console.host, port, ssl=tls, backlog=_BACKLOG
+                make_protocol, settings.host, port, ssl=tls, backlog=_BACKLOG
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port != 0 and any_port:
                 continue
             raise SettingsError(
-                f"cannot listen on {console.host}:{port} ({error.strerror}); "
+                f"cannot listen on {settings.host}:{port} ({error.strerror}); "
                 "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
             ) from None
     raise AssertionError("the last port is any free one")
@@ -221,12 +221,12 @@ class _WebhookEndpoint:
     intake: Intake
     body_seconds: float
     store_seconds: float
-    storing: set[asyncio.Task[bool]] = field(default_factory=set)
+    store_tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def cancel_at_shutdown(self, _: web.Application) -> AsyncIterator[None]:
         """Cancel calls that are being stored when the server stops; the platform repeats them."""
         yield
-        await cancel_and_wait(self.storing)
+        await cancel_and_wait(self.store_tasks)
 
     async def handle_call(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_CALL_BYTES:
@@ -244,8 +244,8 @@ class _WebhookEndpoint:
 
     async def _store(self, body: bytes) -> web.Response:
         storing = asyncio.create_task(self.receiver.receive_call(body, self.intake))
-        self.storing.add(storing)
-        storing.add_done_callback(self.storing.discard)
+        self.store_tasks.add(storing)
+        storing.add_done_callback(self.store_tasks.discard)
         done, _ = await asyncio.wait({storing}, timeout=self.store_seconds)
         if not done:
             return _postponed_response(f"nothing was stored within {self.store_seconds:g} s")

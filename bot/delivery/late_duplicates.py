@@ -44,7 +44,7 @@ class _ResentRow:
     """The number of earlier requests that the platform may still accept."""
     due_at: float
     """When to search again, by the monotonic clock."""
-    given_up_at: float
+    give_up_at: float
 
 
 @dataclass(eq=False)
@@ -61,18 +61,18 @@ class LateDuplicates:
         self._resent = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
         self._has_pending = asyncio.Event()
 
-    def record_search(self, row: OutboxRow, found: str | None) -> None:
+    def record_search(self, row: OutboxRow, message_id: str | None) -> None:
         """Record the id of a row's message; if it is missing, schedule a search for duplicates."""
         known = self._resent.pop(row.id, None)
-        if known is None and found is not None:
+        if known is None and message_id is not None:
             return
         due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
         first = known or _ResentRow(row, 0, due_at, due_at)
         self._resent[row.id] = replace(
             first,
-            copies=first.copies + (found is None),
+            copies=first.copies + (message_id is None),
             due_at=due_at,
-            given_up_at=due_at + _GIVE_UP_SECONDS,
+            give_up_at=due_at + _GIVE_UP_SECONDS,
         )
         self._has_pending.set()
 
@@ -92,49 +92,49 @@ class LateDuplicates:
                 await self.clock.sleep(_POLL_SECONDS)
 
     async def _run_due_search(
-        self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
+        self, resent: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> None:
-        row, is_done = repeated.row, False
+        row, is_done = resent.row, False
         with TurnLogContext(row.turn):
             try:
-                is_done = await self._search_exclusively(repeated, wake)
+                is_done = await self._search_exclusively(resent, wake)
             except Refused as error:
                 _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
             except (PlatformError, StoreError) as error:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._resent.get(row.id) is not repeated:  # a newer search is scheduled for the row
+        if self._resent.get(row.id) is not resent:  # a newer search is scheduled for the row
             return
         due_at = self.clock.monotonic() + _RETRY_SECONDS
-        if is_done or due_at > repeated.given_up_at:
+        if is_done or due_at > resent.give_up_at:
             del self._resent[row.id]
         else:
-            self._resent[row.id] = replace(repeated, due_at=due_at)
+            self._resent[row.id] = replace(resent, due_at=due_at)
 
     async def _search_exclusively(
-        self, repeated: _ResentRow, wake: Callable[[Sequence[str]], None]
+        self, resent: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> bool:
         """Delete duplicates while nothing else is sent to the chat; return whether that is done."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
-        lane = repeated.row.address.lane
+        lane = resent.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
         held = await self.outbox.hold_lane(lane)
         if held is None:
             return False
         try:
             with send_only_if(lambda: self.clock.monotonic() <= latest):
-                return await self._delete_copies(repeated)
+                return await self._delete_copies(resent)
         finally:
             await self.outbox.release_lane(lane, held)
             wake([lane])
 
-    async def _delete_copies(self, repeated: _ResentRow) -> bool:
-        row = repeated.row
+    async def _delete_copies(self, resent: _ResentRow) -> bool:
+        row = resent.row
         sent = await self.outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:
             return False
         sent_as = sent[row.id]
-        for _ in range(repeated.copies if sent_as is not None else 0):
+        for _ in range(resent.copies if sent_as is not None else 0):
             found = await self.find(row, sent_as)
             if found is None:
                 break

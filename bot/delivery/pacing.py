@@ -173,12 +173,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
     _: KW_ONLY
     best_effort: bool = False
     settings: DeliverySettings = field(default_factory=DeliverySettings)
-    waiting: WaitingCalls | None = None
+    waiting_calls: WaitingCalls | None = None
 
     def __post_init__(self) -> None:
         self._buckets = self.surface if isinstance(self.surface, BucketSurface) else None
         self._windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
-        self._waiting = self.waiting or WaitingCalls(self.clock)
+        self._waiting = self.waiting_calls or WaitingCalls(self.clock)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -312,7 +312,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self._waiting.leave_queue(lane)
 
     async def _wait_in_queue(
-        self, source: str, lane: str, scopes: list[RateLimitScope], latest: float
+        self, source: str, lane: str, scopes: list[RateLimitScope], deadline: float
     ) -> float:
         """Wait until the bot's own limit allows a call.
 
@@ -322,7 +322,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         with self._waiting.queue_call(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):
-                    await self._wait_for_others(changed, latest)
+                    await self._wait_for_others(changed, deadline)
                     continue
                 if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
@@ -331,14 +331,14 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 if of_bot <= 0:
                     return wait
                 self._waiting.record_blocked(source, of_bot)
-                await self._sleep(of_bot, latest)
+                await self._sleep(of_bot, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
         with self._waiting.count_check(source):
             return await self.rates.take_call(scopes)
 
-    async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:
-        left = latest - self.clock.monotonic()
+    async def _wait_for_others(self, changed: asyncio.Event, deadline: float) -> None:
+        left = deadline - self.clock.monotonic()
         if left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
         call_off = self.clock.call_later(left, changed.set)
@@ -348,8 +348,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
             call_off()
         changed.clear()
 
-    async def _sleep(self, seconds: float, latest: float) -> None:
-        if self.clock.monotonic() + seconds > latest:
+    async def _sleep(self, seconds: float, deadline: float) -> None:
+        if self.clock.monotonic() + seconds > deadline:
             raise RateLimited(seconds)
         await self.clock.sleep(seconds)
 

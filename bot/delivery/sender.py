@@ -68,22 +68,22 @@ _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
 _MAX_ROWS_REMEMBERED = 1000
-_PART_UNDELIVERED = translatable(
+_UNDELIVERED_NOTICE = translatable(
     "⚠ Part of my answer could not be delivered. The log contains the reason."
 )
-_FILES_FORBIDDEN = translatable(
+_FILES_FORBIDDEN_NOTICE = translatable(
     "⚠ I cannot send a file here, because I may not attach files in this chat."
 )
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
-_PART_HIDDEN = translatable(
+_PART_HIDDEN_NOTICE = translatable(
     "⚠ I cannot show part of my answer, because this chat does not allow it."
 )
-_BLOCKED_BY_MODERATION = translatable(
+_MODERATION_NOTICE = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked part of my answer. Please rephrase"
     " your question, or ask the server's admins about the rule."
 )
 _PRIVATE_PLACEHOLDER = translatable("🔒 Only you can read this.")
-SENT_ROWS = "sent_rows"
+SENT_ROWS_TOPIC = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
 
 
@@ -134,7 +134,7 @@ class SentRows:
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
     """Tell other processes a row's message id, or None if the row will never be sent."""
-    signals.publish(SENT_ROWS, [f"{row_id}:{external_id or ''}"])
+    signals.publish(SENT_ROWS_TOPIC, [f"{row_id}:{external_id or ''}"])
 
 
 Response = TypeVar("Response")
@@ -155,14 +155,14 @@ class Sender:
     _: KW_ONLY
     settle_seconds: float
     announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
-    waiting: WaitingCalls | None = None
+    waiting_calls: WaitingCalls | None = None
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """The private chats of each bot, by `Address.source`."""
     wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
         self._noticed_at: dict[str, float] = {}
-        self._waiting = self.waiting or WaitingCalls(self.clock)
+        self._waiting = self.waiting_calls or WaitingCalls(self.clock)
         self.sent_rows = SentRows(self.outbox)
         self.late_duplicates = LateDuplicates(
             self.outbox, self.surfaces, self.clock, self._search_message
@@ -315,11 +315,11 @@ class Sender:
     def _limits(self, row: OutboxRow) -> Limits:
         return self.surfaces[row.address.source].limits(row.address)
 
-    async def _claim_next(self, lane: str, wait: float) -> OutboxRow | None:
-        if wait > _MAX_LANE_WAIT_SECONDS:
+    async def _claim_next(self, lane: str, wait_seconds: float) -> OutboxRow | None:
+        if wait_seconds > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds the row when it is due
-        if wait > 0:
-            await self.clock.sleep(wait)
+        if wait_seconds > 0:
+            await self.clock.sleep(wait_seconds)
             if self.seconds_on_hold(lane) > 0:
                 return None
         rows = await self.outbox.reserve_due([lane])
@@ -409,7 +409,7 @@ class Sender:
             if row.file is None or _is_still_in_group(row):
                 raise
             _log.warning("file_refused", row=row.id, reason=str(error))
-            content = replace(row.content, text=translate_to_all_languages(_FILES_FORBIDDEN))
+            content = replace(row.content, text=translate_to_all_languages(_FILES_FORBIDDEN_NOTICE))
             return await surface.send(replace(_to_message(row, content, thread), file=None))
 
     async def _find_thread(self, row: OutboxRow) -> MessageThread | None:
@@ -432,7 +432,7 @@ class Sender:
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
-        notice = "" if is_quiet else translate_to_all_languages(_PART_UNDELIVERED)
+        notice = "" if is_quiet else translate_to_all_languages(_UNDELIVERED_NOTICE)
         following = await self.outbox.give_up(row, reason, notice)
         self._notify_waiters(row, None)
         return following
@@ -497,14 +497,14 @@ async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
     """Request with the content, then as plain text, then with a notice, until one is accepted."""
-    face, notice = row.content.face, _PART_HIDDEN
+    face, notice = row.content.face, _PART_HIDDEN_NOTICE
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:
             return await request(content)
         except ContentRefused as error:
             _log.warning("content_refused", row=row.id, plain=content.is_plain, reason=str(error))
             if isinstance(error, WordsRefused):
-                notice = _BLOCKED_BY_MODERATION
+                notice = _MODERATION_NOTICE
                 break
     # The notice omits the character's name and picture, which may have been refused.
     return await request(MessageContent(translate_to_all_languages(notice)))

@@ -83,8 +83,8 @@ class OpenAIEmbedder(Embedder):
 
 class EmbeddingEndpoint(Endpoint):
     @override
-    def setting_name(self, part: str) -> str:
-        return f"TROUPE_EMBEDDING__{part}"
+    def setting_name(self, field: str) -> str:
+        return f"TROUPE_EMBEDDING__{field}"
 
     @override
     def __str__(self) -> str:

@@ -123,9 +123,9 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return content
 
 
-def _find_topmost(names: Iterable[str], wanted: str) -> str | None:
-    """Return the path of the file named `wanted` nearest to the archive's root, or None."""
-    found = (name for name in names if name.rpartition("/")[2] == wanted)
+def _find_topmost(names: Iterable[str], file_name: str) -> str | None:
+    """Return the path of the file named `file_name` nearest to the archive's root, or None."""
+    found = (name for name in names if name.rpartition("/")[2] == file_name)
     return min(found, key=lambda name: name.count("/"), default=None)
 
 

@@ -143,12 +143,12 @@ def _read_turn(turn: JsonFields) -> ChatLine:
 
 
 def _sort_oldest_first(
-    found: Sequence[Mapping[str, object]], date: str
+    items: Sequence[Mapping[str, object]], date_key: str
 ) -> Sequence[Mapping[str, object]]:
     """Sort items by ISO 8601 date; if any date is missing, reverse them (newest comes first)."""
-    if all(isinstance(one.get(date), str) for one in found):
-        return sorted(found, key=lambda one: str(one[date]))
-    return found[::-1]
+    if all(isinstance(one.get(date_key), str) for one in items):
+        return sorted(items, key=lambda one: str(one[date_key]))
+    return items[::-1]
 
 
 def _make_chat(

@@ -137,10 +137,10 @@ TEMPLATE_FILES: Final = frozenset({
 """The kinds that `troupe render --template` accepts."""
 
 
-def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> FileKind:
-    """Return a file's kind; raise `UserError` if it is known and not in `accepted`."""
+def check_file_kind(data: bytes, file: Path, accepted_kinds: Collection[FileKind]) -> FileKind:
+    """Return a file's kind; raise `UserError` if it is known and not in `accepted_kinds`."""
     kind = detect_file_kind(data)
-    if kind is not FileKind.UNKNOWN and kind not in accepted:
+    if kind is not FileKind.UNKNOWN and kind not in accepted_kinds:
         raise UserError(kind.describe(file))
     return kind
 

@@ -160,26 +160,26 @@ def _tokenize(source: str) -> Iterator[_Token]:
     yield _Token("eof", "", _line_number(source, len(source)))
 
 
-def _skip_comment(source: str, at: int) -> int:
-    if comment := _COMMENT.match(source, at):
+def _skip_comment(source: str, position: int) -> int:
+    if comment := _COMMENT.match(source, position):
         return comment.end()
-    if source.startswith(("/*", " /*"), at):
-        raise _error(_line_number(source, at), marked("unclosed comment"))
-    return at
+    if source.startswith(("/*", " /*"), position):
+        raise _error(_line_number(source, position), marked("unclosed comment"))
+    return position
 
 
-def _read_token(source: str, at: int) -> _Token:
-    found = _TOKEN.match(source, at)
+def _read_token(source: str, position: int) -> _Token:
+    found = _TOKEN.match(source, position)
     if found is None or found.lastgroup is None:
-        character = source[at : at + 1]
+        character = source[position : position + 1]
         problem = marked("unrecognized character in action: {character}")
         problem = _UNKNOWN_TOKENS.get(character, problem)
-        raise _error(_line_number(source, at), problem, character=repr(character))
-    return _Token(found.lastgroup, found[0], _line_number(source, at))
+        raise _error(_line_number(source, position), problem, character=repr(character))
+    return _Token(found.lastgroup, found[0], _line_number(source, position))
 
 
-def _line_number(source: str, at: int) -> int:
-    return source.count("\n", 0, at) + 1
+def _line_number(source: str, position: int) -> int:
+    return source.count("\n", 0, position) + 1
 
 
 class _Translator:
@@ -261,7 +261,7 @@ class _Translator:
                 start = self._position
                 value, variables, declares = self._read_pipeline("command")
                 if variables:
-                    self._set_variable(variables[0], value, declares=declares)
+                    self._set_variable(variables[0], value, is_declared=declares)
                 else:
                     self._emit(f"{{{{- {self._printed_source(value)} }}}}")
                 self._is_cut |= self._root is _TURN_ROOT and any(
@@ -269,15 +269,15 @@ class _Translator:
                     for token in self._tokens[start : self._position]
                 )
 
-    def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
+    def _translate_condition(self, keyword: str, *, is_chained: bool = False) -> None:
         """Translate `if` or `with`, including a chain of `else if` that ends at a single `end`."""
         with self._nested_scope():
             value, variables, declares = self._read_pipeline(keyword)
-            is_elif = chained and keyword == "if" and not variables
-            if chained and not is_elif:
+            is_elif = is_chained and keyword == "if" and not variables
+            if is_chained and not is_elif:
                 self._emit("{%- else %}")
             if variables:
-                value = self._set_variable(variables[0], value, declares=declares)
+                value = self._set_variable(variables[0], value, is_declared=declares)
             self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
             outside = self._dot
             self._dot = value if keyword == "with" else outside
@@ -304,7 +304,7 @@ class _Translator:
             outside, self._dot = self._dot, item
             for name, value in zip(reversed(variables), (item, _Value(index)), strict=False):
                 if name != "$_":
-                    self._set_variable(name, value, declares=True)
+                    self._set_variable(name, value, is_declared=True)
             stop = self._translate_body()
             self._dot = outside
             self._loops -= 1
@@ -315,7 +315,7 @@ class _Translator:
         if stop.text == "else":
             if self._peek().text == keyword != "range":
                 self._position += 1
-                self._translate_condition(keyword, chained=True)
+                self._translate_condition(keyword, is_chained=True)
                 return
             self._expect("}}", "else")
             self._emit("{%- else %}")
@@ -326,9 +326,9 @@ class _Translator:
             raise self._error(marked("expected end; found {{{{else}}}}"))
         self._expect("}}", "end")
 
-    def _set_variable(self, name: str, value: _Value, *, declares: bool) -> _Value:
+    def _set_variable(self, name: str, value: _Value, *, is_declared: bool) -> _Value:
         """Assign and return a variable; keep it in a Jinja namespace if it is assigned again."""
-        if declares:
+        if is_declared:
             unique = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique}" if name in self._namespaced else unique
             self._variables[name] = _Value(source, value.type)
@@ -385,7 +385,7 @@ class _Translator:
         self._position = start
         return (), False
 
-    def _read_command(self, context: str, piped: Sequence[_Value]) -> _Value:
+    def _read_command(self, context: str, piped_values: Sequence[_Value]) -> _Value:
         first = self._peek()
         operands: list[_Value] = []
         is_call = first.kind == "name" and first.text in _FUNCTIONS
@@ -393,10 +393,10 @@ class _Translator:
         while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
             operands.append(self._read_operand(context))
         if is_call:
-            return self._translate_call(first.text, [*operands, *piped])
+            return self._translate_call(first.text, [*operands, *piped_values])
         if not operands:
             raise self._error(marked("missing value for {context}"), context=context)
-        if len(operands) > 1 or piped:
+        if len(operands) > 1 or piped_values:
             raise self._unsupported_error(marked("an argument of something other than a function"))
         return operands[0]
 
@@ -448,15 +448,15 @@ class _Translator:
                 construct = marked("the field .{name} of a {kind}")
                 raise self._unsupported_error(construct, name=name, kind=kind)
 
-    def _translate_call(self, name: str, given: list[_Value]) -> _Value:
-        sources = [value.source for value in given]
-        match name, given:
+    def _translate_call(self, name: str, args: list[_Value]) -> _Value:
+        sources = [value.source for value in args]
+        match name, args:
             case "currentDate", []:
                 return _Value('strftime_now("%Y-%m-%d")', "text")
             case "not", [_]:
                 return _Value(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
-                kinds = {value.type for value in given}
+                kinds = {value.type for value in args}
                 kind = kinds.pop() if len(kinds) == 1 else "any"
                 return _Value(_join_sources(f" {name} ", sources), kind)
             case "len", [_]:
@@ -466,34 +466,34 @@ class _Translator:
                     source = f"{container.source}[{key}]"
                     container = _Value(source, _element_type(container.type))
                 return container
-            case "slice", [container, *_] if len(given) <= 3:
-                bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
+            case "slice", [container, *_] if len(args) <= 3:
+                bounds = ":".join(sources[1:]) + (":" if len(args) < 3 else "")
                 return _Value(f"{sources[0]}[{bounds}]", container.type)
-            case _ if name in _COMPARISON_OPERATORS and len(given) >= 2:
+            case _ if name in _COMPARISON_OPERATORS and len(args) >= 2:
                 # Only `eq` accepts several values, one of which must match.
                 tests = [
                     f"{sources[0]} {_COMPARISON_OPERATORS[name]} {other}" for other in sources[1:]
                 ]
                 return _Value(_join_sources(" or ", tests), "bool")
             case _:
-                return self._translate_text_call(name, given)
+                return self._translate_text_call(name, args)
 
-    def _translate_text_call(self, name: str, given: list[_Value]) -> _Value:
-        match name, given:
+    def _translate_text_call(self, name: str, args: list[_Value]) -> _Value:
+        match name, args:
             case "json", [value]:
                 return self._to_json(value)
-            case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
-                return _Value(_join_sources(" ~ ", list(map(self._printed_source, given))), "text")
+            case "print", [_, *_] if len(args) == 1 or {value.type for value in args} == {"text"}:
+                return _Value(_join_sources(" ~ ", list(map(self._printed_source, args))), "text")
             case "printf", [template, *arguments]:
                 return self._translate_printf(template.source, arguments)
             case _:
                 construct = marked("the function {name} with {count} arguments")
-                raise self._unsupported_error(construct, name=name, count=len(given))
+                raise self._unsupported_error(construct, name=name, count=len(args))
 
-    def _translate_printf(self, template: str, given: Sequence[_Value]) -> _Value:
+    def _translate_printf(self, template: str, args: Sequence[_Value]) -> _Value:
         if not template.startswith('"'):
             raise self._unsupported_error(marked("printf without a literal format"))
-        arguments = iter(given)
+        arguments = iter(args)
 
         def fill(verb: re.Match[str]) -> str:
             if verb[0] == "%%":

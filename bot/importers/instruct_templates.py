@@ -173,7 +173,7 @@ def _names_behavior(data: Json) -> str:
     return "force" if data.get("names_force_groups", True) else "none"
 
 
-def _expand_texts(text: str, where: str) -> str:
+def _expand_texts(text: str, key: str) -> str:
     """Expand macros except those for names; raises `PresetError` for unknown macros."""
 
     def expand(macro: re.Match[str]) -> str:
@@ -185,7 +185,7 @@ def _expand_texts(text: str, where: str) -> str:
         raise PresetError.translatable(
             "{where}: the macro {macro} is not supported in a template; replace"
             " it with a fixed word",
-            where=where,
+            where=key,
             macro=macro[0],
         )
 

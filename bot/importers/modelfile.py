@@ -42,9 +42,9 @@ class ModelfileCommand(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        return self.written(_quote)
+        return self.to_line(_quote)
 
-    def written(self, quote: Callable[[str], str]) -> str:
+    def to_line(self, quote: Callable[[str], str]) -> str:
         """Return the command as a line, with its argument quoted by `quote`."""
         match self.name:
             case "model":
@@ -63,7 +63,7 @@ class Modelfile:
     commands: list[ModelfileCommand]
 
     @property
-    def formatted(self) -> str:
+    def text(self) -> str:
         """The Modelfile as ollama would write it, which may parse to different commands."""
         return "".join(f"{command}\n" for command in self.commands)
 
@@ -108,17 +108,17 @@ class _ModelfileParser:
             return ModelfileCommand(name, f"{role}: {self._read_value()}")
         return ModelfileCommand("model" if name == "from" else name, self._read_value())
 
-    def _read_word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
+    def _read_word(self, allowed_chars: re.Pattern[str]) -> tuple[str, str]:
         """Read a word; return it and the character after it."""
         begin = self._position
-        end = self._skip(allowed)
+        end = self._skip(allowed_chars)
         if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
         self._position += 1
         return self._text[begin:end], self._text[end]
 
-    def _read_argument(self, allowed: re.Pattern[str]) -> str:
-        word, end = self._read_word(allowed)
+    def _read_argument(self, allowed_chars: re.Pattern[str]) -> str:
+        word, end = self._read_word(allowed_chars)
         if end not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
         return word
@@ -239,7 +239,7 @@ def modelfile_from_preset(preset: Preset) -> str:
             preset=repr(preset.name),
         )
     commands = list(_list_commands(preset))
-    text = "".join(f"{command.written(_quote_if_needed)}\n" for command in commands)
+    text = "".join(f"{command.to_line(_quote_if_needed)}\n" for command in commands)
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
             raise PresetError.translatable(
@@ -387,7 +387,7 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
         conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
         with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
         question = single.replace(bos_token, "")
-        found = _split_blocks(question, conversation, with_system, joined=not bos_token)
+        found = _split_blocks(question, conversation, with_system, is_joined=not bos_token)
         if found is None:
             return {}, False
         alternating = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
@@ -409,13 +409,13 @@ def _probe_messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def _split_blocks(
-    single: str, conversation: str, with_system: str, *, joined: bool
+    single: str, conversation: str, with_system: str, *, is_joined: bool
 ) -> dict[str, str] | None:
     before_user, _, after_user = single.partition(_USER)
     to_answer, answer, rest = conversation.removeprefix(before_user + _USER).partition(_ASSISTANT)
     last = before_user + _USER_2 + after_user
     after_answer = rest.removesuffix(last)
-    if not answer or not rest.endswith(last) or (joined and not after_answer.endswith("\n")):
+    if not answer or not rest.endswith(last) or (is_joined and not after_answer.endswith("\n")):
         return None
     end = _block_end(to_answer, after_user)
     if end is None:

@@ -57,11 +57,11 @@ def _read_texts(value: object) -> Sequence[str]:
     return JsonFields({"list": value}).texts("list")
 
 
-def _read_limits(read: JsonFields) -> dict[str, object]:
+def _read_limits(fields: JsonFields) -> dict[str, object]:
     """Return token limits; `max_length` limits the context if `genamt` is set, else the answer."""
-    context, answer = read.integer("max_length"), read.integer("genamt")
+    context, answer = fields.integer("max_length"), fields.integer("genamt")
     if answer is None:
-        context, answer = read.integer("max_context"), context
+        context, answer = fields.integer("max_context"), context
     return _token_limits(context, answer)
 
 
@@ -113,19 +113,19 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
     return scripts, [f"regular expression scripts that will not run: {names}"] if names else []
 
 
-def _read_script(read: JsonFields, name: str) -> dict[str, object]:
+def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect."""
-    places = read.values.get("placement")
-    in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
+    places = fields.values.get("placement")
+    in_answer = fields.flag("markdownOnly") or not fields.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
-    find, replace = read.text("findRegex"), read.text("replaceString")
+    find, replace = fields.text("findRegex"), fields.text("replaceString")
     pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     is_filled = not set(unknown_macros([replace])) - {"match"}
-    is_for_older = (read.integer("minDepth") or 0) > 0
-    if not (in_answer and is_filled) or is_for_older or read.number("substituteRegex"):
+    is_for_older = (fields.integer("minDepth") or 0) > 0
+    if not (in_answer and is_filled) or is_for_older or fields.number("substituteRegex"):
         return {"name": name}
-    trim = read.texts("trimStrings")
+    trim = fields.texts("trimStrings")
     return {"name": name, "find": find, "replace": _without_html(replace), "trim": trim}
 
 
@@ -190,23 +190,23 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
                 yield prompt
 
 
-def _convert_prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
-    role = read.text("role")
+def _convert_prompt(identifier: str, fields: JsonFields, settings: JsonFields) -> Json:
+    role = fields.text("role")
     prompt: dict[str, object] = {
         "role": role if role in _ROLES else "system",
-        "content": "" if read.flag("marker") else read.text("content"),
-        "name": read.text("name"),
+        "content": "" if fields.flag("marker") else fields.text("content"),
+        "name": fields.text("name"),
     }
-    is_fixed = identifier in _CARD_OVERRIDABLE_PROMPTS and read.flag("forbid_overrides")
+    is_fixed = identifier in _CARD_OVERRIDABLE_PROMPTS and fields.flag("forbid_overrides")
     if identifier in _MARKERS and not is_fixed:
         prompt["marker"] = identifier
         if identifier in _FORMAT_PLACEHOLDERS:
             prompt["content"] = settings.text(_FORMAT_PLACEHOLDERS[identifier])
     if (
-        read.integer("injection_position") == _POSITION_AT_DEPTH
+        fields.integer("injection_position") == _POSITION_AT_DEPTH
         and identifier not in _SCRIPT_PLACES
     ):
-        depth, order = read.integer("injection_depth"), read.integer("injection_order")
+        depth, order = fields.integer("injection_depth"), fields.integer("injection_order")
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
         prompt["order"] = 100 if order is None else order
     return prompt

@@ -287,19 +287,19 @@ class _TextWriter:
             one.start = self._length
 
 
-def _skip_whitespace(whole: str, start: int, stop: int, indented: Collection[int]) -> int:
-    while start < stop and whole[start].isspace() and start not in indented:
+def _skip_whitespace(text: str, start: int, stop: int, indentation: Collection[int]) -> int:
+    while start < stop and text[start].isspace() and start not in indentation:
         start += 1
     return start
 
 
 def _trim_span(
-    span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
+    span: StyledSpan, text: str, begin: int, end: int, indentation: Collection[int]
 ) -> StyledSpan | None:
-    """Trim a span, except indentation at `indented`, and make it relative to `begin`."""
+    """Trim a span, except indentation at `indentation`, and make it relative to `begin`."""
     stop = min(span.end, end)
-    start = _skip_whitespace(whole, max(span.start, begin), stop, indented)
-    while start < stop and whole[stop - 1].isspace():
+    start = _skip_whitespace(text, max(span.start, begin), stop, indentation)
+    while start < stop and text[stop - 1].isspace():
         stop -= 1
     if start >= stop:
         return None

@@ -40,9 +40,9 @@ def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _pad(text: str, width: int, side: str) -> str:
+def _pad(text: str, width: int, alignment: str) -> str:
     spaces = width - display_width(text)
-    before = {"right": spaces, "center": spaces // 2}.get(side, 0)
+    before = {"right": spaces, "center": spaces // 2}.get(alignment, 0)
     return " " * before + text + " " * (spaces - before)
 
 

@@ -36,15 +36,15 @@ _MAX_FILES = 10
 _TIMEOUT_SECONDS = 30.0  # for all files of a message together, because its answer waits
 _PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
-_TOO_LARGE = translatable("it is larger than 10 MiB")
-_TOO_MANY = translatable("I read at most 10 files per message")
-_DOWNLOAD_FAILED = translatable("it could not be downloaded")
-_DAMAGED = translatable("it is damaged, or too large when unpacked")
-_UNKNOWN_KIND = translatable("I can only read pictures, text files and PDFs")
-_OTHER_ENCODING = translatable("please save it as UTF-8")
-_EMPTY = translatable("it contains no text")
-_NOT_INSTALLED = translatable("I am not set up to read this kind of file")
-_NOT_PUBLIC = translatable("I am not allowed to download from its address")
+_TOO_LARGE_REASON = translatable("it is larger than 10 MiB")
+_TOO_MANY_REASON = translatable("I read at most 10 files per message")
+_DOWNLOAD_REASON = translatable("it could not be downloaded")
+_DAMAGED_REASON = translatable("it is damaged, or too large when unpacked")
+_UNKNOWN_KIND_REASON = translatable("I can only read pictures, text files and PDFs")
+_ENCODING_REASON = translatable("please save it as UTF-8")
+_EMPTY_REASON = translatable("it contains no text")
+_NOT_INSTALLED_REASON = translatable("I am not set up to read this kind of file")
+_NOT_PUBLIC_REASON = translatable("I am not allowed to download from its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
 )
@@ -59,7 +59,7 @@ _DownloadItem: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 Conversion: TypeAlias = Literal["picture", "pdf", "card"]
 _CONVERSION_SECONDS = 20.0  # wall-clock time; the child limits its own CPU time
 _CARD_SECONDS = 60.0  # longer, because no answer waits for a card
-_slots = asyncio.Semaphore(2)
+_conversion_slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
@@ -111,45 +111,45 @@ class _FileCollector:
 
     async def _read_item(self, item: MediaItem, deadline: float, get: _DownloadItem) -> Text | None:
         if self._files_left == 0:
-            return _TOO_MANY
+            return _TOO_MANY_REASON
         self._files_left -= 1
         if item.size is not None and item.size > _MAX_FILE_BYTES:
-            return _TOO_LARGE
+            return _TOO_LARGE_REASON
         try:
             async with asyncio.timeout_at(deadline):
                 data = await get(item, _MAX_FILE_BYTES + 1)
                 if len(data) > _MAX_FILE_BYTES:
-                    return _TOO_LARGE
+                    return _TOO_LARGE_REASON
                 return await self._add_content(item, data)
         except Unconvertible as error:
             _log.info("file_not_read", reason=str(error))
-            return _DAMAGED
+            return _DAMAGED_REASON
         except FetchRefused:
-            return _NOT_PUBLIC
+            return _NOT_PUBLIC_REASON
         except (PlatformError, FetchFailed, TimeoutError) as error:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
-            return _DOWNLOAD_FAILED
+            return _DOWNLOAD_REASON
 
     async def _add_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURE_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
             if self._with_images:
                 if is_missing("PIL"):
-                    return _NOT_INSTALLED
+                    return _NOT_INSTALLED_REASON
                 jpeg = base64.b64encode(await convert_in_child("picture", data)).decode()
                 self.images.append(Image(f"data:image/jpeg;base64,{jpeg}"))
                 return None
-            return _UNKNOWN_KIND
+            return _UNKNOWN_KIND_REASON
         if data.startswith(b"%PDF-"):
             if is_missing("pypdf"):
-                return _NOT_INSTALLED
+                return _NOT_INSTALLED_REASON
             data = await convert_in_child("pdf", data)
         elif item.kind is MediaKind.IMAGE:
-            return _DAMAGED
+            return _DAMAGED_REASON
         text = decode_text(data, MAX_TEXT_BYTES)
         if text is None:
-            return _UNKNOWN_KIND if b"\0" in data else _OTHER_ENCODING
+            return _UNKNOWN_KIND_REASON if b"\0" in data else _ENCODING_REASON
         if not text.strip():
-            return _EMPTY
+            return _EMPTY_REASON
         is_cut = len(data) > MAX_TEXT_BYTES
         safe, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
         self.texts.append(AttachedText(name, safe, is_cut))
@@ -168,7 +168,7 @@ async def convert_in_child(kind: Conversion, data: bytes) -> bytes:
     module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
     if kind == "card":
         module, seconds = "bot.media.card_child", _CARD_SECONDS
-    async with _slots:
+    async with _conversion_slots:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-s", "-m", module, kind),
             stdin=asyncio.subprocess.PIPE,

@@ -1,7 +1,7 @@
 """A child process, with limits, that decodes an untrusted picture or PDF.
 
 It reads the file from stdin and writes a JPEG or text to stdout. If it cannot read the file, its
-exit code is `UNREADABLE`; if it exceeds its memory or CPU limit, the kernel kills it.
+exit code is `UNREADABLE_EXIT_CODE`; if it exceeds its memory or CPU limit, the kernel kills it.
 """
 
 import io
@@ -13,7 +13,7 @@ from pypdf import PdfReader
 
 from bot.runtime.operating_system import limit_process
 
-UNREADABLE = 3
+UNREADABLE_EXIT_CODE = 3
 MAX_TEXT_CHARS = 100 * 1024
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
@@ -37,7 +37,7 @@ def main() -> None:
     try:
         converted = convert(sys.stdin.buffer.read())
     except Exception:  # noqa: BLE001 # a hostile file can cause any exception in the libraries
-        sys.exit(UNREADABLE)
+        sys.exit(UNREADABLE_EXIT_CODE)
     sys.stdout.buffer.write(converted)
 
 

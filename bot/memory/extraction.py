@@ -83,10 +83,10 @@ class Transcript:
             lines.append(f"[{number}] {self.find_label(one)}: {text}")
         return "\n".join(lines)
 
-    def find_label(self, one: StoredTurn) -> str:
-        if one.turn.speaker is not None:
-            return self.labels.people[one.turn.speaker.id]
-        return self.labels.characters.get(one.turn.preset or "", "you")
+    def find_label(self, turn: StoredTurn) -> str:
+        if turn.turn.speaker is not None:
+            return self.labels.people[turn.turn.speaker.id]
+        return self.labels.characters.get(turn.turn.preset or "", "you")
 
     def find_speaker(self, name: str) -> MemorySubject | None:
         """Return the speaker with this label or, if there is none, the only one with this name."""

@@ -50,11 +50,11 @@ class _WatchedConversation:
     """Exchanges since a model was last asked; None: to be read from the database."""
     stop_timer: Callable[[], None] = lambda: None
 
-    def active_presets_at(self, one: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
+    def active_presets_at(self, turn: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
         """Return the presets active at a turn or, if unknown, the one that answered it."""
-        at = one.turn.at
+        at = turn.turn.at
         if at < self.present[0][0]:
-            answers = (other.turn.preset for other in turns if other.id >= one.id)
+            answers = (other.turn.preset for other in turns if other.id >= turn.id)
             return (next(filter(None, answers), ""),)
         later = (presets for asked_at, presets in self.present if asked_at >= at)
         return next(later, self.present[-1][1])
@@ -132,15 +132,15 @@ class MemoryExtractor:
             await self._extract(conversation, watched, unread)
 
     async def _extract(
-        self, conversation: str, watched: _WatchedConversation, unread: UnreadTurns
+        self, conversation: str, watched_chat: _WatchedConversation, unread: UnreadTurns
     ) -> None:
-        preset, message = watched.preset, watched.message
+        preset, message = watched_chat.preset, watched_chat.message
         admissible = await self._admissible_turns(unread.turns)
         presets = {one.turn.preset for one in admissible if one.turn.preset}
-        names = self.character_names(presets.union(*(active for _, active in watched.present)))
+        names = self.character_names(presets.union(*(active for _, active in watched_chat.present)))
         limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
         turns = fit_turns(admissible, limit, count, _MAX_TURN_TOKENS)  # the next pass has the rest
-        read_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
+        read_up_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
         transcript = write_transcript(turns, names)
         checked: list[CheckedNote] = []
         if transcript.turns:
@@ -157,14 +157,14 @@ class MemoryExtractor:
             counts = {"noted": len(notes), "backed": len(checked)}
             _log.info("memories_extracted", conversation=conversation, **counts)
         complete = [
-            await self._complete_note(one, watched.active_presets_at(one.source, turns))
+            await self._complete_note(one, watched_chat.active_presets_at(one.source, turns))
             for one in checked
         ]
-        await self.progress.finish(conversation, unread, read_to, complete)
+        await self.progress.finish(conversation, unread, read_up_to, complete)
 
     async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns of those who consent to `HERE`."""
-        read = {id(one) for one in await self.summarizer.readable([one.turn for one in turns])}
+        read = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
         observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
         consents = {one: await self.find_consent(one) for one in observed}
         willing = {
@@ -177,18 +177,18 @@ class MemoryExtractor:
             and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in willing))
         ]
 
-    async def _complete_note(self, note: CheckedNote, present: tuple[str, ...]) -> CheckedNote:
+    async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:
         """Add vectors, witnesses and state to a note; schedule the first notice to its person."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
-        ends = await self.recaller.embed(note.ends) if note.ends else None
-        memory = replace(note.memory, present=present, model=model, vector=vector)
+        outdated = await self.recaller.embed(note.outdated) if note.outdated else None
+        memory = replace(note.memory, present=witnesses, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
         # Before the memory is stored, so that even a killed process keeps no memory in secret.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
             await self.settings.set(person, _NOTICE_KEY, _DUE, person)
-        return replace(note, memory=memory, ends_vector=ends and ends[1])
+        return replace(note, memory=memory, outdated_vector=outdated and outdated[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)

@@ -78,7 +78,7 @@ class StoryRetriever:
         self._cached_vectors = BoundedDict[str, PackedVector](_MAX_CACHED_QUERIES)
 
     async def retrieve(
-        self, preset: Preset, newest: str, may_spend: bool = True
+        self, preset: Preset, message: str, may_spend: bool = True
     ) -> RetrievedStories | None:
         """Return the stories of each query that could be embedded, or None; raises `StoreError`."""
         if preset.name not in self.characters:
@@ -88,7 +88,7 @@ class StoryRetriever:
         drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_SECONDS)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                for query, limit in story_queries_for(preset, newest).items():
+                for query, limit in story_queries_for(preset, message).items():
                     vector = await self._embed_query(query, may_spend=may_spend)
                     if query not in fixed:
                         drop_later(self._cached_vectors.pop, query, None)

@@ -178,7 +178,7 @@ class Summarizer:
     summaries: SqlSummaries
     backends: Mapping[str, Backend]
     pay: PaySummary
-    readable: TurnFilter
+    filter_turns: TurnFilter
 
     def __post_init__(self) -> None:
         self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
@@ -192,11 +192,11 @@ class Summarizer:
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def request(
-        self, preset: Preset, conversation: str, kept: int, message: IncomingMessage
+        self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
     ) -> None:
-        """Summarize all but the newest `kept` turns soon, charged to the author of `message`."""
+        """Summarize all but the newest `kept_turns` turns soon, charged to the author."""
         if preset.summary is not None:
-            self._requested[conversation] = preset, kept, message
+            self._requested[conversation] = preset, kept_turns, message
             self._queue.add(conversation)
 
     async def run(self) -> None:
@@ -208,11 +208,11 @@ class Summarizer:
         await self.summarize(preset, conversation, kept, message)
 
     async def summarize(
-        self, preset: Preset, conversation: str, kept: int, message: IncomingMessage
+        self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
     ) -> None:
-        """Extend the summary to all but the newest `kept` turns, if enough of them are new."""
+        """Extend the summary to all but the newest `kept_turns`, if enough turns are new."""
         sources = await self.summaries.load_turns(conversation)
-        old = sources.turns[: max(0, len(sources.turns) - kept)]
+        old = sources.turns[: max(0, len(sources.turns) - kept_turns)]
         summary = sources.summary
         covered = sum(one.id <= summary.covers_to for one in old) if summary else 0
         if len(old) - covered < _MIN_NEW_TURNS:
@@ -258,13 +258,13 @@ class Summarizer:
         self,
         preset: Preset,
         conversation: str,
-        last: Summary | None,
+        summary: Summary | None,
         turns: Sequence[StoredTurn],
         message: IncomingMessage,
     ) -> str:
-        read = {id(one) for one in await self.readable([one.turn for one in turns])}
+        read = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in read]
-        messages = (Message("user", write_transcript(last.text if last else "", turns)),)
+        messages = (Message("user", write_transcript(summary.text if summary else "", turns)),)
         provider, prompt = background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
 

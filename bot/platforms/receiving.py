@@ -13,26 +13,26 @@ _log = structlog.get_logger(__name__)
 _MAX_NUMBER = (1 << 63) - 1
 
 
-def parse_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
-    """Parse stored cursors with `read`; log and skip those that cannot be parsed."""
+def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], Cursor]) -> list[Cursor]:
+    """Parse stored cursors with `parse`; log and skip those that cannot be parsed."""
     found: list[Cursor] = []
-    for name, value in stored.items():
+    for name, value in cursors.items():
         try:
-            found.append(read(name, value))
+            found.append(parse(name, value))
         except (TypeError, ValueError) as error:
             _log.warning("not_decodable", what="cursor", row=name, reason=str(error))
     return found
 
 
-def parse_number(stored: str) -> int:
-    if not (stored.isascii() and stored.isdecimal() and int(stored) <= _MAX_NUMBER):
+def parse_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_NUMBER):
         raise ValueError("not a number")
-    return int(stored)
+    return int(text)
 
 
-def find_number(stored: Mapping[str, str], name: str) -> int | None:
+def find_number(cursors: Mapping[str, str], name: str) -> int | None:
     """Return the stored number with a name, or None if it is missing or not a number."""
-    given = {name: stored[name]} if name in stored else {}
+    given = {name: cursors[name]} if name in cursors else {}
     return next(iter(parse_cursors(given, lambda _, value: parse_number(value))), None)
 
 

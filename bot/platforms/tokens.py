@@ -48,22 +48,22 @@ class BotToken(Generic[SettingsT]):
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)
 
-    def read(self, *, at_once: bool = False) -> str:
+    def read(self, *, check_now: bool = False) -> str:
         """Return the current token, or "" if none is set.
 
-        The token's file is checked for a new token every five seconds, or now if `at_once`. A new
+        The token's file is checked for a new token every five seconds, or now if `check_now`. A new
         token that belongs to a different bot is ignored.
         """
-        if self._file is not None and self._file.reload_if_changed(at_once=at_once):
+        if self._file is not None and self._file.reload_if_changed(check_now=check_now):
             self._use_token(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
-    async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
+    async def wait_for_retry(self, rejected_token: str, error: TokenRejected) -> None:
         """Log that the platform rejected a token; wait 30 seconds, or until the token changes."""
         hint = "; restart Troupe to change a setting" if self._file is None else ""
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
         until = self._clock.monotonic() + _RETRY_SECONDS
-        while self.read() == rejected and self._clock.monotonic() < until:
+        while self.read() == rejected_token and self._clock.monotonic() < until:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _use_token(self, token: str) -> None:

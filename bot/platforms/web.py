@@ -292,6 +292,6 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             await self._channels.add(channel.id, [self._create_note(message.id, refusal)])
         return refusal is not None
 
-    def _create_note(self, about: str | None, text: str) -> WebMessage:
+    def _create_note(self, message_id: str | None, text: str) -> WebMessage:
         now = self._context.clock.utc_now()
-        return WebMessage(f"{about}:note", None, text, now, is_note=True)
+        return WebMessage(f"{message_id}:note", None, text, now, is_note=True)

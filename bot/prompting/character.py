@@ -177,7 +177,7 @@ class Character:
             self._search_stories(text) if self.texts else None,
             role_name=self.role_name,
             user_name=clean_name(self.user_name or ""),
-            newest=text,
+            message=text,
             max_input_tokens=self._max_tokens,
             count=self._count,
         ).text
@@ -257,9 +257,9 @@ class Character:
         has_several = self._naming == "default" and len(self._participants) > 1
         return self._naming == "add" or has_several
 
-    def _search_stories(self, newest: str) -> dict[str, list[Story]]:
+    def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}
-        for query, limit in self._parsed_persona.story_queries(newest).items():
+        for query, limit in self._parsed_persona.story_queries(message).items():
             found = self._stories.search(query, limit)
             stories[query] = [replace(one, text=self._clean_story(one.text)) for one in found]
         return stories

@@ -29,7 +29,7 @@ class PromptPart:
     """The part's similarity to the search query that found it."""
     priority: int = 0
     """Parts with lower priority are dropped first; at equal priority, later parts go first."""
-    required: bool = False
+    is_required: bool = False
     memory: int = 0
     """The id of the memory in this part, or 0 if this part is not a memory."""
 
@@ -90,8 +90,8 @@ class Draft:
     @property
     def required_messages(self) -> tuple[Message, ...]:
         """The prompt's messages, without any optional content."""
-        system = tuple(part for part in self.system if part.required)
-        context = tuple(part for part in self.context if part.required)
+        system = tuple(part for part in self.system if part.is_required)
+        context = tuple(part for part in self.context if part.is_required)
         required = replace(self, system=system, context=context, summary=None, history=())
         return required.messages
 
@@ -117,10 +117,10 @@ class Draft:
             at += messages
         return (*spans, *self._newest_spans(at))
 
-    def _newest_spans(self, at: int) -> Sequence[PromptSpan]:
-        spans = [*_part_spans(self.context, at), PromptSpan("newest", at)]
+    def _newest_spans(self, index: int) -> Sequence[PromptSpan]:
+        spans = [*_part_spans(self.context, index), PromptSpan("newest", index)]
         if self.closing:
-            spans.append(PromptSpan("post_history", at + 1, len(self.closing)))
+            spans.append(PromptSpan("post_history", index + 1, len(self.closing)))
         return spans
 
     def _history_runs(self) -> Iterator[tuple[str, int]]:

@@ -19,10 +19,10 @@ from bot.texts.text import marked
 from bot.value_class import value_class
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
-TOKENS_AROUND_A_MESSAGE = 8
+MESSAGE_OVERHEAD_TOKENS = 8
 _BYTES_PER_CHAR = 4  # the most in UTF-8
 _TOO_LARGE = marked("larger than the remaining budget")
-_BUDGET_USED_UP = marked("the budget was used up")
+_BUDGET_REASON = marked("the budget was used up")
 _MAX_GUESSES = 4  # before falling back to binary search
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
@@ -83,7 +83,7 @@ def _fits_by_size(prompt: Prompt, limit: int) -> bool:
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
-    left = limit - len(texts) * TOKENS_AROUND_A_MESSAGE
+    left = limit - len(texts) * MESSAGE_OVERHEAD_TOKENS
     chars = sum(map(len, texts))
     if chars * _BYTES_PER_CHAR <= left:
         return True
@@ -97,7 +97,7 @@ def estimate_message_tokens(
     texts = estimate([message.content for message in messages])
     return [
         tokens
-        + TOKENS_AROUND_A_MESSAGE
+        + MESSAGE_OVERHEAD_TOKENS
         + (sum(map(image_tokens, message.images)) if message.parts else 0)
         for tokens, message in zip(texts, messages, strict=True)
     ]
@@ -131,47 +131,47 @@ class _OptionalContent:
     def item_count(self) -> int:
         return len(self._sizes)
 
-    def estimate(self, kept: int) -> int:
-        return self._required_tokens + (self._cumulative_sizes[kept - 1] if kept > 0 else 0)
+    def estimate(self, count: int) -> int:
+        return self._required_tokens + (self._cumulative_sizes[count - 1] if count > 0 else 0)
 
-    def prompt(self, kept: int) -> Prompt:
-        return self._draft_with(kept)[1]
+    def prompt(self, count: int) -> Prompt:
+        return self._draft_with(count)[1]
 
-    def _draft_with(self, kept: int) -> tuple[Draft, Prompt]:
-        if kept not in self._drafts_by_size:
-            draft = self._make_draft(kept)
-            self._drafts_by_size[kept] = draft, draft.prompt
-        return self._drafts_by_size[kept]
+    def _draft_with(self, count: int) -> tuple[Draft, Prompt]:
+        if count not in self._drafts_by_size:
+            draft = self._make_draft(count)
+            self._drafts_by_size[count] = draft, draft.prompt
+        return self._drafts_by_size[count]
 
-    def _make_draft(self, kept: int) -> Draft:
-        parts = {id(part) for part, _ in self._parts[:kept]}
+    def _make_draft(self, count: int) -> Draft:
+        parts = {id(part) for part, _ in self._parts[:count]}
         whole = self._draft
-        oldest = len(whole.history) - max(0, kept - len(self._parts))
+        oldest = len(whole.history) - max(0, count - len(self._parts))
         return replace(
             whole,
-            system=tuple(part for part in whole.system if part.required or id(part) in parts),
-            context=tuple(part for part in whole.context if part.required or id(part) in parts),
+            system=tuple(part for part in whole.system if part.is_required or id(part) in parts),
+            context=tuple(part for part in whole.context if part.is_required or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
             history=whole.history[oldest:],
             left_out=(),
         )
 
-    def next_guess(self, kept: int, tokens_left: float) -> int:
-        """Estimate how many items fit if `kept` items leave `tokens_left` (may be negative)."""
-        while kept > 0 and tokens_left < 0:
-            kept -= 1
-            tokens_left += self._sizes[kept]
-        so_far = self._cumulative_sizes[kept - 1] if kept else 0
-        return bisect_right(self._cumulative_sizes, so_far + tokens_left, kept)
+    def next_guess(self, count: int, tokens_left: float) -> int:
+        """Estimate how many items fit if `count` items leave `tokens_left` (may be negative)."""
+        while count > 0 and tokens_left < 0:
+            count -= 1
+            tokens_left += self._sizes[count]
+        so_far = self._cumulative_sizes[count - 1] if count else 0
+        return bisect_right(self._cumulative_sizes, so_far + tokens_left, count)
 
-    def to_fitted_prompt(self, kept: int, tokens: int) -> FittedPrompt:
-        draft, prompt = self._draft_with(kept)
+    def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
+        draft, prompt = self._draft_with(count)
         dropped = [*self._draft.left_out]
         dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
-        dropped += [_dropped_part(one, _BUDGET_USED_UP) for one in self._parts[kept:]]
+        dropped += [_dropped_part(one, _BUDGET_REASON) for one in self._parts[count:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             messages = sum(len(unit.messages) for unit in units)
-            dropped.append(DroppedItem("history", "", _BUDGET_USED_UP, messages))
+            dropped.append(DroppedItem("history", "", _BUDGET_REASON, messages))
         return FittedPrompt(draft, prompt, tokens, self._limit, tuple(dropped))
 
 
@@ -203,17 +203,17 @@ async def _count_fitting_items(
 
 def _optional_parts(draft: Draft) -> list[PromptPart]:
     parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
-    return sorted((part for part in parts if not part.required), key=lambda part: -part.priority)
+    return sorted((part for part in parts if not part.is_required), key=lambda part: -part.priority)
 
 
 def _split_by_size(
-    parts: Iterable[tuple[PromptPart, int]], left: int | None
+    parts: Iterable[tuple[PromptPart, int]], tokens_left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
     kept, too_large = [], []
     for part, size in parts:
-        if left is None or size <= left:
+        if tokens_left is None or size <= tokens_left:
             kept.append((part, size))
-            left = None if left is None else left - size
+            tokens_left = None if tokens_left is None else tokens_left - size
         else:
             too_large.append((part, size))
     return kept, too_large
@@ -266,12 +266,12 @@ def _span_weight(
     return 1 + sum(count([messages[0].content[begin:end]]))
 
 
-def _divide(whole: int, weights: Sequence[int]) -> list[int]:
+def _divide(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide a whole number in proportion to weights; the parts add up exactly."""
     total = sum(weights) or 1
-    exact = [whole * weight / total for weight in weights]
+    exact = [amount * weight / total for weight in weights]
     shares = [math.floor(share) for share in exact]
     largest_fractions = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
-    for index in largest_fractions[: whole - sum(shares)]:
+    for index in largest_fractions[: amount - sum(shares)]:
         shares[index] += 1
     return shares

@@ -424,10 +424,10 @@ def convert_story_string(source: str) -> str:
     other than `#if` and `#unless` are not changed. See docs/sources.md#sillytavern.
     """
 
-    def block(found: re.Match[str]) -> str:
-        name = _canonical_name(found[2].strip())
+    def block(match: re.Match[str]) -> str:
+        name = _canonical_name(match[2].strip())
         name = "systemprompt" if name == "system" else name if _is_known(name) else ""
-        return "{{#if " + ("!" if found[1] == "unless" else "") + name + "}}"
+        return "{{#if " + ("!" if match[1] == "unless" else "") + name + "}}"
 
     for pattern, replacement in _STORY_REPLACEMENTS:
         source = pattern.sub(replacement, source)

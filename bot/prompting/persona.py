@@ -47,10 +47,10 @@ class Placeholder:
     at_least_one: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 
-    def query_for(self, newest: str) -> str:
+    def query_for(self, message: str) -> str:
         """Return the search query, which is the newest message if the query is "default"."""
         named = self.query is not None and self.query.strip() not in {"", "default"}
-        return self.query if named and self.query else newest
+        return self.query if named and self.query else message
 
 
 @value_class
@@ -60,7 +60,7 @@ class Persona:
     problems: tuple[str, ...]
     """Warnings about texts that look like placeholders but are not valid."""
 
-    def story_queries(self, newest: str) -> dict[str, int]:
+    def story_queries(self, message: str) -> dict[str, int]:
         """Return each search query with the number of stories needed to fill all placeholders.
 
         Each story is inserted only once, so a query must also return enough stories to skip those
@@ -71,7 +71,7 @@ class Persona:
         for placeholder in self.placeholders:
             if placeholder.stories > 0:
                 so_far += placeholder.stories
-                needed[placeholder.query_for(newest)] = so_far
+                needed[placeholder.query_for(message)] = so_far
         return needed
 
 
@@ -102,43 +102,43 @@ def parse_persona(text: str) -> Persona:
 
 def build_roleplay_prompt(
     persona: Persona,
-    found: Mapping[str, Sequence[Story]] | None,
+    results: Mapping[str, Sequence[Story]] | None,
     *,
     role_name: str,
     user_name: str | None,
-    newest: str,
+    message: str,
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt. Stories may use the tokens not needed by persona and `newest`."""
+    """Build the system prompt. Stories may use the tokens not needed by persona and `message`."""
     left = None
-    if max_input_tokens is not None and found:  # only stories need the limit
-        left = max_input_tokens - sum(count([persona.source, newest]))
-    filled = fill_placeholders(persona, found, newest=newest, tokens=left, count=count)
+    if max_input_tokens is not None and results:  # only stories need the limit
+        left = max_input_tokens - sum(count([persona.source, message]))
+    filled = fill_placeholders(persona, results, message=message, tokens=left, count=count)
     named = fill_names(filled.text, role_name, user_name)
     return FilledText(roleplay_prompt(role_name, named), filled.stories)
 
 
 def fill_placeholders(
     persona: Persona,
-    found: Mapping[str, Sequence[Story]] | None,
+    results: Mapping[str, Sequence[Story]] | None,
     *,
-    newest: str,
+    message: str,
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
     """Replace placeholders with the best stories for their queries, within `tokens` in total.
 
     A placeholder is filled until a story does not fit; a placeholder for one story takes the best
-    story, however long. If `found` is None, lines with placeholders are removed.
+    story, however long. If `results` is None, lines with placeholders are removed.
     """
     lines = persona.source.split("\n")
-    if found is None:
+    if results is None:
         plain = (line for line in lines if not _ANY_PLACEHOLDER.search(line))
         return FilledText("\n".join(plain), ())
     used: dict[int, Story] = {}
     for placeholder in persona.placeholders:
-        stories = found.get(placeholder.query_for(newest), ())
+        stories = results.get(placeholder.query_for(message), ())
         unused = [s for s in stories if s.id not in used]
         chosen, used_tokens = _choose_stories(placeholder, unused, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens

@@ -82,27 +82,27 @@ def history_messages(history: History) -> list[dict[str, Any]]:
     return messages
 
 
-def input_messages(given: Any) -> list[dict[str, Any]]:
+def input_messages(value: Any) -> list[dict[str, Any]]:
     """Return the input as messages: a text as a user message, or copies of given messages.
 
     Raises `UserError`.
     """
-    match given:
+    match value:
         case str():
-            return [{"role": "user", "content": given}]
+            return [{"role": "user", "content": value}]
         case Mapping():
-            return [dict(given)]
+            return [dict(value)]
         case [*items] if all(isinstance(item, Mapping) for item in items):
             return [dict(item) for item in items]
         case _:
-            raise UserError(f"the input must be a string or messages, not {given!r}")
+            raise UserError(f"the input must be a string or messages, not {value!r}")
 
 
-def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
+def input_text(value: Any, configs: ModelConfigs) -> tuple[str, str, str]:
     """Return the start marker, text, and end marker for the input, which may be a tool's result."""
-    match given:
+    match value:
         case str() | int() | float():
-            return configs.soh, str(given), configs.eoh
+            return configs.soh, str(value), configs.eoh
         case [*items] if all(isinstance(item, Mapping) for item in items):
             text = "\n".join(item.get("content", "") for item in items)
             if any(item.get("role") == "tool" for item in items):
@@ -172,38 +172,38 @@ def fill_fields(text: str, values: Mapping[str, str]) -> str:
     return _FIELD_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
+def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], Any]:
     """Return the fields' values and the remaining input; raise `UserError` if a value is missing.
 
     A text or number is the value of the only field or, without fields, the remaining input. A
     mapping must contain every field, and may contain the remaining input under any other name.
     """
-    if isinstance(given, str | int):
+    if isinstance(value, str | int):
         if len(fields) > 1:
             raise UserError.translatable(
                 "expected one value for each of {names}, not a single string",
                 names=_list_names(fields),
             )
-        return ({fields[0]: str(given)}, "") if fields else ({}, given)
-    if not isinstance(given, Mapping):
+        return ({fields[0]: str(value)}, "") if fields else ({}, value)
+    if not isinstance(value, Mapping):
         raise UserError(
             f"the input must be a string, a number or a mapping of field values, not"
-            f" {type(given).__name__}"
+            f" {type(value).__name__}"
         )
-    missing = [name for name in fields if name not in given]
+    missing = [name for name in fields if name not in value]
     if missing:
         raise UserError.translatable("a value is missing for {names}", names=_list_names(missing))
     for name in fields:
-        if not isinstance(given[name], str):
-            raise UserError(f"the value of {name!r} must be a string, not {given[name]!r}")
-    others = [name for name in given if name not in fields]
+        if not isinstance(value[name], str):
+            raise UserError(f"the value of {name!r} must be a string, not {value[name]!r}")
+    others = [name for name in value if name not in fields]
     if len(others) > 1:
         raise UserError.translatable(
             "there is no field {names}; the fields are {fields}",
             names=_list_names(others),
             fields=_list_names(fields),
         )
-    return {name: given[name] for name in fields}, given[others[0]] if others else ""
+    return {name: value[name] for name in fields}, value[others[0]] if others else ""
 
 
 def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
@@ -333,7 +333,7 @@ class Prompter(ABC):
 
     @abstractmethod
     def _as_text(
-        self, system: str, user: str, given: Any, history: History, tools: Tools
+        self, system: str, user: str, value: Any, history: History, tools: Tools
     ) -> str: ...
 
 
@@ -364,7 +364,7 @@ class AlpacaPrompter(Prompter):
         super().__init__(_ALPACA_PREAMBLE + system, user, tools)
 
     @override
-    def _as_text(self, system: str, user: str, given: Any, history: History, tools: Tools) -> str:
+    def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         return f"{self._configs.system}\n{system}\n{tools_text(tools)}\n{user}### Response:\n"
 
 
@@ -386,9 +386,9 @@ class ChatPrompter(Prompter):
         super().__init__(system, user, tools, history)
 
     @override
-    def _as_text(self, system: str, user: str, given: Any, history: History, tools: Tools) -> str:
+    def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         configs = self._configs
-        soh, text, eoh = input_text(given, configs)
+        soh, text, eoh = input_text(value, configs)
         turns = history_text(self._history, configs) + history_text(history, configs)
         return (
             f"{configs.sos}{configs.system}{system}{tools_text(tools)}{configs.eos}\n\n"

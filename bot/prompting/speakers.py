@@ -208,11 +208,11 @@ class SpeakerLabels:
         """A value that changes whenever turns have to be tagged again."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
-    def find_label(self, turn: Turn, own: str) -> str:
-        """Return the label of a turn's speaker; `own` is the preset that is going to answer."""
+    def find_label(self, turn: Turn, preset: str) -> str:
+        """Return the label of a turn's speaker; `preset` is the preset that is going to answer."""
         if turn.speaker:
             return self.people[turn.speaker.id]
-        return self.characters.get(turn.preset or own, self.characters[own])
+        return self.characters.get(turn.preset or preset, self.characters[preset])
 
     def tag_text(self, label: str, text: str) -> str:
         """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi).
@@ -226,8 +226,8 @@ class SpeakerLabels:
         quoted = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
         return "".join([f"{label}:{first}", *quoted])
 
-    def other_labels(self, own: str) -> tuple[str, ...]:
-        characters = [label for preset, label in self.characters.items() if preset != own]
+    def other_labels(self, own_preset: str) -> tuple[str, ...]:
+        characters = [label for preset, label in self.characters.items() if preset != own_preset]
         return (*self.people.values(), *characters)
 
 
@@ -279,11 +279,11 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
     return given
 
 
-def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
-    """Return whether to tag turns with names: by default, if two speakers besides `own` spoke."""
+def uses_tags(mode: NamingMode, turns: Sequence[Turn], preset: str) -> bool:
+    """Return whether to tag turns with names: by default, if two others than `preset` spoke."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
-        return len(speaker_ids - {None, own}) > 1
+        return len(speaker_ids - {None, preset}) > 1
     return mode == "add"
 
 
@@ -362,10 +362,10 @@ class EchoFilter:
     then that tag is removed, too. The result does not depend on how the text is split.
     """
 
-    def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
+    def __init__(self, own_label: str | None, others: Iterable[str] = ()) -> None:
         self.stopped = False
         """Whether another speaker's tag ended the answer."""
-        self._own = frozenset() if own is None else frozenset([_plain_label(own)])
+        self._own = frozenset() if own_label is None else frozenset([_plain_label(own_label)])
         self._known_labels = (self._own | set(map(_plain_label, others))) - {""}
         self._held = ""
         self._at_line_start = True
@@ -379,16 +379,16 @@ class EchoFilter:
         if is_inside_line and _LINE_END.search(text) is None:
             return text  # the usual case
         self._held += text
-        return self._release_held(ended=False)
+        return self._release_held(is_end=False)
 
     def finish(self) -> str:
         """End the answer, and return the text that was still held back."""
-        return self._release_held(ended=True)
+        return self._release_held(is_end=True)
 
-    def _release_held(self, *, ended: bool) -> str:
+    def _release_held(self, *, is_end: bool) -> str:
         shown = []
         while self._held and not self.stopped:
-            size = self._tag_chars(ended=ended) if self._at_line_start else 0
+            size = self._tag_chars(is_end=is_end) if self._at_line_start else 0
             if size is None:
                 break
             if size:
@@ -411,14 +411,14 @@ class EchoFilter:
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 
-    def _tag_chars(self, *, ended: bool) -> int | None:
+    def _tag_chars(self, *, is_end: bool) -> int | None:
         """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
         end = _LINE_END.search(self._held)
         line = self._held if end is None else self._held[: end.start()]
         indent = len(line) - len(line.lstrip())
         limit = indent + MAX_TAG_CHARS
         colon = COLON.search(line, 0, limit)
-        is_complete = ended or end is not None
+        is_complete = is_end or end is not None
         if colon is None:
             needs_more = not is_complete and len(line) < limit and self._may_become_a_tag(line)
             return None if needs_more else 0

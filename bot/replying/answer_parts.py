@@ -104,13 +104,13 @@ def fold_thoughts(
     return (*parts[: at + 1], added, *parts[at + 1 :])
 
 
-def _cut_to_fit(text: str, most: int, units: Callable[[str], int]) -> str:
-    if units(text) <= most:
+def _cut_to_fit(text: str, max_units: int, units: Callable[[str], int]) -> str:
+    if units(text) <= max_units:
         return text
-    most -= len(_ELLIPSIS)
-    kept = text[:most]
-    while units(kept) > most:
-        kept = kept[: -max(1, (units(kept) - most) // 2)]
+    max_units -= len(_ELLIPSIS)
+    kept = text[:max_units]
+    while units(kept) > max_units:
+        kept = kept[: -max(1, (units(kept) - max_units) // 2)]
     return kept.rstrip() + _ELLIPSIS
 
 

@@ -123,10 +123,10 @@ def quote_prefix(text: str, position: int) -> str:
     return found[0].lstrip() if found else ""
 
 
-def _track_mark(found: re.Match[str], text: str, stack: list[str]) -> None:
-    before = text[found.start() - 1 : found.start()]
-    after = text[found.end() : found.end() + 1]
-    marks = ["**", "*"] if found[0] == "***" else [found[0]]
+def _track_mark(match: re.Match[str], text: str, stack: list[str]) -> None:
+    before = text[match.start() - 1 : match.start()]
+    after = text[match.end() : match.end() + 1]
+    marks = ["**", "*"] if match[0] == "***" else [match[0]]
     closes = bool(before) and not before.isspace()
     if closes and all(mark in stack for mark in marks):
         del stack[min(stack.index(mark) for mark in marks) :]
@@ -291,13 +291,13 @@ class CutWindow:
             "`" not in self.text[line.fence_end : self._window_end]
         )
 
-    def allows_cut(self, end: int, resume: int) -> bool:
-        """Return whether a message may end at `end` and the next one start at `resume`."""
-        fence = self.fence_at(resume)
+    def allows_cut(self, end: int, next_start: int) -> bool:
+        """Return whether a message may end at `end` and the next one start at `next_start`."""
+        fence = self.fence_at(next_start)
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
-            and not any(first < resume <= last for first, last in self._uncuttable)
-            and not self._splits_grapheme(resume)
+            and not any(first < next_start <= last for first, last in self._uncuttable)
+            and not self._splits_grapheme(next_start)
         )
 
     def _splits_grapheme(self, position: int) -> bool:
@@ -352,11 +352,11 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     return last_line or _choose_cut_within_line(window, words)
 
 
-def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
-    if window.fence_at(resume):
+def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool:
+    if window.fence_at(next_start):
         return False
-    blank_line = window.text.count("\n", end, resume) > 1
-    return blank_line or not window.edges.isdisjoint((end, resume))
+    blank_line = window.text.count("\n", end, next_start) > 1
+    return blank_line or not window.edges.isdisjoint((end, next_start))
 
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -388,9 +388,9 @@ def _find_last_gap(
     return last
 
 
-def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
+def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
     begin = max(0, end - _MAX_SENTENCE_END_CHARS)
-    return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
+    return not window.fence_at(next_start) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
 def _is_within_unbreakable(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:

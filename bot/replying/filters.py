@@ -58,8 +58,8 @@ class OutputFilter:
 class _Remover:
     """Removes an unwanted text from a stream, like `str.replace(unwanted, "")`."""
 
-    def __init__(self, unwanted: str) -> None:
-        self._unwanted = unwanted
+    def __init__(self, unwanted_text: str) -> None:
+        self._unwanted = unwanted_text
         self._held_back = ""  # the longest suffix that is a prefix of `unwanted`
 
     def feed(self, text: str) -> str:
@@ -84,9 +84,9 @@ class RepeatedStartFilter:
     to the model, which may therefore generate it again.
     """
 
-    def __init__(self, begun: str) -> None:
-        self._begun = begun.rstrip()
-        self._trailing_whitespace = begun[len(self._begun) :]
+    def __init__(self, beginning: str) -> None:
+        self._begun = beginning.rstrip()
+        self._trailing_whitespace = beginning[len(self._begun) :]
         self._held = ""
         self._is_at_cut = True
 

@@ -41,7 +41,7 @@ from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.texts.text import Text, join_texts, translatable
-from bot.tools import REACT, Toolbox
+from bot.tools import REACT_TOOL, Toolbox
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -141,7 +141,7 @@ async def generate_answer(
         interrupted = True
         prefill = answer.first_word_seconds
         _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill)
-    built = answer.build(interrupted=interrupted, cancelled=stop.requested)
+    built = answer.build(was_interrupted=interrupted, was_cancelled=stop.requested)
     return replace(built, tool_calls=tuple(tools.records)) if tools is not None else built
 
 
@@ -210,7 +210,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note on why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
-    unseen = {UNKNOWN_TOOL, REACT}  # a reaction is visible by itself
+    unseen = {UNKNOWN_TOOL, REACT_TOOL}  # a reaction is visible by itself
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
@@ -386,14 +386,14 @@ class _AnswerBuilder:
         self._text_to_continue = self.unfiltered_text
         self._repeated_start = RepeatedStartFilter(self._text_to_continue)
 
-    def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
-        if self._repeated_start is not None and not interrupted:
+    def build(self, *, was_interrupted: bool, was_cancelled: bool) -> GeneratedAnswer:
+        if self._repeated_start is not None and not was_interrupted:
             self._feed(self._repeated_start.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._show(self._token_filter.feed(rest + self._output_filter.finish()))
         self._show(self._token_filter.finish())
         text = self._repetition.remove_repetition("".join(self._chunks)).strip()
-        reason = None if interrupted else self.finish.reason
+        reason = None if was_interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
         is_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
@@ -401,7 +401,7 @@ class _AnswerBuilder:
             reason = FinishReason.REPETITION
         return GeneratedAnswer(
             text=text,
-            reason=FinishReason.CANCELLED if cancelled else reason,
+            reason=FinishReason.CANCELLED if was_cancelled else reason,
             usage=reduce(Usage.__add__, self._usages, self.finish.usage),
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,

@@ -27,7 +27,7 @@ from bot.texts.text import Text, supported_language, translatable, translate
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
 _ALL_IN_CHANNEL = PartDestinations()
-_SLOW_START = translatable("⏳ The model is still loading or thinking …")
+_SLOW_START_NOTICE = translatable("⏳ The model is still loading or thinking …")
 
 
 @dataclass(eq=False)
@@ -110,7 +110,7 @@ class LiveReply:
     def show_slow_start(self) -> None:
         """Show a notice that the model has not started, unless something is already shown."""
         if self._buffer.is_empty:
-            self._buffer.set_notice(translate(_SLOW_START, self.language))
+            self._buffer.set_notice(translate(_SLOW_START_NOTICE, self.language))
             self._on_change()
 
     async def __aenter__(self) -> Self:

@@ -129,8 +129,8 @@ def _parse_addressed_command(
 
 LAST_REFUSAL_KEY = "persona told"
 """The setting with the last refusal that a person was told about; deleted with their persona."""
-_ALWAYS_ALLOWED = ("forget me", "export", "privacy", "settings me")
-_FOR_ADMINS = ("access", "settings why")
+_ALWAYS_ALLOWED_COMMANDS = ("forget me", "export", "privacy", "settings me")
+_ADMIN_COMMANDS = ("access", "settings why")
 
 
 @value_class
@@ -182,7 +182,7 @@ class AccessRules:
     _: KW_ONLY
     local_platforms: Collection[str] = ()
     """Platforms that only the operator can reach, such as the terminal."""
-    fixed: Mapping[str, str] = field(default_factory=dict)
+    fixed_rules: Mapping[str, str] = field(default_factory=dict)
     """The installation's rules from the environment."""
     reports_refusals: bool = True
     """Whether a refused person gets one notice of the refusal."""
@@ -191,7 +191,7 @@ class AccessRules:
         """Return the access rules of these scopes and the installation, by scope."""
         found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
         levels = {one: select_access_rules(found.get(one, {})) for one in (*scopes, INSTALLATION)}
-        levels[INSTALLATION] |= self.fixed
+        levels[INSTALLATION] |= self.fixed_rules
         return levels
 
     async def is_off(self, scopes: Sequence[str]) -> bool:
@@ -236,8 +236,8 @@ class AccessRules:
             own & _permission_holders(rules, one) for rules in levels.values() for one in what
         )
 
-    async def may_use(self, message: IncomingMessage, what: str) -> bool:
-        """Return whether an author may use `what`: "tools" or the preset's "model".
+    async def may_use(self, message: IncomingMessage, permission: str) -> bool:
+        """Return whether an author may use `permission`: "tools" or the preset's "model".
 
         The narrowest scope that gives this permission to anybody decides; if there is none,
         everybody has it. If an answer goes to several people, all of them need it.
@@ -246,7 +246,7 @@ class AccessRules:
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
         levels = await self.load(() if message.is_private else message.scopes)
-        found = (_permission_holders(rules, what) for rules in levels.values())
+        found = (_permission_holders(rules, permission) for rules in levels.values())
         holders = next(filter(None, found), None)
         if holders is None or holders & (await self._author_roles(message, levels) or set()):
             return True
@@ -268,11 +268,11 @@ class AccessRules:
         A chat's rules do not refuse its admins, but `/access off` leaves them only a few commands.
         """
         access = await self.find(event)
-        if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED):
+        if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED_COMMANDS):
             return None
         ruled = access
         if access.rule == "off":
-            if not _is_command(event, _FOR_ADMINS):
+            if not _is_command(event, _ADMIN_COMMANDS):
                 return access
             ruled = await self.find(event, ignores_off=True)
         is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
@@ -307,9 +307,9 @@ def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
     return next((scope for scope, rules in levels.items() if "off" in rules), None)
 
 
-def _permission_holders(rules: Mapping[str, str], what: str) -> set[str]:
+def _permission_holders(rules: Mapping[str, str], permission: str) -> set[str]:
     """Return the people and roles to which a scope's rules grant a permission."""
-    return {key.removeprefix(f"{what} ") for key in rules if key.startswith(f"{what} ")}
+    return {key.removeprefix(f"{permission} ") for key in rules if key.startswith(f"{permission} ")}
 
 
 def _is_command(event: Request, commands: Sequence[str]) -> bool:
@@ -323,11 +323,11 @@ _MAX_MESSAGES = 8
 _MAX_CHARS = 40
 _SECONDS_BETWEEN_BATCHES = 0.1
 _MAX_PENDING = 1000
-_ANSWERED = marked("answered")
-_OBSERVED = marked("not answered, but remembered")
-_IGNORED = marked("not answered")
-_REFUSED = StoredPattern(marked("{name} may not use me here: {rule} ({scope})"))
-_IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
+_ANSWERED_TEXT = marked("answered")
+_OBSERVED_TEXT = marked("not answered, but remembered")
+_IGNORED_TEXT = marked("not answered")
+_REFUSAL_TEXT = StoredPattern(marked("{name} may not use me here: {rule} ({scope})"))
+_SUBSTITUTE_TEXT = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
 
 
 @value_class
@@ -385,7 +385,7 @@ class DecisionLog:
     def log_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
         names = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
-        outcome = _REFUSED.with_values(**names)
+        outcome = _REFUSAL_TEXT.with_values(**names)
         self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
     def log_substitute_models(
@@ -398,7 +398,7 @@ class DecisionLog:
             used = (receipt.provider, receipt.prompt.model)
             if expected is not None and used != expected:
                 names = {"used": "/".join(used), "expected": "/".join(expected)}
-                outcome = _IN_PLACE_OF.with_values(name=shown_name(receipt.preset), **names)
+                outcome = _SUBSTITUTE_TEXT.with_values(name=shown_name(receipt.preset), **names)
                 self._add(channel, _LoggedDecision(outcome))
 
     async def describe_recent(self, channel: str) -> tuple[Text, ...]:
@@ -418,9 +418,9 @@ class DecisionLog:
         ]
         await self.notes.forget(key, person_id)
 
-    def _add(self, channel: str, logged: _LoggedDecision, person_id: str | None = None) -> None:
+    def _add(self, channel: str, decision: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._pending) < _MAX_PENDING:
-            note = MessageNote(_log_key(channel), _encode(logged).decode(), person_id)
+            note = MessageNote(_log_key(channel), _encode(decision).decode(), person_id)
             self._pending.append(note)
             self._has_pending.set()
 
@@ -447,11 +447,11 @@ def describe_silence(decision: Observe | Ignore) -> Text:
 def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
     match decision:
         case Answer(candidates=candidates):
-            outcome = _ANSWERED
+            outcome = _ANSWERED_TEXT
         case Observe(candidates=candidates):
-            outcome = _OBSERVED
+            outcome = _OBSERVED_TEXT
         case Ignore(candidates=candidates) if candidates:
-            outcome = _IGNORED
+            outcome = _IGNORED_TEXT
         case _:
             return None
     begin = first_chars(message.text, _MAX_CHARS)

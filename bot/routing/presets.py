@@ -142,8 +142,8 @@ _FOR_ADULT_GROUPS = marked(
     "{name} is for adults only: it answers here once an admin has written /access adult on."
 )
 
-_MAX_LOADED = 100  # characters
-_LOADED_SECONDS = 50.0
+_MAX_LOADED_CHARACTERS = 100  # characters
+_MAX_LOADED_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
@@ -165,7 +165,7 @@ class Characters:
         self._chat_settings = chat_settings
         self.read: ReadNewest | None = None
         """Reads stored characters; None: no characters are found."""
-        self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED)
+        self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED_CHARACTERS)
 
     async def descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters, by preset name."""
@@ -178,7 +178,7 @@ class Characters:
         }
 
     async def announce(
-        self, name: str, content: str, description: str, by: str, *, audited: bool
+        self, name: str, content: str, description: str, author: str, *, is_audited: bool
     ) -> None:
         """Update the owner's setting after a character was saved or (empty `content`) deleted.
 
@@ -189,7 +189,7 @@ class Characters:
         value = f"{revision} {description}" if content else None
         key = f"{CHARACTER_KEY}{shown}"
         self._loaded.pop(name, None)
-        await self._chat_settings.set(owner, key, value, by, audited=audited)
+        await self._chat_settings.set(owner, key, value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
         """Return a character that behaves like `behavior`, and its version; None if deleted."""
@@ -217,7 +217,7 @@ class Characters:
             return None
         loaded = self._loaded[name] = _LoadedCharacter(preset, stored.version, revision)
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_LOADED_SECONDS, self._drop_expired, id(loaded))
+        asyncio.get_running_loop().call_later(_MAX_LOADED_SECONDS, self._drop_expired, id(loaded))
         return loaded
 
     def drop(self, owner: str) -> None:
@@ -235,9 +235,9 @@ class Characters:
         return loaded.preset.character_name if loaded is not None else shown_name(name)
 
 
-def _parse_character(stored: PresetVersion) -> Preset:
-    parsed = parse_preset(stored.content, stored.name)
-    preset = parsed.model_copy(update={"name": stored.name})
+def _parse_character(version: PresetVersion) -> Preset:
+    parsed = parse_preset(version.content, version.name)
+    preset = parsed.model_copy(update={"name": version.name})
     _ = preset.parsed_lorebook  # parsed once, shared by all copies
     return preset
 
@@ -249,14 +249,14 @@ async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> 
     return frozenset(one for one, value in chosen.items() if value == Consent.OFF)
 
 
-def remove_turns_by(off: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns, except those by people in `off` and the answers to them."""
-    if not off:
+def remove_turns_by(opted_out: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return the turns, except those by people in `opted_out` and the answers to them."""
+    if not opted_out:
         return tuple(turns)
     kept, is_answer_to_them, is_answered = [], False, True
     for one in turns:
         if one.role == "user":
-            is_theirs = one.speaker is not None and one.speaker.id in off
+            is_theirs = one.speaker is not None and one.speaker.id in opted_out
             if not one.observed:  # an answer is for all questions before it
                 is_answer_to_them = is_theirs or (is_answer_to_them and not is_answered)
                 is_answered = False
@@ -329,9 +329,9 @@ class PresetResolver:
         return await self._resolve_chosen_characters(found, message.scopes), frozenset(off)
 
     async def _resolve_chosen_characters(
-        self, found: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
+        self, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
-        setting = ChatSetting.find_first(found, scopes, PRESET_KEY)
+        setting = ChatSetting.find_first(settings, scopes, PRESET_KEY)
         if setting is None:
             return self._default_alone
         members = []
@@ -349,28 +349,28 @@ class PresetResolver:
         return ActiveCharacters(tuple(members)) if members else self._default_alone
 
     async def set_active(
-        self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
+        self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
         """Replace the active presets of a scope; without any, it inherits those of a wider scope.
 
-        `by` is the admin's id.
+        `author` is the admin's id.
         """
         lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
         value = "\n".join(lines) or None
-        await self._chat_settings.set(scope, PRESET_KEY, value, by, audited=audited)
+        await self._chat_settings.set(scope, PRESET_KEY, value, author, is_audited=is_audited)
 
-    async def check_adults_only(self, preset: Preset, where: IncomingMessage | ChatJoin) -> None:
+    async def check_adults_only(self, preset: Preset, event: IncomingMessage | ChatJoin) -> None:
         """Raise `UserError` (in DMs: `AgeUnconfirmed`) if an adults-only preset may not answer."""
-        if not preset.adults_only or where.is_age_restricted:
+        if not preset.adults_only or event.is_age_restricted:
             return
         name = preset.character_name
-        if where.is_private:
-            author = where.author.id if where.author else ""
+        if event.is_private:
+            author = event.author.id if event.author else ""
             if not await self._chat_settings.get_all([author], AGE_KEY):
                 raise AgeUnconfirmed(translatable(_CONFIRM_AGE, name=name))
-        elif where.is_age_restricted is not None:
+        elif event.is_age_restricted is not None:
             raise UserError(translatable(_FOR_AGE_RESTRICTED, name=name))
-        elif not await self._chat_settings.resolve(where.scopes, ADULTS_KEY):
+        elif not await self._chat_settings.resolve(event.scopes, ADULTS_KEY):
             raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:

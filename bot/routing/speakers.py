@@ -21,9 +21,9 @@ Dice: TypeAlias = Callable[[], float]
 
 _MARKUP = "*_~` :"
 _URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
-_SHORTEST_QUOTE_CHARS = 8
-_WAKES_AT_WORD = StoredPattern(marked("is woken by the word {word}"))
-CHANCE_SUCCEEDED = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
+_MIN_QUOTE_CHARS = 8
+_WAKE_WORD_REASON = StoredPattern(marked("is woken by the word {word}"))
+CHANCE_REASON = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time, because other messages wait
@@ -48,10 +48,10 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
         return marked("answers everything here")
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
     if word is not None:
-        return _WAKES_AT_WORD.with_values(word=word)
+        return _WAKE_WORD_REASON.with_values(word=word)
     drawn = dice()
     if drawn < preset.wake.chance:
-        return CHANCE_SUCCEEDED.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
+        return CHANCE_REASON.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
     return None
 
 
@@ -109,7 +109,7 @@ def quoted_preset(
             return preset.name
     names = {preset.name for preset in presets}
     for turn in reversed(recent):
-        is_part = len(text) >= _SHORTEST_QUOTE_CHARS and text in turn.text
+        is_part = len(text) >= _MIN_QUOTE_CHARS and text in turn.text
         if turn.preset in names and (turn.text.strip() == text or is_part):
             return turn.preset
     return None
@@ -122,9 +122,9 @@ def _normalize(text: str) -> str:
 
 MAX_ANSWERS_IN_A_ROW = 3
 """The maximum number of answers in a row by characters, until a person writes again."""
-_COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
-_CHANCE_FAILED = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
-_TOO_MANY_IN_A_ROW = StoredPattern(marked("at most {number} characters answer in a row"))
+_COOLDOWN_REASON = StoredPattern(marked("is on cooldown for {seconds} s more"))
+_CHANCE_FAILED_REASON = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
+_IN_A_ROW_REASON = StoredPattern(marked("at most {number} characters answer in a row"))
 
 _ADDRESSED_REASONS = {
     WakeReason.DM: marked("was addressed: this is a private chat"),
@@ -271,22 +271,22 @@ def _score_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidat
 
 
 def _decide_by_chance(
-    one: SpeakerCandidate, preset: Preset, chance: _ChanceInputs
+    candidate: SpeakerCandidate, preset: Preset, chance: _ChanceInputs
 ) -> SpeakerCandidate:
-    if one.chosen:
-        return one
+    if candidate.chosen:
+        return candidate
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
     if seconds_left > 0:
-        return _with_reason(one, _COOLING_DOWN.with_values(seconds=f"{seconds_left:.0f}"))
+        return _with_reason(candidate, _COOLDOWN_REASON.with_values(seconds=f"{seconds_left:.0f}"))
     threshold = preset.talkativeness * chance.share
     if threshold <= 0:
-        return _with_reason(one, marked("was not addressed"))
+        return _with_reason(candidate, marked("was not addressed"))
     drawn = chance.dice()
     figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
     if drawn < threshold:
-        return _with_choice(one, threshold, CHANCE_SUCCEEDED.with_values(**figures))
-    lost = _with_reason(one, _CHANCE_FAILED.with_values(**figures))
-    return replace(lost, score=one.score + threshold)
+        return _with_choice(candidate, threshold, CHANCE_REASON.with_values(**figures))
+    lost = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
+    return replace(lost, score=candidate.score + threshold)
 
 
 def _seconds_silent(preset: Preset, chance: _ChanceInputs) -> float:
@@ -298,7 +298,7 @@ def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     for rank, one in enumerate(ranked):
         if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
-            too_many = _TOO_MANY_IN_A_ROW.with_values(number=MAX_ANSWERS_IN_A_ROW)
+            too_many = _IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
             ranked[rank] = replace(_with_reason(one, too_many), chosen=False)
     return tuple(ranked)
 
@@ -307,5 +307,5 @@ def _with_choice(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCan
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 
-def _with_reason(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
-    return replace(one, reasons=(*one.reasons, reason))
+def _with_reason(candidate: SpeakerCandidate, reason: str) -> SpeakerCandidate:
+    return replace(candidate, reasons=(*candidate.reasons, reason))

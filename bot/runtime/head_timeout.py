@@ -7,7 +7,7 @@ from typing import cast
 from typing_extensions import override
 
 _HEADERS_END = b"\r\n\r\n"
-_TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_TIMEOUT_REPLY = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class HeaderTimeout(asyncio.Protocol):
@@ -61,5 +61,5 @@ class HeaderTimeout(asyncio.Protocol):
         if self._transport.is_closing():  # the server has already rejected the partial headers
             return
         if self._newest:
-            self._transport.write(_TIMED_OUT)
+            self._transport.write(_TIMEOUT_REPLY)
         self._transport.close()

@@ -29,9 +29,9 @@ from bot.runtime.tasks import resume_limiter
 class ConnectionFailed(TroupeError):
     """A request failed without a complete response; the text contains the reason."""
 
-    def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
+    def __init__(self, reason: str, *, is_sent: bool = True, was_idle: bool = False) -> None:
         super().__init__(reason)
-        self.sent = sent
+        self.is_sent = is_sent
         """Whether the server may have received the request or a part of it."""
         self.was_idle = was_idle
         """Whether a kept-alive connection was closed, perhaps before the request arrived."""
@@ -39,7 +39,7 @@ class ConnectionFailed(TroupeError):
 
 class InvalidAddress(ConnectionFailed):
     def __init__(self) -> None:
-        super().__init__("the server's URL is not valid", sent=False)
+        super().__init__("the server's URL is not valid", is_sent=False)
 
 
 class AddressRefused(ConnectionFailed):
@@ -63,7 +63,7 @@ def check_may_send() -> None:
     """Raise `ConnectionFailed` if the check set by `send_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
-        raise ConnectionFailed("it is too late to send the request", sent=False)
+        raise ConnectionFailed("it is too late to send the request", is_sent=False)
 
 
 PROCESS_PAUSE_SECONDS = 1.0
@@ -142,7 +142,7 @@ class HttpClient:
             if attempt.is_sent:
                 raise TimeoutError from None  # aiohttp's error text would contain the URL
             reason = f"no connection to {self._url.host}:{self._url.port} in time"
-            raise ConnectionFailed(reason, sent=False) from None
+            raise ConnectionFailed(reason, is_sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _to_connection_failed(error, attempt) from None
         try:
@@ -368,7 +368,7 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
     def check(self, host: str, address: str) -> None:
         if not self._allows_address(address):
             reason = f"{host} resolves to {address}, which is not allowed"
-            raise AddressRefused(reason, sent=False)
+            raise AddressRefused(reason, is_sent=False)
 
 
 def _find_environment_proxy(url: URL) -> str | None:
@@ -394,7 +394,7 @@ def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> Connect
         case aiohttp.InvalidURL():
             return InvalidAddress()
         case ValueError():
-            return ConnectionFailed(f"the request is not valid: {error}", sent=False)
+            return ConnectionFailed(f"the request is not valid: {error}", is_sent=False)
         case aiohttp.ClientResponseError():
             reason = "the server's response is not valid HTTP/1.1"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
@@ -402,7 +402,7 @@ def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> Connect
         case _:
             reason = str(error) or type(error).__name__
     was_idle = attempt.is_on_idle_connection and isinstance(error, aiohttp.ClientConnectionError)
-    return ConnectionFailed(reason, sent=attempt.is_sent, was_idle=was_idle)
+    return ConnectionFailed(reason, is_sent=attempt.is_sent, was_idle=was_idle)
 
 
 def _describe_os_error(error: OSError) -> str:

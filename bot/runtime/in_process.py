@@ -155,10 +155,10 @@ class InProcessSignals(Signals):
 
     @override
     def subscribe(
-        self, topic: str, handler: SignalHandler, elsewhere: SignalHandler | None = None
+        self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
     ) -> Callable[[], None]:
         handlers = self._handlers[topic]
-        both = handler, elsewhere or handler
+        both = handler, remote_handler or handler
         handlers.append(both)
         return lambda: handlers.remove(both)
 

@@ -68,7 +68,7 @@ class KeyedWorkerPool(Generic[Item]):
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, a process waits a moment before it claims keys that
     another process woke, so that not all processes compete for them."""
-    extra_urgent: int = 0
+    extra_urgent_slots: int = 0
     """The number of urgent keys that may be processed beyond `max_concurrent`."""
 
     def __post_init__(self) -> None:
@@ -85,9 +85,9 @@ class KeyedWorkerPool(Generic[Item]):
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        leave = self._add_woken_elsewhere if self.wakes_keys else None
+        leave = self._add_remotely_woken if self.wakes_keys else None
         self.signals.subscribe(self.queue, self._add_woken, leave)
-        if self.extra_urgent:
+        if self.extra_urgent_slots:
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
 
     @property
@@ -139,7 +139,7 @@ class KeyedWorkerPool(Generic[Item]):
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
 
-    def _add_woken_elsewhere(self, keys: Sequence[str]) -> None:
+    def _add_remotely_woken(self, keys: Sequence[str]) -> None:
         if not self._delayed:
             self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed)
         self._delayed.update(dict.fromkeys(keys))
@@ -167,7 +167,7 @@ class KeyedWorkerPool(Generic[Item]):
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
         urgent: list[str] = []
         if self._urgent:
-            limit = min(free + self.extra_urgent, _MAX_CLAIMED)
+            limit = min(free + self.extra_urgent_slots, _MAX_CLAIMED)
             woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
             urgent = list(itertools.islice(woken, max(0, limit)))
         others = [key for key in self._woken if key not in urgent] if urgent else self._woken

@@ -44,9 +44,9 @@ def lock_file(file: TextIO, *, is_shared: bool) -> None:
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 
-def belongs_to_user(found: os.stat_result) -> bool:
+def belongs_to_user(status: os.stat_result) -> bool:
     """Return whether a file belongs to this user; always False on Windows."""
-    return sys.platform != "win32" and found.st_uid == os.getuid()
+    return sys.platform != "win32" and status.st_uid == os.getuid()
 
 
 def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | None = None) -> None:

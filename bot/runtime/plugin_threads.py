@@ -44,7 +44,7 @@ _RESULT_TYPES |= dict.fromkeys(("model_health", "models_in_memory"), list | tupl
 _START_TIMEOUT_SECONDS = 30.0
 _READ_TIMEOUT_SECONDS = 0.2
 _MAX_WAITING_EVENTS = 32
-_PLUGIN_FAILED = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
+_FAILURE_TEXT = StoredPattern(marked("the plug-in {plugin} failed: {reason}"))
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class PluginThread:
     seconds: float
     failure: type[TroupeError]
     """The error to raise after `seconds`, and in place of exceptions that are not `allowed`."""
-    allowed: tuple[type[Exception], ...] = ()
+    allowed_errors: tuple[type[Exception], ...] = ()
     _values: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
     _pending_read: concurrent.futures.Future[Any] | None = None
@@ -138,7 +138,7 @@ class PluginThread:
             try:
                 return None if is_abandoned else _check_result(name, await function())
             except BaseException as error:
-                if is_abandoned or isinstance(error, self.allowed):
+                if is_abandoned or isinstance(error, self.allowed_errors):
                     raise
                 raise self._log_failure(type(error).__name__) from error
 
@@ -158,7 +158,7 @@ class PluginThread:
 
     def _log_failure(self, reason: str) -> TroupeError:
         """Log a failure, and return it as an error."""
-        text = _PLUGIN_FAILED.with_values(plugin=repr(self.plugin), reason=reason)
+        text = _FAILURE_TEXT.with_values(plugin=repr(self.plugin), reason=reason)
         _log.warning("plugin_failed", reason=text)
         return self.failure(text)
 
@@ -169,24 +169,24 @@ def _check_result(name: str, result: Any) -> Any:
     return result
 
 
-def wrap_for_plugin(value: object, **own: object) -> Any:
+def wrap_for_plugin(value: object, **overrides: object) -> Any:
     """Wrap an object of the service, so that its coroutines run on the current event loop."""
     home = asyncio.get_running_loop()
     call, read = lambda _, start: _run_on(home, start()), lambda _, use: use(value)
-    return _wrap(value, type(value), call, read, **own)
+    return _wrap(value, type(value), call, read, **overrides)
 
 
-def wrap(target: object, port: type, thread: PluginThread, **own: object) -> Any:
-    """Wrap a target: `own` replaces some attributes, and the thread runs the code of the others."""
+def wrap(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
+    """Wrap a target: `overrides` replaces some attributes; the thread runs the code of others."""
     defaults = type(port.__name__, (port,), {})()
 
     def read(name: str, use: Callable[[object], Any]) -> Any:
         return thread.read(name, lambda: use(target), lambda: use(defaults))
 
-    return _wrap(target, port, thread.call, read, **own)
+    return _wrap(target, port, thread.call, read, **overrides)
 
 
-def _wrap(target: object, port: type, call: Any, read: Any, **own: object) -> Any:
+def _wrap(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
     def attribute(name: str) -> object:
         declared = getattr(port, name, None)
         found = inspect.getattr_static(target, name, declared)
@@ -203,7 +203,7 @@ def _wrap(target: object, port: type, call: Any, read: Any, **own: object) -> An
         return property(lambda _wrapper: read(name, lambda one: getattr(one, name)))
 
     names = (one for one in {*dir(target), *dir(port)} if not one.startswith("_"))
-    return type(port.__name__, (), {name: attribute(name) for name in names} | own)()
+    return type(port.__name__, (), {name: attribute(name) for name in names} | overrides)()
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Future[Any]:

@@ -55,9 +55,9 @@ def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], 
                 problems[name] = f"the plug-in {name!r} of {package} cannot be used: {reason}"
 
 
-def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> None:
-    value, group = one.load(), one.group.removeprefix("troupe.")
-    if (api := getattr(sys.modules[one.module], "TROUPE_API", None)) != API:
+def _load_plugin(entry: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> None:
+    value, group = entry.load(), entry.group.removeprefix("troupe.")
+    if (api := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API:
         raise SettingsError(
             f"it was written for version {api} of Troupe's plug-in interface, but this Troupe"
             f" has version {API}; install a matching version"
@@ -67,8 +67,8 @@ def _load_plugin(one: EntryPoint, register: Mapping[str, Callable[[Any], None]])
     if group == "hooks":
         for function, hooks in HOOKS.items():
             if callable(hook := getattr(value, function, None)):
-                hooks[one.name] = hook
-    _values[group][one.name] = value
+                hooks[entry.name] = hook
+    _values[group][entry.name] = value
 
 
 def enabled_plugins(group: str) -> Mapping[str, Any]:

@@ -18,13 +18,13 @@ def read_secrets(file: Path) -> list[str]:
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
-def read_setting_secrets(file: Path, what: str) -> list[str]:
-    """Return a file's secrets; raise `ValueError` with a message that calls them `what`."""
+def read_setting_secrets(file: Path, label: str) -> list[str]:
+    """Return a file's secrets; raise `ValueError` with a message that calls them `label`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"{what} in {file} cannot be read: {reason}") from None
+        raise ValueError(f"{label} in {file} cannot be read: {reason}") from None
 
 
 def read_single_secret(file: Path, name: str) -> str:
@@ -35,12 +35,12 @@ def read_single_secret(file: Path, name: str) -> str:
     return found[0]
 
 
-def resolve_secret(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
+def resolve_secret(secret: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
     """Return a secret given directly or in a file, or None; raises `ValueError` naming `field`."""
     if file is None:
-        return given
+        return secret
     found = SecretStr(read_single_secret(file, field.replace("_", " ")))
-    if given not in {None, found}:
+    if secret not in {None, found}:
         raise ValueError(f"{field} and {field}_file are both set; remove one of them")
     return found
 
@@ -53,14 +53,14 @@ class SecretFile:
         self._version = self._read_version()
         self.secrets: Sequence[str] = self._read() or []
 
-    def reload_if_changed(self, *, at_once: bool = False) -> bool:
+    def reload_if_changed(self, *, check_now: bool = False) -> bool:
         """Read the file again and return whether `secrets` changed.
 
-        Unless `at_once`, return False without reading if the last check was less than five seconds
-        ago.
+        Unless `check_now`, return False without reading if the last check was less than five
+        seconds ago.
         """
         now = self._clock.monotonic()
-        if not at_once and now - self._looked_at < CHECK_INTERVAL_SECONDS:
+        if not check_now and now - self._looked_at < CHECK_INTERVAL_SECONDS:
             return False
         self._looked_at = now
         version = self._read_version()

@@ -13,21 +13,21 @@ def find_shipped_folder(name: Literal["migrations", "presets"]) -> Path:
     return packaged if packaged.is_dir() else package.parent / name
 
 
-def presets_folder(chosen: Path | None) -> Path:
-    """Return the folder to read presets from: `chosen`, or ./presets, or the shipped presets."""
-    if chosen is not None:
-        return chosen
+def presets_folder(presets_dir: Path | None) -> Path:
+    """Return the folder to read presets from: `presets_dir`, ./presets, or the shipped presets."""
+    if presets_dir is not None:
+        return presets_dir
     own = Path("presets")
     return own if own.is_dir() else find_shipped_folder("presets")
 
 
-def prepare_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
+def prepare_presets_folder(presets_dir: Path | None) -> tuple[Path, bool]:
     """Return the folder to write presets to, and whether it was just created; raises `OSError`.
 
     A new ./presets starts as a copy of the shipped presets; once it exists, those are not read.
     """
-    folder = Path("presets") if chosen is None else chosen
-    is_new = chosen is None and not folder.is_dir()
+    folder = Path("presets") if presets_dir is None else presets_dir
+    is_new = presets_dir is None and not folder.is_dir()
     if is_new:
         shutil.copytree(find_shipped_folder("presets"), folder)
     return folder, is_new

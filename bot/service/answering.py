@@ -47,7 +47,7 @@ from bot.turn.limits.slots import Urgency
 from bot.turn.limits.spending import BudgetedSummaries
 from bot.turn.model_requests import ModelRequests
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
-from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS_TOPIC
 from bot.turn.worker import ConversationWorker
 
 _EMBEDDING_MODULE = "bot.prompting.embedding"
@@ -77,7 +77,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             {spec.kind: spec.commands for spec in self.specs},
             [
                 *(self.characters, self.personas, PresetHandlers(resolver, admins, greetings)),
-                PrivacyHandlers(self.forgetting, admins, resolver, self.privacy_notice, greetings),
+                PrivacyHandlers(self.deletions, admins, resolver, self.privacy_notice, greetings),
                 AccessHandlers(access, admins, GRANTABLE_COMMANDS, pairing, self.receive),
                 *(NewestQuestionHandlers(admins), AnswerReports(context, admins.admin_ids)),
                 UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
@@ -105,7 +105,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
 
     @cached_property
-    def forgetting(self) -> DeletionRequests:
+    def deletions(self) -> DeletionRequests:
         data, index = self.personal_data, self.history_index
         scopes, memories = self.history_scopes, self.memories
         return DeletionRequests(data, self.personas, index, scopes, self.receive, memories)
@@ -142,7 +142,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.stops,
             self.answer_buttons,
             self.access,
-            self.forgetting,
+            self.deletions,
             self.arrivals,
             VoiceTranscriber(self.download, self.backends, admits_voice),
             self.decisions,
@@ -260,7 +260,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
         """The pool that processes the messages of conversations."""
         return KeyedWorkerPool(
-            CONVERSATIONS,
+            CONVERSATIONS_TOPIC,
             signals=self.signals,
             ready_keys=lambda limit: self.conversations.list_ready(limit, self.platforms.keys()),
             claim=self._claim_conversations,
@@ -268,7 +268,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
             wakes_keys=Role.GATEWAY in self.options.roles,
-            extra_urgent=_MAX_EXTRA_COMMANDS,
+            extra_urgent_slots=_MAX_EXTRA_COMMANDS,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

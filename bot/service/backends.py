@@ -47,11 +47,11 @@ def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, 
     return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
 
 
-def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
+def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
     """Return a line with the reasons for each unusable preset."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
-        for name, reason in refused.items()
+        for name, reason in refusals.items()
     ]
 
 

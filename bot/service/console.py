@@ -25,7 +25,7 @@ from bot.console.operator_requests import (
 )
 from bot.console.pages import DisplayNames
 from bot.console.playground import PlaygroundPages
-from bot.console.presets.editing import PresetEditing
+from bot.console.presets.editing import PresetEditor
 from bot.console.presets.files import PresetImports
 from bot.console.presets.pages import PresetPages
 from bot.console.presets.preview import DraftPreviews
@@ -74,7 +74,7 @@ class ConsoleContainer:
         )
 
     def _create_pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
-        c, prompts, editing = self._container, self._container.exact_prompts, self.preset_editing
+        c, prompts, editor = self._container, self._container.exact_prompts, self.preset_editor
         providers, conversations = c.settings.providers, c.conversations
         preview = PromptPreview(
             c.prompt_sources,
@@ -96,7 +96,7 @@ class ConsoleContainer:
                 c.clock,
                 preview.preview,
                 to_incoming_message,
-                *(c.answer_log, editing.picture, COMMANDS, platforms_to_imitate()),
+                *(c.answer_log, editor.picture, COMMANDS, platforms_to_imitate()),
             ),
             AnswerPages(
                 c.answer_log,
@@ -110,9 +110,9 @@ class ConsoleContainer:
                 *(c.message_notes, c.clock),
             ),
             PresetPages(
-                editing,
+                editor,
                 self._draft_previews,
-                PresetImports(editing, lambda preset: preset.provider in local),
+                PresetImports(editor, lambda preset: preset.provider in local),
                 self._operator_requests.send,
                 *(list(providers), self._count_uses, memories),
             ),
@@ -142,7 +142,7 @@ class ConsoleContainer:
 
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
-            name: (preset.character_name, self.preset_editing.picture(name))
+            name: (preset.character_name, self.preset_editor.picture(name))
             for name, preset in self._container.resolver.presets.items()
         }
 
@@ -177,9 +177,9 @@ class ConsoleContainer:
         )
 
     @cached_property
-    def preset_editing(self) -> PresetEditing:
+    def preset_editor(self) -> PresetEditor:
         c = self._container
-        return PresetEditing(
+        return PresetEditor(
             c.resolver,
             c.preset_versions,
             c.preset_drafts,
@@ -193,7 +193,7 @@ class ConsoleContainer:
 
     @cached_property
     def _draft_previews(self) -> DraftPreviews:
-        return DraftPreviews(self.preset_editing, self._draft_composer, self._container.answer_log)
+        return DraftPreviews(self.preset_editor, self._draft_composer, self._container.answer_log)
 
     @cached_property
     def _draft_composer(self) -> DraftComposer:

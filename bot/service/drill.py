@@ -72,7 +72,7 @@ PLACES = (
 )
 """Where the person's data must be found before the deletion."""
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
-_REFUSED = f"{_WORDS} that the platform refuses"
+_REFUSED_WORDS = f"{_WORDS} that the platform refuses"
 _TRACES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
 _PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
 _OTHER_CHAT = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
@@ -84,7 +84,7 @@ _PRESETS = (
 )
 _FORGET_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
-_NO_DATA = (type, ModuleType, FunctionType, BuiltinFunctionType, CoroutineType, FrameType)
+_SKIPPED_TYPES = (type, ModuleType, FunctionType, BuiltinFunctionType, CoroutineType, FrameType)
 
 
 class _DrillSurface(PrintingSurface):
@@ -99,7 +99,7 @@ class _DrillSurface(PrintingSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        if _REFUSED in message.content.text:
+        if _REFUSED_WORDS in message.content.text:
             raise Refused("refused by the deletion drill")
         self.newest = message.nonce, next((one.data for one in message.content.buttons), "")
         return message.nonce
@@ -206,7 +206,7 @@ class _Drill:
             missing = [each for each in places if not any(one.startswith(each) for one in before)]
             if missing:
                 raise StoreError(
-                    f"the drill proves nothing: no data was stored in {', '.join(missing)}"
+                    f"the drill is inconclusive: no data was stored in {', '.join(missing)}"
                 )
             await self._forget()
             end = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
@@ -229,7 +229,7 @@ class _Drill:
         liked = (_PRIVATE, next(self.keys), answer, _PERSON, Reaction.GOOD, _now(), private)
         await self._receive(ReactionChange(*liked, is_private=True))
         for line, wake in (
-            (_REFUSED, WakeReason.MENTION),
+            (_REFUSED_WORDS, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
@@ -308,14 +308,14 @@ class _Drill:
                 yield row
             last = primary_key(table, rows[-1])
 
-    def _decode_text(self, stored: Any) -> str:
+    def _decode_text(self, value: Any) -> str:
         with contextlib.suppress(StoreError):  # a value of Redis, encrypted with an unknown key
-            stored = self.container.database.codec.decode(stored)
-        if isinstance(stored, bytes):
+            value = self.container.database.codec.decode(value)
+        if isinstance(value, bytes):
             with contextlib.suppress(zlib.error):  # a receipt is compressed
-                stored = zlib.decompress(stored)
-            stored = bytes(stored).decode("utf-8", "replace")
-        return str(stored)
+                value = zlib.decompress(value)
+            value = bytes(value).decode("utf-8", "replace")
+        return str(value)
 
     async def clean_up(self) -> None:
         """Delete all data that the drill stored."""
@@ -351,7 +351,7 @@ def _find_in_memory(container: Container) -> Iterator[str]:
         one, holder = stack.pop()
         if isinstance(one, str) and set(_find_person_traces(one)) - {"id"}:
             yield f"memory of {holder}"
-        if id(one) in seen or isinstance(one, _NO_DATA):
+        if id(one) in seen or isinstance(one, _SKIPPED_TYPES):
             continue
         seen.add(id(one))
         is_plain = type(one).__module__ == "builtins"

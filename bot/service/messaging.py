@@ -21,7 +21,7 @@ from bot.commands.characters import CharacterHandlers
 from bot.commands.menus import FORM_TEXTS
 from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.sender import SENT_ROWS, LaneDelivery, Sender, SentRows, publish_sent_row
+from bot.delivery.sender import SENT_ROWS_TOPIC, LaneDelivery, Sender, SentRows, publish_sent_row
 from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.spec import EditableText
@@ -49,7 +49,7 @@ from bot.storage.chat_settings import CachedChatSettings
 from bot.telemetry.metrics import HELD_ROLES
 from bot.texts.text import Text, supported_language, to_translatable, translatable, translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.signals import CONVERSATIONS, StopRequests
+from bot.turn.signals import CONVERSATIONS_TOPIC, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # only Redis signals changes by other processes
 _SECONDS_BETWEEN_CLEANUPS = 60.0
@@ -57,14 +57,14 @@ _LANE_QUEUE = "lanes"
 _MAX_CONCURRENT_LANES = 4000  # concurrently in one process
 _MAX_EXTRA_LANES = 32  # beyond the limit, for responses to native commands
 _EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
-_TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
+_TOO_LONG_NOTICE = translatable("That text is too long to be changed in a form.")
 _CHARACTER_FORM_TITLE = translatable("Your own character")
-_TRY_AGAIN = translatable("That cannot be done at the moment. Please try again.")
+_TRY_AGAIN_NOTICE = translatable("That cannot be done at the moment. Please try again.")
 
 
 def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
     title, label = (translate(one, language) for one in texts)
-    return EditableText(title, label, text, too_long=translate(_TOO_LONG_TO_EDIT, language))
+    return EditableText(title, label, text, too_long=translate(_TOO_LONG_NOTICE, language))
 
 
 class MessagingContainer(StorageContainer, ABC):
@@ -125,13 +125,13 @@ class MessagingContainer(StorageContainer, ABC):
         found = await platform.read_thread_starter(message)
         return None if found is None or await self.access.find_refusal(found) is not None else found
 
-    async def read_author_roles(self, asked: Request) -> tuple[str, ...] | None:
+    async def read_author_roles(self, event: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles, or None if the platform cannot tell."""
-        platform = self.platforms[asked.address.source]
+        platform = self.platforms[event.address.source]
         if not isinstance(platform, HistoryReader):
             return ()
         with suppress(PlatformError):
-            return await platform.read_author_roles(asked)
+            return await platform.read_author_roles(event)
         return None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
@@ -143,20 +143,20 @@ class MessagingContainer(StorageContainer, ABC):
 
     # forms that platforms open before a request is stored
 
-    async def press_form(self, pressed: ButtonPress) -> EditableText | None:
+    async def press_form(self, press: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
-        data = parse_button(pressed)
+        data = parse_button(press)
         if data is None or data.action not in FORM_ACTIONS:
             return None
-        refusal = await self.answer_buttons.find_refusal_reason(replace(pressed, values=("",)))
+        refusal = await self.answer_buttons.find_refusal_reason(replace(press, values=("",)))
         if refusal is not None:
             return EditableText(refusal=refusal)
         text = ""
         if data.action is ButtonAction.ABOUT:
             with suppress(StoreError):  # the form is empty
-                found = await self.personas.find(pressed.author.id, pressed.scopes)
+                found = await self.personas.find(press.author.id, press.scopes)
                 text = found.value if found is not None else ""
-        return _make_form(FORM_TEXTS[data.action], text, supported_language(pressed.locale))
+        return _make_form(FORM_TEXTS[data.action], text, supported_language(press.locale))
 
     @cached_property
     def characters(self) -> CharacterHandlers:
@@ -181,7 +181,7 @@ class MessagingContainer(StorageContainer, ABC):
                 message = replace(message, author_is_admin=True)
             fields = await self.characters.form(message)
         except (UserError, StoreError) as error:
-            problem = error.text if isinstance(error, UserError) else _TRY_AGAIN
+            problem = error.text if isinstance(error, UserError) else _TRY_AGAIN_NOTICE
             return EditableText(refusal=translate(problem, language))
         return EditableText(
             translate(_CHARACTER_FORM_TITLE, language),
@@ -197,10 +197,10 @@ class MessagingContainer(StorageContainer, ABC):
             ),
         )
 
-    async def suggest(self, message: IncomingMessage, typed: str) -> Sequence[str]:
+    async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
         """Return suggestions for a partly typed command; none while the database fails."""
         with suppress(StoreError):
-            return await self.characters.suggest(message, typed)
+            return await self.characters.suggest(message, text)
         return ()
 
     # permissions
@@ -226,7 +226,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.settings.admins,
             self.read_author_roles,
             local_platforms=local,
-            fixed=self.settings.access.rules,
+            fixed_rules=self.settings.access.rules,
             reports_refusals=self.settings.access.tell,
         )
 
@@ -298,14 +298,14 @@ class MessagingContainer(StorageContainer, ABC):
 
     def _wake(self, keys: Sequence[str]) -> None:
         """Signal to all processes that conversations have unanswered messages."""
-        self.signals.publish(CONVERSATIONS, keys)
+        self.signals.publish(CONVERSATIONS_TOPIC, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
         """Signal urgent messages to all processes, before waking the conversations."""
         self.stops.announce(messages)
         keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:
-            self.signals.publish(urgent_topic(CONVERSATIONS), keys)
+            self.signals.publish(urgent_topic(CONVERSATIONS_TOPIC), keys)
 
     # stopping answers
 
@@ -327,7 +327,7 @@ class MessagingContainer(StorageContainer, ABC):
             claim=self._sender.claim,
             process=self._sender.deliver_lane,
             max_concurrent=_MAX_CONCURRENT_LANES,
-            extra_urgent=_MAX_EXTRA_LANES,
+            extra_urgent_slots=_MAX_EXTRA_LANES,
             seconds_on_hold=self._sender.seconds_on_hold,
             clock=self.clock,
         )
@@ -340,7 +340,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
             announce=self._announce_sent,
-            waiting=self._waiting_calls,
+            waiting_calls=self._waiting_calls,
             private_chats=self.private_chats,
             wake=lambda lanes: self.lane_pool.wake(lanes),
         )
@@ -356,7 +356,7 @@ class MessagingContainer(StorageContainer, ABC):
             lanes = self.lane_pool
             return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
-        self.signals.subscribe(SENT_ROWS, sent_rows.record_announced)
+        self.signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced)
         return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE))
 
     @cached_property
@@ -387,7 +387,7 @@ class MessagingContainer(StorageContainer, ABC):
                 self.clock,
                 best_effort=best_effort,
                 settings=self.settings.delivery,
-                waiting=self._waiting_calls,
+                waiting_calls=self._waiting_calls,
             )
             for name, platform in self.platforms.items()
         }

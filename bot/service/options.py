@@ -88,10 +88,10 @@ def _split_names(names: str) -> list[str]:
     return [name.strip().lower() for name in names.split(",") if name.strip()]
 
 
-def _describe_unknown(name: str, known: Sequence[str], problem: str = "is not one of") -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
+    near = difflib.get_close_matches(name, known_names, n=1)
     hint = f"; did you mean {str(near[0])!r}?" if near else ""
-    there = ", ".join(sorted(known)) or "none"
+    there = ", ".join(sorted(known_names)) or "none"
     return f"{name!r} {problem}: {there}{hint}"
 
 

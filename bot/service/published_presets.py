@@ -114,14 +114,14 @@ class PublishedPresets:
             _log.info("presets_reloaded", changed=names)
         return True
 
-    async def _activate_changes(self, found: PresetsInFolder) -> list[str]:
+    async def _activate_changes(self, files: PresetsInFolder) -> list[str]:
         """Store and activate the presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {
-            self._last_names.get(file, found.names[file]): reason
-            for file, reason in found.problems.items()
+            self._last_names.get(file, files.names[file]): reason
+            for file, reason in files.problems.items()
         }
-        contents = _export_presets(found.presets)
+        contents = _export_presets(files.presets)
         deleted = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
         if resolver.default.name in deleted:
             deleted.remove(resolver.default.name)
@@ -131,14 +131,14 @@ class PublishedPresets:
             if content == self._file_contents.get(name) and name not in resolver.disabled:
                 continue
             try:
-                prepared.append(self.prepare(found.presets[name]))
+                prepared.append(self.prepare(files.presets[name]))
                 changed.append(name)
             except SettingsError as error:
                 problems[name] = error_text(error)
         self._report_problems(problems)
         numbers = await self._container.preset_versions.save(
             [
-                *(preset_version(found.presets[name]) for name in changed),
+                *(preset_version(files.presets[name]) for name in changed),
                 *(PresetVersion(name, "", 1) for name in deleted),
             ]
         )
@@ -148,7 +148,7 @@ class PublishedPresets:
             resolver.remove(name)
             self._file_contents.pop(name)
         self._file_contents |= {name: contents[name] for name in changed}
-        readable = {file: name for file, name in found.names.items() if file not in found.problems}
+        readable = {file: name for file, name in files.names.items() if file not in files.problems}
         self._last_names = {**self._last_names, **readable}
         return [*changed, *deleted]
 

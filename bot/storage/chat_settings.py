@@ -22,10 +22,10 @@ class SqlChatSettings(ClockStore, ChatSettings):
     @override
     @transaction
     def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, author: str, *, is_audited: bool = False
     ) -> Unit[None]:
         of, at = {"scope": scope, "key": key}, self._clock.now()
-        if audited:
+        if is_audited:
             rows = yield SQL["locked_choice"].query(of)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
             if before != after:  # a repeated command is not logged
@@ -33,12 +33,12 @@ class SqlChatSettings(ClockStore, ChatSettings):
                 if key.startswith(CHARACTER_KEY):  # log only the revision
                     before, after = (one.partition(" ")[0] for one in (before, after))
                 yield SQL["record_change"].query(
-                    asdict(AuditEntry(at, by, action, scope, before, after))
+                    asdict(AuditEntry(at, author, action, scope, before, after))
                 )
         if value is None:
             yield SQL["reset_choice"].query(of)
         else:
-            set_ = {"value": value, "by": by, "at": at, "conversation": _conversation_of(scope)}
+            set_ = {"value": value, "by": author, "at": at, "conversation": _conversation_of(scope)}
             yield SQL["set_choice"].query({**of, **set_})
 
     @override
@@ -64,7 +64,7 @@ def _conversation_of(scope: str) -> str:
     return said_in if ":" in person else ""
 
 
-CHAT_SETTINGS = "chat_settings"
+CHAT_SETTINGS_TOPIC = "chat_settings"
 _MAX_CACHED_SCOPES = 40_000  # of 10,000 chats; an empty scope takes 300 bytes
 _MAX_COMMIT_SECONDS = 60.0
 """How long a failed write may still be committed; statements end within 20 s."""
@@ -89,15 +89,15 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncacheable_until: dict[str, float] = {}  # scopes not to cache, and until when
         self._pending_changes = 0
-        signals.subscribe(CHAT_SETTINGS, self._drop_cached)
+        signals.subscribe(CHAT_SETTINGS_TOPIC, self._drop_cached)
 
     @override
     async def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, author: str, *, is_audited: bool = False
     ) -> None:
         is_committed = False
         try:
-            await self._sql_settings.set(scope, key, value, by, audited=audited)
+            await self._sql_settings.set(scope, key, value, author, is_audited=is_audited)
             is_committed = True
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed
@@ -106,7 +106,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
                     one: end for one, end in self._uncacheable_until.items() if end > now
                 }
                 self._uncacheable_until[scope] = now + _MAX_COMMIT_SECONDS
-            self._signals.publish(CHAT_SETTINGS, [scope])
+            self._signals.publish(CHAT_SETTINGS_TOPIC, [scope])
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
@@ -132,7 +132,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     @override
     async def forget(self, conversation: str) -> None:
         """Drop people's cached self-descriptions in all processes."""
-        self._signals.publish(CHAT_SETTINGS, [conversation])
+        self._signals.publish(CHAT_SETTINGS_TOPIC, [conversation])
 
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._pending_changes

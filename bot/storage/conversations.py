@@ -50,14 +50,14 @@ class Conversations(StoredTurns):
         clock: Clock,
         sender: SenderIdentity | None = None,
         record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
-        shared: SharedWindows | None = None,
+        shared_windows: SharedWindows | None = None,
     ) -> None:
         super().__init__(database, clock)
         self._sender = sender
         self.windows = SessionWindows()
         """The cached histories."""
         self._record_tombstone = record_tombstone
-        self._shared = shared
+        self._shared = shared_windows
 
     @transaction
     def list_ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
@@ -105,14 +105,14 @@ class Conversations(StoredTurns):
         return begun
 
     async def _find_first_readable(
-        self, claim: Claim, stored: NextMessage | None
+        self, claim: Claim, row: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the first readable message from `stored` on; make unreadable ones dead letters."""
-        while stored is not None:
+        """Return the first readable message from `row` on; make unreadable ones dead letters."""
+        while row is not None:
             try:
-                return _to_message(stored)
+                return _to_message(row)
             except Undecodable as error:
-                number = stored.id
+                number = row.id
                 _log.error(
                     "message_set_aside",
                     conversation=claim.conversation,
@@ -120,7 +120,7 @@ class Conversations(StoredTurns):
                     reason=str(error),
                 )
             try:
-                stored = await self._set_aside(claim, number)
+                row = await self._set_aside(claim, number)
             except (Fenced, StoreError) as error:  # the next claim tries again
                 _log.warning("claim_failed", queue="conversations", reason=str(error))
                 return None
@@ -231,9 +231,9 @@ class Conversations(StoredTurns):
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 
-    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
+    async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenedPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
-        row, at = finishing.to_opening_row(message, opening), current_moment(self._clock)
+        row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
         )
@@ -276,7 +276,7 @@ class Conversations(StoredTurns):
                 await self._shared.drop(claim)
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
-            gone = result.removes or result.supersedes
+            gone = result.removed or result.supersedes
             if gone is not None:
                 window = window.without(gone)
             window = window.extended([_row_to_turn(row) for row in rows.turns if row["active"]])
@@ -298,15 +298,15 @@ def _load_message_ids(ids: Collection[int]) -> Unit[set[str]]:
     return {row[0] for row in rows}
 
 
-def _to_message(stored: NextMessage) -> InboxMessage:
-    incoming = decode_event(stored.kind, stored.payload)
+def _to_message(row: NextMessage) -> InboxMessage:
+    incoming = decode_event(row.kind, row.payload)
     return InboxMessage(
-        stored.id,
+        row.id,
         incoming,
-        stored.crashes,
-        decode(int, stored.own_crashes),
-        decode(float, stored.received_at),
-        bool(stored.has_messages_waiting),
+        row.crashes,
+        decode(int, row.own_crashes),
+        decode(float, row.received_at),
+        bool(row.has_messages_waiting),
     )
 
 

@@ -88,12 +88,12 @@ async def _check_that_rows_are_equal(source: Database, target: Database, table: 
 
 
 async def read_page(
-    database: Database, table: Table, last: Sequence[Any] | None
+    database: Database, table: Table, last_key: Sequence[Any] | None
 ) -> Sequence[dict[str, Any]]:
-    """Return the next rows by primary key, after the key `last`."""
+    """Return the next rows by primary key, after the key `last_key`."""
     page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
-    if last is not None:
-        page = page.where(tuple_(*table.primary_key) > tuple_(*last))
+    if last_key is not None:
+        page = page.where(tuple_(*table.primary_key) > tuple_(*last_key))
 
     def read(connection: Connection) -> list[dict[str, Any]]:
         # Without SQLAlchemy's statement cache, which would keep the keys in memory.

@@ -36,8 +36,8 @@ class PolicySection:
     lines: Mapping[str, str]
 
 
-_file = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-KINDS = msgspec.convert(_file["kind"], tuple[DataKind, ...])
-KEPT_IDS = msgspec.convert(_file["kept_ids"], dict[str, str])
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+KINDS = msgspec.convert(_FILE["kind"], tuple[DataKind, ...])
+KEPT_IDS = msgspec.convert(_FILE["kept_ids"], dict[str, str])
 FORGET_PERSON = tuple(name for kind in KINDS for name in kind.of_person)
 FORGET_CONVERSATION = tuple(name for kind in KINDS for name in kind.of_conversation)

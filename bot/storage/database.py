@@ -184,20 +184,20 @@ def transaction(
     """Turn a unit of work of a store into a method that runs the unit in a transaction."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
-        return await self._database.run(lambda: unit(self, *args, **more))
+    async def run(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+        return await self._database.run(lambda: unit(self, *args, **kwargs))
 
     return run
 
 
-def reading(
+def readonly(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
     """Turn a read-only unit of work into a method that runs it without blocking writers."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
-        return await self._database.run_reading(lambda: unit(self, *args, **more))
+    async def run(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+        return await self._database.run_reading(lambda: unit(self, *args, **kwargs))
 
     return run
 

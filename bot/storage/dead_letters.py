@@ -8,7 +8,7 @@ from typing import Any
 from bot.chat.incoming import ButtonPress, ForgetRequested, Incoming, IncomingMessage, SayRequested
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
-from bot.storage.database import ClockStore, reading, transaction
+from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.inbox import receive_by_steps, to_inbox_row
 from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
@@ -19,7 +19,7 @@ _IN, _OUT = "in", "out"
 class DeadLetters(ClockStore):
     """Lists, retries and deletes dead letters: messages that could not be processed or sent."""
 
-    @reading
+    @readonly
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all dead letters, without their texts."""
         received = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
@@ -28,13 +28,13 @@ class DeadLetters(ClockStore):
             decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in unsent
         ]
 
-    @reading
+    @readonly
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
         """Return distinct reasons why recent messages to a chat (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
-    @reading
+    @readonly
     def text(self, name: str) -> Unit[str | None]:
         """Return a dead letter's text, or None if no dead letter has this name."""
         kind, row = _parse_name(name)

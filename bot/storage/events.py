@@ -12,7 +12,7 @@ from typing import Any
 
 from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS_PER_DOLLAR
-from bot.storage.database import ClockStore, reading, transaction
+from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.leases import read_installation_id
 from bot.storage.statements import SQL, Rows, Unit
 from bot.telemetry.logs import ERROR_NOTES
@@ -52,7 +52,7 @@ class EventRow:
 class EventLog(ClockStore):
     _installation = ""
 
-    @reading
+    @readonly
     def rows_after(self, kind: EventKind, position: float, limit: int) -> Unit[Sequence[EventRow]]:
         """Return up to `limit` rows after a position; no later commit inserts rows among them."""
         rows = yield from _rows_after(kind, position, limit)
@@ -79,7 +79,7 @@ class EventLog(ClockStore):
         seconds = _MAX_SECONDS_TO_WRITE if has_no_older_transaction else _MAX_TRANSACTION_SECONDS
         return self._database.is_sqlite or self._clock.now() - at > seconds
 
-    @reading
+    @readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first, or nothing if events were never turned on."""
         found = []

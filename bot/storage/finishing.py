@@ -69,12 +69,12 @@ class PartChanges:
     def _build_rows(
         self,
         places: Mapping[int, dict[str, Any]],
-        nothing: dict[str, Any],
+        empty_row: dict[str, Any],
         surplus: Iterable[tuple[int, dict[str, Any]]],
     ) -> list[dict[str, Any]]:
         """Return the rows of the parts, followed by deletions of the surplus messages."""
         rows = [
-            {**self.common, **change, **places.get(change["part"], nothing)}
+            {**self.common, **change, **places.get(change["part"], empty_row)}
             for change in self.changes
             if change["opened"] == (change["part"] in places)
         ]
@@ -148,14 +148,14 @@ def _finish_by_steps(
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
     for name, turns in (
-        ("remove_failed", rows.result.removes),
-        ("remove_turns", rows.result.removes),
+        ("remove_failed", rows.result.removed),
+        ("remove_turns", rows.result.removed),
         ("supersede_turns", rows.result.supersedes),
     ):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
             yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer})
-    if rows.result.removes or rows.result.supersedes:
+    if rows.result.removed or rows.result.supersedes:
         yield from memories.delete_stale_memories(claim.conversation, (), at.now)
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
@@ -209,7 +209,7 @@ def _finish_values(
         "messages": rows.messages,
         "new_session": rows.result.new_session,
         "go_on": rows.begin_next,
-        **_range_values(rows.result.removes, "removed"),
+        **_range_values(rows.result.removed, "removed"),
         **_range_values(rows.result.supersedes, "superseded"),
         "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
@@ -264,9 +264,9 @@ def release(claim: Claim) -> Unit[None]:
     _require_locked_session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
-def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
+def to_opening_row(message: InboxMessage, part: OutgoingPart) -> dict[str, object]:
     """Return the outbox row that sends a part of an unfinished answer."""
-    first = _mark_first_as_response(message, opening)
+    first = _mark_first_as_response(message, part)
     content = encode_content(first.content, first.thread)
     change = _row_change(message, first, OutboxOperation.SEND, content, opened=False)
     return {**_common_columns(message), **change}
@@ -298,19 +298,19 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
 
 def _row_change(
     message: InboxMessage,
-    one: OutgoingPart,
+    part: OutgoingPart,
     op: OutboxOperation,
     content: Mapping[str, object],
     *,
     opened: bool,
 ) -> dict[str, object]:
     """Return the columns of one outbox row; `opened` means that its part is already queued."""
-    file = one.file if op is OutboxOperation.SEND else None
+    file = part.file if op is OutboxOperation.SEND else None
     return {
-        "part": one.part,
+        "part": part.part,
         "op": op,
         **content,
-        "interaction": message.incoming.interaction if one.is_response else None,
+        "interaction": message.incoming.interaction if part.is_response else None,
         "file_name": file.name if file else None,
         "file_text": to_storable_text(file.text) if file else None,
         "opened": opened,

@@ -29,7 +29,7 @@ from bot.chat.session import OWNER_SEPARATOR, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import FORGET_PERSON
-from bot.storage.database import ClockStore, Database, reading
+from bot.storage.database import ClockStore, Database, readonly
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
@@ -162,7 +162,7 @@ class PersonalData(RecordingStore):
         await self._database.truncate_log()
         return changed
 
-    @reading
+    @readonly
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
         person, anywhere = {"person": person_id}, _scopes_of(person_id)
@@ -201,7 +201,7 @@ class PersonalData(RecordingStore):
             ],
         }
 
-    @reading
+    @readonly
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scope and key of each setting that is deleted with the person's messages."""
         rows = yield SQL["settings_of_person"].query({"person": person_id, **_scopes_of(person_id)})
@@ -210,7 +210,7 @@ class PersonalData(RecordingStore):
         )
         return [*((str(scope), str(key)) for scope, key in rows), *uses]
 
-    @reading
+    @readonly
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a time, by the deletion's number."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))

@@ -29,10 +29,10 @@ class PostgresFunction:
         """The statement that calls the function; values have the parameters' names without "_"."""
 
 
-def _expand_included(name: str, given: str) -> str:
-    """Return the SQL of a named statement, with its parameters replaced according to `given`."""
+def _expand_included(name: str, arguments: str) -> str:
+    """Return the SQL of a named statement, with its parameters replaced by `arguments`."""
     record, values = "_", {"now": SERVER_CLOCK}
-    for one in given.split():
+    for one in arguments.split():
         value, is_value, expression = one.partition("=")
         if is_value:
             values[value] = expression

@@ -103,7 +103,7 @@ class StoredTurns(ClockStore):
 
 
 def _load_unanswered(
-    conversation: str, question: StoredTurn, session: int, current: int
+    conversation: str, question: StoredTurn, session: int, current_session: int
 ) -> Unit[Exchange | None]:
     """Return a question whose answer failed, or None if it was answered later."""
     message = question.turn.message_id
@@ -115,7 +115,7 @@ def _load_unanswered(
     asked = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**asked, "sent_as": sent_as})
     earlier = tuple(_to_stored_turn(one).turn for one in rows)
-    return Exchange(question, (), Session(session, earlier), session == current, parts)
+    return Exchange(question, (), Session(session, earlier), session == current_session, parts)
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:

@@ -30,7 +30,7 @@ from bot.chat.memory import (
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.errors import UserError
-from bot.storage.database import reading, transaction
+from bot.storage.database import readonly, transaction
 from bot.storage.forgetting import RecordingStore, Tombstone
 from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
@@ -41,7 +41,7 @@ _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
 _MIN_COSINE_OF_CONTRADICTED = 0.88
-DELETE_MARKED = (
+MEMORY_DELETIONS = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
 )
@@ -56,21 +56,21 @@ class SqlMemories(RecordingStore):
 
     @transaction
     def add(
-        self, new: Memory, sources: Sequence[StoredTurn] = (), ends: PackedVector | None = None
+        self, new: Memory, sources: Sequence[StoredTurn] = (), outdated: PackedVector | None = None
     ) -> Unit[Memory | None]:
         """Store a memory and return it, replacing a near duplicate by the same author.
 
         `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
-        set from them. `ends` is the vector of an earlier fact that the memory contradicts. An
+        set from them. `outdated` is the vector of an earlier fact that the memory contradicts. An
         `audience` of None follows the consent of author and subject.
 
         Returns None if the author or subject opted out, if a source was changed or deleted, or if a
         memory made by hand already says the same. To stay within the limits, the oldest derived
         memories are deleted; if only memories made by hand are left, raises `UserError`.
         """
-        return (yield from add(new, sources, ends))
+        return (yield from add(new, sources, outdated))
 
-    @reading
+    @readonly
     def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
         """Return the memories that a character may recall in a place, unranked, in one query.
 
@@ -105,7 +105,7 @@ class SqlMemories(RecordingStore):
         private = tuple(row[0] for row in rows if row[-1])
         return RecalledMemories(tuple(decode_all("memory", recallable, read)), private)
 
-    @reading
+    @readonly
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
@@ -115,7 +115,7 @@ class SqlMemories(RecordingStore):
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
 
-    @reading
+    @readonly
     def newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
         """Return the newest memories of all places, for operators.
 
@@ -214,7 +214,7 @@ class SqlMemories(RecordingStore):
 
 
 def add(
-    new: Memory, sources: Sequence[StoredTurn], ends: PackedVector | None
+    new: Memory, sources: Sequence[StoredTurn], outdated: PackedVector | None
 ) -> Unit[Memory | None]:
     """Store a memory as `SqlMemories.add` does, within a unit of work."""
     if new.conversation:  # else a turn may be changed meanwhile
@@ -238,22 +238,22 @@ def add(
     else:
         [[number]] = yield SQL["add_memory"].query(row)
         new = replace(new, id=number)
-    ended = _find_ended(ends, new, known) if ends else None
+    ended = _find_outdated(outdated, new, known) if outdated else None
     if ended is not None:
         yield SQL["retire_memory"].query(id=ended.id, moment=new.since)
     return new if (yield from _enforce_limits(new)) else None
 
 
-def _have_same_origin(one: Memory, other: Memory) -> bool:
+def _have_same_origin(first: Memory, second: Memory) -> bool:
     """Return whether two memories have the same witnesses (presets) or come from the same turns."""
-    return one.present == other.present or bool(other.turns and one.turns == other.turns)
+    return first.present == second.present or bool(second.turns and first.turns == second.turns)
 
 
-def _find_ended(ends: PackedVector, new: Memory, known: Sequence[Memory]) -> Memory | None:
+def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
     """Return the earlier memory, if any, most similar to the fact that a new memory contradicts."""
     scores = [
-        (_cosine(ends, one.vector), one.id, one)
-        for one in known
+        (_cosine(vector, one.vector), one.id, one)
+        for one in earlier
         if one.vector and one.model == new.model and one.since < new.since
         if one.id != new.id and one.state is MemoryState.KEPT
     ]
@@ -273,29 +273,29 @@ def apply_consent(person: str) -> Unit[None]:
 def delete_memories_and_prompts(ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories, and the prompts that contain them."""
     yield SQL["mark_listed_memories"].query(ids=json.dumps(list(ids)))
-    for name in DELETE_MARKED:
+    for name in MEMORY_DELETIONS:
         yield SQL[name].query(moment=now, content=b"")
 
 
 def delete_stale_memories(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
     """Delete memories derived from these changed turns, and the prompts that contain them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
-    for name in DELETE_MARKED:
+    for name in MEMORY_DELETIONS:
         yield SQL[name].query(moment=now, content=b"")
 
 
-def is_same(one: Memory, other: Memory) -> bool:
+def is_same(first: Memory, second: Memory) -> bool:
     """Return whether two memories say the same in nearly the same words."""
-    if one.vector and other.vector and one.model == other.model:
-        return _cosine(one.vector, other.vector) >= _MIN_COSINE_OF_DUPLICATES
-    ours_, theirs_ = _trigrams(one.text), _trigrams(other.text)
+    if first.vector and second.vector and first.model == second.model:
+        return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
+    ours_, theirs_ = _trigrams(first.text), _trigrams(second.text)
     shared = len(ours_ & theirs_)
     return shared >= _MIN_TRIGRAMS_OF_DUPLICATES * (len(ours_) + len(theirs_) - shared)
 
 
-def _cosine(one: PackedVector, other: PackedVector) -> float:
+def _cosine(left: PackedVector, right: PackedVector) -> float:
     """Return the similarity of two vectors; 0 if they have different lengths."""
-    return sum(map(mul, array("f", one), array("f", other))) if len(one) == len(other) else 0.0
+    return sum(map(mul, array("f", left), array("f", right))) if len(left) == len(right) else 0.0
 
 
 def _trigrams(text: str) -> set[str]:
@@ -324,11 +324,11 @@ def _are_sources_current(conversation: str, sources: Sequence[StoredTurn]) -> Un
     return bool(sources) and all(texts.get(one.id) == one.turn.text for one in sources)
 
 
-def _consents(one: Memory) -> Unit[list[Consent]]:
+def _consents(memory: Memory) -> Unit[list[Consent]]:
     """Return the consents of a memory's author and subject, locked until the commit."""
-    people = {one.said_by}
-    if one.subject.kind is SubjectKind.PERSON:
-        people.add(one.subject.key)
+    people = {memory.said_by}
+    if memory.subject.kind is SubjectKind.PERSON:
+        people.add(memory.subject.key)
     found = []
     for person in sorted(people):
         rows = yield SQL["locked_choice"].query(scope=person, key=CONSENT_KEY)
@@ -378,32 +378,32 @@ def _find_changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
     return decode(_to_memory, rows[0]) if rows else None
 
 
-def _to_row(one: Memory) -> dict[str, object]:
-    teller = one.told_by
+def _to_row(memory: Memory) -> dict[str, object]:
+    teller = memory.told_by
     return {
-        "id": one.id,
-        "subject_kind": one.subject.kind,
-        "subject": one.subject.key,
-        "subject_name": to_storable_text(one.subject.name),
-        "text": to_storable_text(one.text),
-        "kind": one.kind,
-        "said_by": one.said_by,
+        "id": memory.id,
+        "subject_kind": memory.subject.kind,
+        "subject": memory.subject.key,
+        "subject_name": to_storable_text(memory.subject.name),
+        "text": to_storable_text(memory.text),
+        "kind": memory.kind,
+        "said_by": memory.said_by,
         "told_by": teller.id if teller else None,
         "told_by_name": to_storable_text(teller.name) if teller else None,
-        "present": encode_names(one.present) or "",
-        "conversation": one.conversation,
-        "turns": json.dumps(one.turns),
-        "is_derived": one.is_derived,
-        "audience": (one.audience or one.place.narrowest_audience).database_value,
-        "origin": one.place.narrowest_audience.database_value,
-        "server": one.place.server,
-        "is_widened": one.is_widened,
-        "state": one.state,
-        "is_pinned": one.is_pinned,
-        "since": one.since,
-        "until": one.until,
-        "model": one.model,
-        "embedding": one.vector,
+        "present": encode_names(memory.present) or "",
+        "conversation": memory.conversation,
+        "turns": json.dumps(memory.turns),
+        "is_derived": memory.is_derived,
+        "audience": (memory.audience or memory.place.narrowest_audience).database_value,
+        "origin": memory.place.narrowest_audience.database_value,
+        "server": memory.place.server,
+        "is_widened": memory.is_widened,
+        "state": memory.state,
+        "is_pinned": memory.is_pinned,
+        "since": memory.since,
+        "until": memory.until,
+        "model": memory.model,
+        "embedding": memory.vector,
     }
 
 

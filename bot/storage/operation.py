@@ -9,7 +9,7 @@ import msgspec
 from bot.chat.access import AuditEntry
 from bot.chat.operation import AnswerPause, BackgroundWork, Node, ProcessReport, RoleHolder
 from bot.chat.session import MessageNote
-from bot.storage.database import ClockStore, reading, transaction
+from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
@@ -49,7 +49,7 @@ class NodeRegistry(ClockStore):
         if len(told) <= _MAX_REPORT_BYTES:
             yield SQL["share_report"].query(owner=owner, report=told)
 
-    @reading
+    @readonly
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
         """Return the last reports of these processes, by owner name."""
         rows = [row for row in (yield SQL["node_reports"].query_alone()) if row[0] in owners]
@@ -60,7 +60,7 @@ class NodeRegistry(ClockStore):
         """Remove a process that is shutting down."""
         yield SQL["leave_node"].query(owner=owner)
 
-    @reading
+    @readonly
     def nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
         now = self._time_values()
@@ -73,12 +73,12 @@ class NodeRegistry(ClockStore):
             for owner, roles, version, age, seen in (yield SQL["nodes"].query(now))
         ]
 
-    @reading
+    @readonly
     def exclusive_roles(self) -> Unit[Sequence[RoleHolder]]:
         """Return the exclusive roles with their holders."""
         return [RoleHolder(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
 
-    @reading
+    @readonly
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         found = []
@@ -94,15 +94,15 @@ class NodeRegistry(ClockStore):
 class PauseStore(ClockStore):
     """Stores pauses, in whose scopes the bot answers nobody."""
 
-    @reading
+    @readonly
     def current(self) -> Unit[Sequence[AnswerPause]]:
         """Return all pauses, oldest first."""
         return [AnswerPause(*row) for row in (yield SQL["pauses"].query_alone())]
 
     @transaction
-    def begin(self, scope: str, by: str) -> Unit[bool]:
+    def begin(self, scope: str, author: str) -> Unit[bool]:
         """Pause a scope; return False if it was already paused."""
-        return bool((yield SQL["begin_pause"].query(scope=scope, by=by, at=self._clock.now())))
+        return bool((yield SQL["begin_pause"].query(scope=scope, by=author, at=self._clock.now())))
 
     @transaction
     def end(self, scope: str) -> Unit[bool]:
@@ -119,13 +119,13 @@ class SqlMessageNotes(ClockStore):
         rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
         yield SQL["add_note"].query_many([{**row, **at} for row in rows])
 
-    @reading
+    @readonly
     def newest_with_key(self, key: str, limit: int) -> Unit[Sequence[str]]:
         """Return the newest notes with a key, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
-    @reading
+    @readonly
     def newest_with_key_prefix(
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
@@ -151,7 +151,7 @@ class AuditLog(ClockStore):
         entry = AuditEntry(self._clock.now(), who, action, subject, before, after)
         yield SQL["record_change"].query(asdict(entry))
 
-    @reading
+    @readonly
     def newest(self, limit: int) -> Unit[Sequence[AuditEntry]]:
         """Return the newest entries, newest first."""
         rows = yield SQL["newest_changes"].query_alone(most=limit)

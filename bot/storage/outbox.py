@@ -23,7 +23,7 @@ from bot.chat.outgoing import (
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import ClockStore, Database, Moment, current_moment, reading, transaction
+from bot.storage.database import ClockStore, Database, Moment, current_moment, readonly, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import NO_MESSAGE, address_columns, decode, decode_content, encode_content
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
@@ -132,12 +132,12 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def move_to_private_chat(
-        self, row: OutboxRow, private: PrivateDelivery, to: Address
+        self, row: OutboxRow, delivery: PrivateDelivery, address: Address
     ) -> Unit[OutboxRow | None]:
         """Move an unsent row to a private chat. Reserve and return the old chat's next row."""
-        at, key, where = current_moment(self._clock), row.address.lane, address_columns(to)
-        yield from _lock_lanes(key, to.lane)
-        buttons = encode_content(row.content, private=private)["buttons"]
+        at, key, where = current_moment(self._clock), row.address.lane, address_columns(address)
+        yield from _lock_lanes(key, address.lane)
+        buttons = encode_content(row.content, private=delivery)["buttons"]
         yield from self._change_row("move_row", row, **where, buttons=buttons)
         yield from reserve_first_or_schedule(where, None, at)
         return (yield from _reserve_next(key, self._sender, at))
@@ -157,12 +157,12 @@ class SqlOutbox(ClockStore):
         """Release all chat queues (lanes) that a previous run of this sender still holds."""
         yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
-    @reading
+    @readonly
     def has_later(self, row: OutboxRow) -> Unit[bool]:
         """Return whether this row is followed by other unsent rows of the same chat."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
-    @reading
+    @readonly
     def has_message(self, turn: str) -> Unit[bool]:
         """Return whether a turn has a message that is not deleted."""
         return bool((yield SQL["kept_message"].query_alone(of_turn=turn)))
@@ -178,7 +178,7 @@ class SqlOutbox(ClockStore):
         """Return the id of the message that shows a part of an answer, or None if not sent yet."""
         return (yield from histories.find_part_message_ids([part])).get(part)
 
-    @reading
+    @readonly
     def known_ids(self, address: Address) -> Unit[Set[str]]:
         """Return the ids of messages in this chat that are recorded in outbox rows."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
@@ -191,10 +191,10 @@ class SqlOutbox(ClockStore):
         return leased[0][0] if leased else None
 
     @transaction
-    def release_lane(self, lane: str, held: float) -> Unit[None]:
-        """Release a lane leased by `hold_lane`, which returned `held`, unless the lease is over."""
+    def release_lane(self, lane: str, lease_end: float) -> Unit[None]:
+        """Release a lane unless its lease by `hold_lane`, which ends at `lease_end`, is over."""
         # From here on, other units that queue rows must wait.
-        if not (yield SQL["empty_held_lane"].query(of=lane, held=held)):
+        if not (yield SQL["empty_held_lane"].query(of=lane, held=lease_end)):
             return
         if (yield SQL["unsent_row"].query(of=lane)):
             yield SQL["make_due_now"].query(of=lane, now=self._clock.now())
@@ -265,20 +265,20 @@ def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Uni
 
 
 def _reserve_leased(
-    key: str, sender: SenderIdentity, leased: Rows, at: Moment
+    key: str, sender: SenderIdentity, lane_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     head = yield SQL["head"].query(of=key)
     if not head:
         yield SQL["empty_lane"].query(of=key)
         return None
-    return (yield from _begin_sending(head, key, sender, leased, at))
+    return (yield from _begin_sending(head, key, sender, lane_rows, at))
 
 
 def _begin_sending(
-    head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
+    head: Rows, key: str, sender: SenderIdentity, lane_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Reserve and return a chat's first row; if it is too early to send, postpone the chat."""
-    now = leased[0][0] - SENDING_SECONDS  # by the database's clock
+    now = lane_rows[0][0] - SENDING_SECONDS  # by the database's clock
     row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
@@ -298,13 +298,13 @@ def decode_reserved_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
-def _notice_values(row: OutboxRow, text: str, where: Address) -> dict[str, object]:
+def _notice_values(row: OutboxRow, text: str, address: Address) -> dict[str, object]:
     # All private parts of a turn share one notice.
     part = _NOTICE_PART + (0 if row.private else row.part)
     named = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
     reply_to = row.private.reply_to if row.private else row.reply_to
     content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": reply_to}
-    return {**named, **address_columns(where), **content}
+    return {**named, **address_columns(address), **content}
 
 
 def _lock_lanes(*keys: str) -> Unit[None]:

@@ -10,7 +10,7 @@ import msgspec
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
-from bot.storage.database import Store, reading
+from bot.storage.database import Store, readonly
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit
 
@@ -21,19 +21,19 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
-def to_row(conversation: str, turn: str, one: Receipt, at: float) -> dict[str, object]:
+def to_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[str, object]:
     """Return a receipt's table row; an empty `turn` means that the receipt is of a replay."""
-    memories = [span.memory for span in one.layout if span.memory]
+    memories = [span.memory for span in receipt.layout if span.memory]
     return {
         "conversation": conversation,
         "turn": turn,
         "at": at,
-        "content": _compress(_encode(one)),
-        **usage_columns(one.preset, one.provider, one.charge, one.usage),
-        "prompt_tokens": one.usage.prompt_tokens or one.tokens,
+        "content": _compress(_encode(receipt)),
+        **usage_columns(receipt.preset, receipt.provider, receipt.charge, receipt.usage),
+        "prompt_tokens": receipt.usage.prompt_tokens or receipt.tokens,
         "memories": json.dumps(memories) if memories else None,
-        "first_word_seconds": one.timings.first_word_seconds,
-        "seconds": one.timings.queued_seconds + one.timings.seconds,
+        "first_word_seconds": receipt.timings.first_word_seconds,
+        "seconds": receipt.timings.queued_seconds + receipt.timings.seconds,
     }
 
 
@@ -79,12 +79,12 @@ def _compress(content: bytes) -> bytes:
 class Receipts(Store):
     """The receipts of recent answers, by number."""
 
-    @reading
+    @readonly
     def find_for_last_message(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the numbers and receipts of the answers to the last answered message."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
-    @reading
+    @readonly
     def find_for_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of answers at or right after a moment, in Unix seconds."""
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))

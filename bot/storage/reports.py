@@ -23,7 +23,7 @@ from bot.chat.operation import (
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.storage.database import ClockStore, Store, reading
+from bot.storage.database import ClockStore, Store, readonly
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
@@ -58,7 +58,7 @@ _FILTER_COLUMNS = ("conversation", "person", "preset", "provider")
 class AnswerLog(Store):
     """Finds answers whose receipts are still stored."""
 
-    async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
+    async def search(self, search: AnswerSearch, limit: int) -> FoundAnswers:
         """Return up to `limit` matching answers, newest first.
 
         If a filter needs receipts' contents, only a few thousand receipts are searched, so some
@@ -66,45 +66,45 @@ class AnswerLog(Store):
         continue.
         """
         found: list[StoredAnswer] = []
-        before = asked.before
+        before = search.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
-            size = _ROWS_PER_READ if _needs_content(asked) else limit + 1
-            size = _MAX_ROWS_SEARCHED if asked.sort and size > limit + 1 else size
-            rows = await self._select_rows(asked, before, size)
-            found += await asyncio.to_thread(_select_matching, rows, asked, limit + 1 - len(found))
+            size = _ROWS_PER_READ if _needs_content(search) else limit + 1
+            size = _MAX_ROWS_SEARCHED if search.sort and size > limit + 1 else size
+            rows = await self._select_rows(search, before, size)
+            found += await asyncio.to_thread(_select_matching, rows, search, limit + 1 - len(found))
             if len(found) > limit:
-                return FoundAnswers(found[:limit], None if asked.sort else found[limit - 1].number)
-            if len(rows) < size or asked.sort:
+                return FoundAnswers(found[:limit], None if search.sort else found[limit - 1].number)
+            if len(rows) < size or search.sort:
                 return FoundAnswers(found, None)
             before = rows[-1][0]
         return FoundAnswers(found, before)
 
-    @reading
+    @readonly
     def find(self, number: int) -> Unit[StoredAnswer | None]:
         """Return an answer, or None if it does not exist or its text was deleted."""
         rows = yield SQL["answer"].query_alone(number=number)
         return next(iter(decode_all("receipt", rows, _to_stored_answer)), None)
 
-    @reading
+    @readonly
     def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
         """Return the reactions to an answer, 👍 or 👎, by person id."""
         return to_dict((yield SQL["feedback"].query_alone(number=number)))
 
-    @reading
+    @readonly
     def find_previous(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the preset's previous answer in the conversation, or None."""
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
 
-    @reading
+    @readonly
     def find_previous_and_next(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
         """Return the numbers of the conversation's previous and next answer."""
         of = {"of": answer.conversation, "number": answer.number}
         [[earlier, later]] = yield SQL["answers_beside"].query_alone(of)
         return earlier, later
 
-    @reading
+    @readonly
     def count_filter_values(
         self, since: float, limit: int
     ) -> Unit[Mapping[str, Mapping[str, int]]]:
@@ -115,13 +115,13 @@ class AnswerLog(Store):
             found[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
         return found
 
-    @reading
+    @readonly
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
         """Return when an answer's last message was sent, or None if unsent or unknown."""
         [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if unsent else sent_at
 
-    @reading
+    @readonly
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
         """Return the answered message, without quote and files, and its history, or None."""
         one, of = answer.receipt, {"of": answer.conversation}
@@ -136,43 +136,43 @@ class AnswerLog(Store):
         turns = _ancestors(earlier, parent)
         return find_newest_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
-    @reading
-    def _select_rows(self, asked: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
-        values = {name: getattr(asked, name) for name in _CONDITIONS}
+    @readonly
+    def _select_rows(self, search: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
+        values = {name: getattr(search, name) for name in _CONDITIONS}
         given = {name: value for name, value in values.items() if value not in {None, ""}}
         conditions = [_CONDITIONS[name] for name in given]
-        if before is not None and not asked.sort:
+        if before is not None and not search.sort:
             conditions.append("id < :older_than")
         text = " AND ".join([_SELECT_ANSWERS, *conditions])
-        statement = Statement(f"{text} ORDER BY {ORDERS[asked.sort]} LIMIT :most")
+        statement = Statement(f"{text} ORDER BY {ORDERS[search.sort]} LIMIT :most")
         return (yield statement.query_alone({**given, "older_than": before, "most": size}))
 
 
-def _needs_content(asked: AnswerSearch) -> bool:
-    return bool(asked.text or asked.cut_off or asked.left_out or asked.min_seconds is not None)
+def _needs_content(search: AnswerSearch) -> bool:
+    return bool(search.text or search.cut_off or search.left_out or search.min_seconds is not None)
 
 
-def _select_matching(rows: Rows, asked: AnswerSearch, limit: int) -> list[StoredAnswer]:
+def _select_matching(rows: Rows, search: AnswerSearch, limit: int) -> list[StoredAnswer]:
     found: list[StoredAnswer] = []
     for row in rows:
         if len(found) == limit:
             break
         answers = decode_all("receipt", [row], _to_stored_answer)
-        found += [one for one in answers if _matches(one.receipt, asked)]
+        found += [one for one in answers if _matches(one.receipt, search)]
     return found
 
 
-def _matches(one: Receipt, asked: AnswerSearch) -> bool:
-    if asked.cut_off and one.reason is FinishReason.STOP:
+def _matches(receipt: Receipt, search: AnswerSearch) -> bool:
+    if search.cut_off and receipt.reason is FinishReason.STOP:
         return False
-    if asked.left_out and not one.left_out:
+    if search.left_out and not receipt.left_out:
         return False
-    seconds = one.timings.queued_seconds + one.timings.seconds
-    if asked.min_seconds is not None and seconds < asked.min_seconds:
+    seconds = receipt.timings.queued_seconds + receipt.timings.seconds
+    if search.min_seconds is not None and seconds < search.min_seconds:
         return False
-    wanted = asked.text.casefold()
-    asked_for = (each.content for each in reversed(one.prompt.messages) if each.role == "user")
-    return wanted in one.answer.casefold() or wanted in next(asked_for, "").casefold()
+    wanted = search.text.casefold()
+    asked_for = (each.content for each in reversed(receipt.prompt.messages) if each.role == "user")
+    return wanted in receipt.answer.casefold() or wanted in next(asked_for, "").casefold()
 
 
 def _to_stored_answer(row: Sequence[Any]) -> StoredAnswer:
@@ -195,19 +195,19 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
 class ServiceState(ClockStore):
     """Reads the state of the installation: queues, channels and messages."""
 
-    @reading
+    @readonly
     def queues(self) -> Unit[QueueState]:
         [[waiting, oldest, held]] = yield SQL["queues"].query(now=self._clock.now())
         [[lanes, unsent]] = yield SQL["unsent_counts"].query()
         return QueueState(waiting, oldest, held, lanes, unsent)
 
-    @reading
+    @readonly
     def queue_ages(self) -> Unit[tuple[float, float]]:
         """Return the ages of the oldest unanswered message and oldest unsent row, in seconds."""
         [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
-    @reading
+    @readonly
     def trace_message(self, turn: str) -> Unit[MessageTrace]:
         """Return how far a message, given by the name of its turn, has been processed."""
         source, _, external_key = turn.partition(":")
@@ -219,36 +219,36 @@ class ServiceState(ClockStore):
         delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
         return MessageTrace(conversation, received_at, bool(is_done), crashes, delivered)
 
-    @reading
+    @readonly
     def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
         """Return the conversation and author of each of the newest messages, newest first."""
         rows = yield SQL["newest_speakers"].query_alone(most=limit)
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 
-    @reading
+    @readonly
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
         """Return up to `limit` conversations with answers, most recent answers first."""
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
-    @reading
+    @readonly
     def chat_settings(self) -> Unit[Sequence[StoredChatSetting]]:
         """Return all chat settings by scope, except what people wrote about themselves."""
         rows = yield SQL["made_settings"].query_alone()
         return [decode(lambda row: StoredChatSetting(*row), row) for row in rows]
 
-    @reading
+    @readonly
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
         """Return a conversation's sessions, newest first."""
         rows = yield SQL["sessions"].query_alone(of=conversation, most=limit)
         return [KnownSession(*row) for row in rows]
 
-    @reading
+    @readonly
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
         """Return the people in a conversation with their newest names, most recent first."""
         rows = yield SQL["people"].query_alone(of=conversation, most=limit)
         return [decode(lambda row: Person(*row), row) for row in rows]
 
-    @reading
+    @readonly
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
         """Return a conversation's turns with their session numbers, oldest first."""
         rows = yield SQL["turns_of_conversation"].query_alone(of=conversation)

@@ -20,7 +20,7 @@ from bot.storage.copying import copy_file
 from bot.storage.data_kinds import FORGET_PERSON
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
-from bot.storage.memories import DELETE_MARKED
+from bot.storage.memories import MEMORY_DELETIONS
 from bot.storage.statements import SQL, Unit
 
 _PREPARE_STATEMENTS = (
@@ -33,7 +33,7 @@ _FORGET_PERSON = (
 )
 _FORGET_CHANNEL = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
-    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *DELETE_MARKED),
+    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
 )
 
 
@@ -145,8 +145,8 @@ def copy_backup(backup: Path, database: Path) -> Path:
     return part
 
 
-def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy `part`, and return the old database's new name.
+def replace_database(copy: Path, database: Path, answered_until: float) -> Path:
+    """Replace the database by the prepared copy `copy`, and return the old database's new name.
 
     The copy gets the modification time of the lost database, so that `last_write_time` returns the
     same time if the restore is repeated before the service starts.
@@ -156,14 +156,14 @@ def replace_database(part: Path, database: Path, answered_until: float) -> Path:
     old = _unused_name(database)
     worked_until = answered_until - _CLOCK_TOLERANCE_SECONDS
     try:
-        os.utime(part, (worked_until, worked_until))
+        os.utime(copy, (worked_until, worked_until))
         if database.is_file():
             database.replace(old)
         wal = Path(f"{database}-wal")
         if wal.is_file():
             wal.replace(f"{old}-wal")
         Path(f"{database}-shm").unlink(missing_ok=True)
-        part.replace(database)
+        copy.replace(database)
     except OSError as error:
         raise StoreError(f"{database} cannot be replaced: {error.strerror}") from None
     return old

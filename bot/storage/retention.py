@@ -151,15 +151,15 @@ def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
     return found
 
 
-def _delete_conversation_turns(key: str, expired: Rows, now: float) -> Unit[int]:
+def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit[int]:
     of = {"of": key}
     if not (yield SQL["skip_epoch"].query(of)) and (yield SQL["conversation_exists"].query(of)):
         return 0
-    sessions = json.dumps(sorted({row[2] for row in expired}))
+    sessions = json.dumps(sorted({row[2] for row in expired_rows}))
     yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
-    parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
+    parts = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=names)
-    yield SQL["delete_turns"].query(_list_values(row[0] for row in expired))
+    yield SQL["delete_turns"].query(_list_values(row[0] for row in expired_rows))
     yield from memories.delete_stale_memories(key, (), now)
-    return len(expired)
+    return len(expired_rows)

@@ -46,28 +46,28 @@ _DECODING_ERRORS = (
 )
 
 
-def decode(read: Callable[[Stored], Value], stored: Stored) -> Value:
+def decode(parse: Callable[[Stored], Value], stored: Stored) -> Value:
     """Decode a row or signal; raises `Undecodable` for any failure."""
     if isinstance(stored, Sequence) and not isinstance(stored, str | bytes):
         for column in stored:  # the text could not be decrypted
             if isinstance(column, Undecodable):
                 raise column
     try:
-        return read(stored)
+        return parse(stored)
     except _DECODING_ERRORS as error:
         described = isinstance(error, _QUOTABLE_ERRORS)
         raise Undecodable(str(error) if described else type(error).__name__) from None
 
 
-def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value]) -> list[Value]:
+def decode_all(label: str, rows: Iterable[Stored], parse: Callable[[Stored], Value]) -> list[Value]:
     """Decode rows or signals; unreadable ones are skipped and logged with the reason."""
     values: list[Value] = []
     for row in rows:
         try:
-            values.append(decode(read, row))
+            values.append(decode(parse, row))
         except Undecodable as error:
             number = getattr(row, "id", None)
-            _log.warning("not_decodable", what=what, row=number, reason=str(error))
+            _log.warning("not_decodable", what=label, row=number, reason=str(error))
     return values
 
 
@@ -177,20 +177,20 @@ _encode_files = msgspec.json.Encoder().encode
 _decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
 
 
-def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
+def to_turn_row(turn: Turn, *, is_active: bool = True) -> dict[str, object]:
     return {
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": to_storable_text(one.text),
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
-        "message_id": one.message_id,
-        "sent_as": encode_names(one.sent_as),
-        "observed": one.observed,
+        "role": turn.role,
+        "speaker_id": turn.speaker.id if turn.speaker else None,
+        "speaker_name": turn.speaker.name if turn.speaker else None,
+        "text": to_storable_text(turn.text),
+        "at": turn.at.timestamp(),
+        "preset": turn.preset,
+        "preset_version": turn.preset_version,
+        "message_id": turn.message_id,
+        "sent_as": encode_names(turn.sent_as),
+        "observed": turn.observed,
         "active": is_active,
-        "files": encode_files(one.files),
+        "files": encode_files(turn.files),
     }
 
 
@@ -222,9 +222,9 @@ def encode_files(files: Sequence[MediaItem]) -> str | None:
     return _encode_files(storable).decode() if storable else None
 
 
-def _read_files(stored: str | None) -> tuple[MediaItem, ...]:
+def _read_files(text: str | None) -> tuple[MediaItem, ...]:
     """Reverse `encode_files`; return nothing if another version of Troupe encoded the files."""
     try:
-        return _decode_files(stored) if stored else ()
+        return _decode_files(text) if text else ()
     except msgspec.DecodeError:
         return ()

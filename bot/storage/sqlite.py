@@ -163,11 +163,11 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
     return [(done, value, None) for (_, done), value in zip(batch, values, strict=True)]
 
 
-def _run_in_transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
+def _run_in_transaction(connection: sqlite3.Connection, jobs: Sequence[Work[Any]]) -> list[Any]:
     # With a plain BEGIN, two processes that read and then write could lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        values = [work(connection) for work in works]
+        values = [work(connection) for work in jobs]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -209,13 +209,13 @@ def _deliver_outcomes(outcomes: Sequence[_Outcome]) -> None:
         gate.call_or_defer(functools.partial(_wake_caller, *outcome))
 
 
-def _wake_caller(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if done.done():  # the caller was cancelled in the meantime
+def _wake_caller(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():  # the caller was cancelled in the meantime
         return
     if error is not None:
-        done.set_exception(error)
+        future.set_exception(error)
     else:
-        done.set_result(value)
+        future.set_result(value)
 
 
 UnitOfWork = Callable[[Connection], T]

@@ -192,9 +192,9 @@ def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
     ]
 
 
-def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> Sequence[Any]:
+def _decode_row(row: Sequence[Any], indexes: Sequence[int], codec: TextCodec) -> Sequence[Any]:
     columns: list[Any] | None = None
-    for place in places:
+    for place in indexes:
         stored = row[place]
         try:
             value = codec.decode(stored)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.incoming import to_storable_text
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
-from bot.storage.database import Database, Store, reading, transaction
+from bot.storage.database import Database, Store, readonly, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import SQL, Rows, Unit
 from bot.value_class import value_class
@@ -83,7 +83,7 @@ class SqlStories(Store, Stories):
         texts = await self._texts(character, [key for key, _ in ranked])
         return [Story(*texts[key], score) for key, score in ranked if key in texts]
 
-    @reading
+    @readonly
     def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
         rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
@@ -101,14 +101,14 @@ class SqlStories(Store, Stories):
         self._cache.move_to_end(character)
         return known
 
-    @reading
+    @readonly
     def _read_vectors(
-        self, character: str, model_id: str, known: _CachedVectors | None
+        self, character: str, model_id: str, cached: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the newest revision and its vectors, with None if `known` has that revision."""
+        """Return the newest revision and its vectors, with None if `cached` has that revision."""
         found = yield SQL["story_revision"].query(of=character)
         revision = found[0][0] if found else 0
-        if known and (known.revision, known.model_id) == (revision, model_id):
+        if cached and (cached.revision, cached.model_id) == (revision, model_id):
             return revision, None
         return revision, (yield SQL["story_vectors"].query(of=character, model=model_id))
 

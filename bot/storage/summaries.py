@@ -11,25 +11,25 @@ from typing import Any
 
 from bot.chat.incoming import to_storable_text
 from bot.chat.session import SessionTurns, StoredTurn, Summary
-from bot.storage.database import Store, reading, transaction
+from bot.storage.database import Store, readonly, transaction
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Unit
 
 
 class SqlSummaries(Store):
-    @reading
+    @readonly
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
         """Return the whole session, with its summary if the summary is still valid."""
         found = yield from _load_turns(conversation_key)
         return replace(found, summary=None) if found.has_stale_summary else found
 
-    @reading
+    @readonly
     def current(self, conversation_key: str) -> Unit[Summary | None]:
         """Return the session's summary if it seems valid; edits of the same length go unnoticed."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
-    @reading
+    @readonly
     def turns_since(
         self, conversation_key: str, person: str, since: float | None
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
@@ -50,16 +50,16 @@ class SqlSummaries(Store):
         return since, [one for one in reversed(turns) if one.turn.at.timestamp() >= since]
 
     @transaction
-    def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
+    def save(self, conversation_key: str, summary: Summary) -> Unit[bool]:
         """Replace the summary; return False if the turns that it covers have changed."""
         yield SQL["locked_session"].query(
             of=conversation_key
         )  # so that no turn can be changed meanwhile
         current = yield from _load_turns(conversation_key)
-        if replace(current, summary=new).has_stale_summary:
+        if replace(current, summary=summary).has_stale_summary:
             return False
-        covered = {"in_session": new.session, "covers_to": new.covers_to}
-        text = {"fingerprint": new.fingerprint, "text": to_storable_text(new.text)}
+        covered = {"in_session": summary.session, "covers_to": summary.covers_to}
+        text = {"fingerprint": summary.fingerprint, "text": to_storable_text(summary.text)}
         yield SQL["save_summary"].query({"of": conversation_key, **covered, **text})
         return True
 

@@ -11,7 +11,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
-from bot.storage.database import ClockStore, Store, reading, transaction
+from bot.storage.database import ClockStore, Store, readonly, transaction
 from bot.storage.receipts import add_receipts, to_row, usage_columns
 from bot.storage.statements import SQL, Statement, Unit, to_dict
 
@@ -98,20 +98,20 @@ def _usage_statement(group: str) -> Statement:
 class UsageTotals(Store):
     """Reads the total usage and cost of answers."""
 
-    @reading
+    @readonly
     def person_total(self, person: str, since: datetime) -> Unit[UsageTotal]:
         [row] = yield SQL["usage_of_person"].query_alone(person=person, since=since.timestamp())
         return UsageTotal(*map(int, row))
 
-    @reading
+    @readonly
     def over_time(
-        self, by: str, since: float, until: float, step: float
+        self, group: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
-        """Return (time step counted from `since`, group name, usage); `by` is a key of `GROUPS`."""
-        rows = yield _usage_statement(by).query_alone(since=since, until=until, step=step)
+        """Return (time step counted from `since`, name, usage); `group` is a key of `GROUPS`."""
+        rows = yield _usage_statement(group).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
-    @reading
+    @readonly
     def first_word_delays(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
@@ -120,7 +120,7 @@ class UsageTotals(Store):
         rows = yield SQL["first_words"].query_alone(of)
         return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
-    @reading
+    @readonly
     def count_failures(
         self, kind: str, since: float, until: float, step: float
     ) -> Unit[dict[int, int]]:
@@ -128,15 +128,15 @@ class UsageTotals(Store):
         of = {"kind": kind, "since": since, "until": until, "step": step}
         return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(of))}
 
-    @reading
+    @readonly
     def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return the usage per day, person, channel, server, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}
         return [_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]
 
 
-def _usage_row(day: int, *more: Any) -> UsageRow:
-    person, conversation, server, preset, provider, model, *sums = more
+def _usage_row(day: int, *columns: Any) -> UsageRow:
+    person, conversation, server, preset, provider, model, *sums = columns
     return UsageRow(
         datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date().isoformat(),
         person or "",

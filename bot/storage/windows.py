@@ -71,12 +71,12 @@ def _make_window(
     session: int,
     turns: tuple[Turn, ...],
     size: int,
-    added: Sequence[Turn],
+    new_turns: Sequence[Turn],
     is_whole: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
     surplus, kept = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
-    size += sum(map(_turn_size, added)) - sum(map(_turn_size, surplus))
+    size += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus))
     return SessionWindow(session, kept, is_whole and not surplus, size, memo)
 
 

@@ -151,8 +151,8 @@ class MessageTraces:
         self,
         name: str,
         turn: str,
-        began: float,
-        ended: float,
+        start: float,
+        end: float,
         *,
         attributes: Mapping[str, object] | None = None,
         error: str | None = None,
@@ -160,7 +160,7 @@ class MessageTraces:
     ) -> None:
         """Record a span of a turn, or its root span if `name` is `ROOT`.
 
-        `began` and `ended` are in Unix seconds; `error` is an error's class or an outcome.
+        `start` and `end` are in Unix seconds; `error` is an error's class or an outcome.
         """
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
@@ -176,7 +176,7 @@ class MessageTraces:
             context=api.set_span_in_context(parent),
             kind=kind,
             attributes=attributes or {},
-            start_time=int(began * _NANOSECONDS_PER_SECOND),
+            start_time=int(start * _NANOSECONDS_PER_SECOND),
         )
         self._ids.root = None
         if error is None:
@@ -184,22 +184,22 @@ class MessageTraces:
         else:
             started.set_attribute("error.type", error)
             started.set_status(api.StatusCode.ERROR, error)
-        started.end(end_time=int(max(began, ended) * _NANOSECONDS_PER_SECOND))
+        started.end(end_time=int(max(start, end) * _NANOSECONDS_PER_SECOND))
 
 
 _current: list[MessageTraces] = []  # one item while tracing is on, otherwise empty
 
 
-def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
+def record_span(name: str, turn: str | None, start: float, end: float, **attributes: Any) -> None:
     """Record a span for one step in the processing of a message, if tracing is on.
 
-    If `turn` is None, use the turn of the log context. `more` contains further arguments for
+    If `turn` is None, use the turn of the log context. `attributes` contains further arguments for
     `MessageTraces.record`; attributes must not contain text from people.
     """
     for traces in _current:
         of_turn = turn or structlog.contextvars.get_contextvars().get("turn")
         if of_turn is not None:
-            traces.record(name, of_turn, began, ended, **more)
+            traces.record(name, of_turn, start, end, **attributes)
 
 
 def start_tracing(url: str) -> Callable[[], None]:

@@ -212,19 +212,19 @@ class TokenFilter:
         return "".join([*masked, whole[at:]])
 
 
-def _mask_pasted_token(found: re.Match[str]) -> str:
-    word = found[0]
-    if found.string[: found.start()].endswith("://") or word.startswith("-----BEGIN"):
+def _mask_pasted_token(match: re.Match[str]) -> str:
+    word = match[0]
+    if match.string[: match.start()].endswith("://") or word.startswith("-----BEGIN"):
         return "***"
     is_token = len(word) >= _MIN_PASTED_CHARS and any(char.isdigit() for char in word)
     return _mask_secret(word) if is_token else word
 
 
-def _mask_named_secret(found: re.Match[str]) -> str:
-    value = found["value"]
+def _mask_named_secret(match: re.Match[str]) -> str:
+    value = match["value"]
     has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     is_secret = len(value) >= _MIN_NAMED_CHARS and has_both and not value.startswith("***")
-    return found["name"] + _mask_secret(value) if is_secret else found[0]
+    return match["name"] + _mask_secret(value) if is_secret else match[0]
 
 
 def _list_encodings(secret: str) -> set[str]:
@@ -232,14 +232,14 @@ def _list_encodings(secret: str) -> set[str]:
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 
-def _mask_base64_token(found: re.Match[str]) -> str:
+def _mask_base64_token(match: re.Match[str]) -> str:
     """Mask a base64 word if it decodes to a Telegram token; return any other word unchanged."""
-    word = found[0].rstrip("=").replace("+", "-").replace("/", "_")
+    word = match[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
         decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
-        return found[0]
-    return _mask_secret(found[0]) if re.search(_TELEGRAM_PATTERN, decoded) else found[0]
+        return match[0]
+    return _mask_secret(match[0]) if re.search(_TELEGRAM_PATTERN, decoded) else match[0]
 
 
 def _mask_secret(secret: str) -> str:

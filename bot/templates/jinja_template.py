@@ -220,10 +220,10 @@ class JinjaTemplate:
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
-    def _render_with_open_end(self, given: dict[str, Any]) -> str:
-        *earlier, last = given["messages"]
-        given["messages"] = [*earlier, _with_continue_mark(last)]
-        text = self._compiled.render(given)
+    def _render_with_open_end(self, variables: dict[str, Any]) -> str:
+        *earlier, last = variables["messages"]
+        variables["messages"] = [*earlier, _with_continue_mark(last)]
+        text = self._compiled.render(variables)
         mark = CONTINUE_MARK.strip()
         if mark not in text:
             raise ValueError(

@@ -57,8 +57,8 @@ def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that does the same as `apply`, but returns a list for a generator."""
 
     @wraps(apply)
-    def filtered(*given: Any, **named: Any) -> Any:
-        found = apply(*given, **named)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        found = apply(*args, **kwargs)
         return list(found) if isinstance(found, Iterator) else found
 
     return filtered

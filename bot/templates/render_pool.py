@@ -32,16 +32,16 @@ from bot.templates.render_child import (
 _log = structlog.get_logger(__name__)
 
 # Far above MAX_CPU_SECONDS for a busy machine; the only limit where CPU time is not limited.
-SECONDS_WITHOUT_ANSWER: Final = 30.0 if HAS_CPU_LIMIT else 5.0
-SECONDS_TO_START: Final = 60.0
-SECONDS_UNTIL_IDLE: Final = 30.0
+ANSWER_TIMEOUT_SECONDS: Final = 30.0 if HAS_CPU_LIMIT else 5.0
+START_TIMEOUT_SECONDS: Final = 60.0
+IDLE_TIMEOUT_SECONDS: Final = 30.0
 SECONDS_BETWEEN_STARTS: Final = 1.0
-SECONDS_TO_EXIT: Final = 5.0
+EXIT_TIMEOUT_SECONDS: Final = 5.0
 MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
-_EXITS_BY_CPU_LIMIT: Final = {-24, -27}  # SIGXCPU and SIGPROF
-_EXITS_BY_KILL: Final = {None, -9, -15}  # it does not end, SIGKILL, and SIGTERM
+_CPU_LIMIT_EXIT_CODES: Final = {-24, -27}  # SIGXCPU and SIGPROF
+_KILLED_EXIT_CODES: Final = {None, -9, -15}  # it does not end, SIGKILL, and SIGTERM
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 
@@ -144,11 +144,11 @@ class RenderProcessPool:
 
     async def _next_idle(self) -> "_RenderProcess":
         try:
-            async with asyncio.timeout(SECONDS_UNTIL_IDLE):
+            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
                 return await self._idle.get()
         except TimeoutError:
             raise RenderUnavailable(
-                f"no render process was free for {SECONDS_UNTIL_IDLE:.0f} s; try again"
+                f"no render process was free for {IDLE_TIMEOUT_SECONDS:.0f} s; try again"
             ) from None
 
     async def _restart(self, process: "_RenderProcess") -> None:
@@ -180,22 +180,22 @@ class _RenderProcess:
 
     async def ask(self, request: bytes) -> bytes:
         try:
-            async with asyncio.timeout(SECONDS_WITHOUT_ANSWER):
+            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 self.requests.write(LENGTH_PREFIX.pack(len(request)) + request)
                 await self.requests.drain()
                 return await self.read()
         except TimeoutError:
             if not HAS_CPU_LIMIT:
-                raise _too_slow_error(f"{SECONDS_WITHOUT_ANSWER:.0f} s") from None
+                raise _too_slow_error(f"{ANSWER_TIMEOUT_SECONDS:.0f} s") from None
             raise RenderUnavailable(
-                f"the render process did not respond for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
+                f"the render process did not respond for {ANSWER_TIMEOUT_SECONDS:.0f} s; try again"
             ) from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             raise _exit_error(await self._exit_code()) from error
 
     async def _exit_code(self) -> int | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS_TO_EXIT):
+            async with asyncio.timeout(EXIT_TIMEOUT_SECONDS):
                 return await self.process.wait()
         return None
 
@@ -225,7 +225,7 @@ async def _start_process() -> _RenderProcess:
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))
     started = _RenderProcess(process, *pipes)
     try:
-        async with asyncio.timeout(SECONDS_TO_START):
+        async with asyncio.timeout(START_TIMEOUT_SECONDS):
             await started.read()
     except BaseException:
         await started.stop()
@@ -238,8 +238,8 @@ def _too_slow_error(limit: str) -> TemplateLimitExceeded:
 
 
 def _exit_error(exit_code: int | None) -> TemplateError:
-    if exit_code in _EXITS_BY_CPU_LIMIT:
+    if exit_code in _CPU_LIMIT_EXIT_CODES:
         return _too_slow_error(f"{MAX_CPU_SECONDS * 1000:.0f} ms of CPU time")
-    if exit_code in _EXITS_BY_KILL:  # by a user, or by the kernel because memory ran out
+    if exit_code in _KILLED_EXIT_CODES:  # by a user, or by the kernel because memory ran out
         return RenderUnavailable("the render process was killed; try again")
     return TemplateLimitExceeded("the template was stopped: it crashed the render process")

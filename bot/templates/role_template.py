@@ -76,8 +76,8 @@ UNUSED_KEYS = {"model_path", "tool", "eotool"}  # from newer versions, for roles
 class UnknownRole(TemplateError, ValueError):
     """A message has a role that the template has no texts for."""
 
-    def __init__(self, role: object, known: Sequence[str]) -> None:
-        super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
+    def __init__(self, role: object, known_roles: Sequence[str]) -> None:
+        super().__init__(f"no role {role!r} in this template; it knows {', '.join(known_roles)}")
 
 
 class UnsupportedCapability(TemplateError, AssertionError):

@@ -137,11 +137,11 @@ def exchange_messages(
     return messages
 
 
-def _read_arguments(written: str) -> Mapping[str, Any]:
-    if len(written) > _MAX_ARGUMENT_CHARS:
+def _read_arguments(text: str) -> Mapping[str, Any]:
+    if len(text) > _MAX_ARGUMENT_CHARS:
         return {}
     try:
-        arguments = json.loads(written or "{}")
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
     return arguments if isinstance(arguments, dict) else {}

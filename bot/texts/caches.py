@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_clear: list[Callable[[], None]] = []
+_clear_functions: list[Callable[[], None]] = []
 
 
 def text_cache(
@@ -17,7 +17,7 @@ def text_cache(
 
     def decorate(compute: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
         cached = lru_cache(max_size)(compute)
-        _clear.append(cached.cache_clear)
+        _clear_functions.append(cached.cache_clear)
         return cached  # type: ignore[return-value] # lru_cache loses the parameters' types
 
     return decorate
@@ -25,5 +25,5 @@ def text_cache(
 
 def clear_text_caches() -> None:
     """Clear the caches of all functions decorated with `text_cache`."""
-    for clear in _clear:
+    for clear in _clear_functions:
         clear()

@@ -15,10 +15,10 @@ from bot.tool_servers.settings import McpServerSettings
 
 @contextlib.asynccontextmanager
 async def open_tool_servers(
-    given: Mapping[str, McpServerSettings], data_dir: Path
+    settings: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
     """Keep servers connected in the background; raises `SettingsError` if `mcp` is missing."""
-    servers = make_tool_servers(given, data_dir)
+    servers = make_tool_servers(settings, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")
         for name, server in servers.items()
@@ -29,12 +29,12 @@ async def open_tool_servers(
         await cancel_and_wait(tasks)
 
 
-def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
+def make_tool_servers(settings: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
     """Return unconnected servers by name; raises `SettingsError` if package `mcp` is missing."""
-    if not given:
+    if not settings:
         return {}
     module = import_extra("bot.tool_servers.mcp_server", "TROUPE_MCP_SERVERS__...")
     return {
         name: module.McpServer(name, one, data_dir / f"mcp_{name}.log", SystemClock())
-        for name, one in given.items()
+        for name, one in settings.items()
     }

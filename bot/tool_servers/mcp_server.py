@@ -41,7 +41,7 @@ _CONNECT_SECONDS = 15.0
 _FIRST_ATTEMPT_SECONDS = 5.0
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
-_MAX_FAILURES_WHILE_OFFERED = 3
+_MAX_TOLERATED_FAILURES = 3
 _INVALID_CALL_CODES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
 """The package `mcp`'s error message for status 404 within a session."""
@@ -60,7 +60,7 @@ _CONNECTION_ERRORS = (
 )
 _log = structlog.get_logger(__name__)
 _MAX_NAME_CHARS = 64  # OpenAI and Anthropic reject longer function names
-_INVALID_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
@@ -87,7 +87,7 @@ class McpServer(ToolServer):
     @property
     @override
     def specs(self) -> Sequence[ToolSpec]:
-        is_offered = self._client is not None or self._failures < _MAX_FAILURES_WHILE_OFFERED
+        is_offered = self._client is not None or self._failures < _MAX_TOLERATED_FAILURES
         return self._specs if is_offered else ()
 
     @property
@@ -189,8 +189,8 @@ class McpServer(ToolServer):
             f", and correct {group}COMMAND or {group}ENVIRONMENT"
         )
 
-    def _mark_disconnected(self, lost: Client) -> None:
-        if self._client is lost:
+    def _mark_disconnected(self, client: Client) -> None:
+        if self._client is client:
             self._client = None
             self._ready.clear()
             self._failed.set()
@@ -322,5 +322,5 @@ def _block_text(block: mcp_types.ContentBlock) -> str:
 
 def tool_name_for_models(server: str, tool: str) -> str | None:
     """Return the name `server_tool` in characters that providers accept, or None if too long."""
-    name = _INVALID_IN_NAME.sub("_", f"{server}_{tool}")
+    name = _INVALID_NAME_CHARS.sub("_", f"{server}_{tool}")
     return name if tool and len(name) <= _MAX_NAME_CHARS else None

@@ -12,28 +12,28 @@ from bot.runtime.addresses import HttpAddress
 from bot.runtime.secret_file import resolve_secret
 
 
-def _split_command(given: object) -> object:
-    if not isinstance(given, str):
-        return given
-    if given.lstrip().startswith("["):
-        return _parse_json(given)
+def _split_command(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return _parse_json(value)
     try:
-        return shlex.split(given)
+        return shlex.split(value)
     except ValueError as error:
         raise ValueError(f"cannot be read as a command line: {error}") from None
 
 
-def _split_commas(given: object) -> object:
-    if not isinstance(given, str):
-        return given
-    return [part.strip() for part in given.split(",") if part.strip()]
+def _split_commas(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _parse_json(given: object) -> object:
-    if not isinstance(given, str):
-        return given
+def _parse_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(given)
+        return json.loads(value)
     except ValueError:
         raise ValueError('write JSON: {"NAME": "value"} or ["program", "argument"]') from None
 

@@ -48,17 +48,17 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         return response
 
 
-def _error_response(code: int, why: str) -> httpx2.Response:
-    error = {"code": code, "message": why}
+def _error_response(code: int, reason: str) -> httpx2.Response:
+    error = {"code": code, "message": reason}
     return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def _is_same_server(response: httpx2.Response, asked: httpx2.URL) -> bool:
+def _is_same_server(response: httpx2.Response, url: httpx2.URL) -> bool:
     try:
-        target = asked.join(response.headers["location"])
+        target = url.join(response.headers["location"])
     except httpx2.InvalidURL:
         return False
-    return (target.scheme, target.host, target.port) == (asked.scheme, asked.host, asked.port)
+    return (target.scheme, target.host, target.port) == (url.scheme, url.host, url.port)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):

@@ -73,7 +73,7 @@ class AnswerPipeline:
     async def answer(
         self,
         group: MessageGroup,
-        asked: AskedQuestion,
+        question: AskedQuestion,
         active: ActiveCharacters,
         stop: StopFlag,
         removed: TurnRange | None = None,
@@ -90,19 +90,19 @@ class AnswerPipeline:
         failed, `UserError` if the author can fix the problem, and `AlreadyNotified` if the author
         was already told why there is no answer.
         """
-        message = asked.incoming
+        message = question.incoming
         may_answer, limit_notice = (
             await self.limits.admit(message, stop) if self.limits else (True, None)
         )
         if not may_answer:
             return self._refusal_result(message, limit_notice, first_part, is_new=removed is None)
-        speakers, active = await self._filter_adult_speakers(asked, active)
-        context = await self.sources.load(group, asked, active, removed, before, first_part)
+        speakers, active = await self._filter_adult_speakers(question, active)
+        context = await self.sources.load(group, question, active, removed, before, first_part)
         if is_unreadable(message, context.files):
             unread = explain_unread_files(context.files.unread)
             return self._refusal_result(message, unread, first_part)
-        if removed is None and before is None and not asked.in_place_of:
-            context = await self._add_greeting(context, len(asked.earlier))
+        if removed is None and before is None and not question.in_place_of:
+            context = await self._add_greeting(context, len(question.earlier))
         await self._generate_answers(speakers, context, stop)
         remembers = any(one.memory for one in active.presets)
         if remembers and await self.extractor.claim_first_notice(message.author.id):
@@ -129,10 +129,10 @@ class AnswerPipeline:
         return context.to_result(was_stopped=stop.requested)
 
     async def _filter_adult_speakers(
-        self, asked: AskedQuestion, active: ActiveCharacters
+        self, question: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
-        message, speakers = asked.incoming, asked.speakers
+        message, speakers = question.incoming, question.speakers
         restricted = next((one for one in active.presets if one.adults_only), None)
         if restricted is None:
             return speakers, active

@@ -39,7 +39,7 @@ from bot.texts.text import (
 )
 from bot.turn.edits import EditHandler
 from bot.turn.finishing import (
-    PAUSED,
+    PAUSED_NOTICE,
     Outcome,
     QuestionAnswerer,
     TurnFinisher,
@@ -53,8 +53,8 @@ _MESSAGE_FORGOTTEN_NOTICE = translatable(
     "I have forgotten that message and everything that was stored about it."
 )
 _CHANGED_NOTICE = translatable("Changed.")
-_RECAP_STOPPED = translatable("The recap was stopped.")
-_IMPOSSIBLE_HERE = translatable("That is not possible here.")
+_RECAP_STOPPED_NOTICE = translatable("The recap was stopped.")
+_IMPOSSIBLE_NOTICE = translatable("That is not possible here.")
 _MAX_LOADED_TURNS = 400
 _Greeting: TypeAlias = tuple[Turn | None, str, Face | None]
 """A greeting with its name line and face, if there is one."""
@@ -101,16 +101,16 @@ class CommandRunner:
                 request = replace(request, answered_at=_answer_time(found, exchange))
             case "memory" if quoted_id is not None:
                 turns = await self.stages.conversations.find_turns(group.claim, [quoted_id])
-                request = replace(request, quoted=turns[-1].turn if turns else None)
+                request = replace(request, quoted_turn=turns[-1].turn if turns else None)
             case "recap":
                 return "command", await self._run_recap(group, request)
             case _:
                 pass
         result = await self.stages.commands.handle(request)
         result = replace(result, is_private=result.is_private or is_private(request.command))
-        if result.repeats is not None:
-            return await self.answers.answer(group, result.repeats, request.active, result.removes)
-        if result.forgets is not None:
+        if result.question is not None:
+            return await self.answers.answer(group, result.question, request.active, result.removed)
+        if result.forgotten_id is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
 
@@ -118,8 +118,8 @@ class CommandRunner:
         """Run /recap until done or stopped by its author; raises `UserError` while paused."""
         message, stages = request.incoming, self.stages
         if stages.is_paused(message.address.summarized_address.conversation):
-            raise UserError(PAUSED)
-        result = CommandResult(_RECAP_STOPPED)
+            raise UserError(PAUSED_NOTICE)
+        result = CommandResult(_RECAP_STOPPED_NOTICE)
         async with stages.stops.stoppable_answer(group.claim, group.message, message) as stop:
             with stop.stoppable_block():
                 result = await stages.commands.handle(request)
@@ -140,7 +140,7 @@ class CommandRunner:
             is_begun = session.is_answered or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
-            others = await stages.forgetting.request_channel_deletion(request.incoming)
+            others = await stages.deletions.request_channel_deletion(request.incoming)
             deleted = translatable_count(
                 "Deleted for good: 1 message and everything that was stored about it.",
                 "Deleted for good: {count} messages and everything that was stored about them.",
@@ -148,7 +148,7 @@ class CommandRunner:
             )
             result = replace(result, text=join_texts([deleted, result.text], " "))
         stored = await self._compose_result(group.message, request, result, menu)
-        finish = finisher.finish_forgetting if result.deletes else finisher.finish
+        finish = finisher.finish_forgetting if result.deleted else finisher.finish
         following = await finish(group, stored)
         if result.new_session:
             for memory in stages.memories:
@@ -169,19 +169,19 @@ class CommandRunner:
         if not (is_due or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
         if not is_due and message.has_public_response:
-            return await finisher.finish_with_text(group, _IMPOSSIBLE_HERE)
+            return await finisher.finish_with_text(group, _IMPOSSIBLE_NOTICE)
         told = explain_refusal(access.rule, code)
         return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
 
     async def check_greeting(
-        self, asked: IncomingMessage | ChatJoin, result: CommandResult
+        self, event: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
         """Check the greeting of a character that was created in a chat, as answers are checked."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
         preset = result.greeter or ""
-        return replace(result, greeting=await check(asked, preset, result.greeting))
+        return replace(result, greeting=await check(event, preset, result.greeting))
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
@@ -253,10 +253,10 @@ class CommandRunner:
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
-        self, message: InboxMessage, request: CommandRequest, found: StoredTurn, exchange: Exchange
+        self, message: InboxMessage, request: CommandRequest, turn: StoredTurn, exchange: Exchange
     ) -> TurnResult:
         incoming, active, replies = request.incoming, request.active, self.stages.replies
-        answer = _active_version(found, exchange)
+        answer = _active_version(turn, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
         line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, line + request.argument, 0, face)
@@ -273,7 +273,7 @@ class CommandRunner:
         self, group: MessageGroup, result: CommandResult
     ) -> InboxMessage | None:
         stages, incoming = self.stages, group.message.incoming
-        message_id = result.forgets or ""
+        message_id = result.forgotten_id or ""
         turns = [*await stages.conversations.find_turns(group.claim, [message_id])]
         if result.forgets_answers:
             exchange = await stages.conversations.load_exchange(group.claim, message_id, 0)
@@ -281,7 +281,7 @@ class CommandRunner:
         if not turns:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED_NOTICE)
         if isinstance(incoming, IncomingMessage):
-            await stages.forgetting.request_copy_deletion(incoming, message_id)
+            await stages.deletions.request_copy_deletion(incoming, message_id)
         outgoing = stages.replies.notice_parts(
             incoming.address, _MESSAGE_FORGOTTEN_NOTICE, incoming.locale
         )
@@ -325,8 +325,8 @@ class CommandRunner:
             turns=[*result.turns, *spoken.turns],
             outgoing=[*outgoing, *spoken.outgoing],
             new_session=result.new_session,
-            removes=result.removes,
-            change=HistoryChange(deleted=result.deletes) if result.deletes else None,
+            removed=result.removed,
+            change=HistoryChange(deleted=result.deleted) if result.deleted else None,
         )
 
     async def _prepare_greeting(
@@ -352,32 +352,32 @@ class CommandRunner:
         return TurnResult([replace(turn, sent_as=names)], spoken)
 
     def _reply_result(
-        self, message: InboxMessage, incoming: IncomingMessage, shown: CommandResult
+        self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
     ) -> TurnResult:
         """Return a result that replies to the author, with menus that only the author may use."""
         replies, address = self.stages.replies, incoming.address
-        text = translate(shown.text, supported_language(incoming.locale))
+        text = translate(reply.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
-        if shown.file is not None:
-            outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)
-        if shown.is_private:
+        if reply.file is not None:
+            outgoing = (OutgoingPart(0, MessageContent(text), file=reply.file),)
+        if reply.is_private:
             outgoing = self.finisher.make_private_to_author(incoming, outgoing)
         names = tuple(message.part_name(one.part) for one in outgoing)
-        buttons = shown.buttons
-        if shown.asks_age:
+        buttons = reply.buttons
+        if reply.asks_age:
             buttons = action_buttons(names[-1], incoming.locale, ButtonAction.ADULT)
-        outgoing = replies.with_buttons(address, outgoing, buttons, shown.menus)
-        if shown.in_place_of:
+        outgoing = replies.with_buttons(address, outgoing, buttons, reply.menus)
+        if reply.in_place_of:
             first, *others = outgoing
             outgoing = (replace(first, is_response=True), *others)
-            return TurnResult(outgoing=outgoing, in_place_of=shown.in_place_of)
-        has_buttons = bool(shown.menus or buttons)
+            return TurnResult(outgoing=outgoing, in_place_of=reply.in_place_of)
+        has_buttons = bool(reply.menus or buttons)
         asked = [replace(user_turn(incoming), sent_as=names)] if has_buttons else []
         return TurnResult(outgoing=outgoing, unanswered=asked)
 
 
-def _answer_time(found: StoredTurn, exchange: Exchange) -> datetime:
-    answers = exchange.answers if found.turn.role == "user" else (found,)
+def _answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
+    answers = exchange.answers if turn.turn.role == "user" else (turn,)
     if not answers:
         raise UserError(translatable("I have not answered that message."))
     return answers[0].turn.at
@@ -390,7 +390,7 @@ def _count_turns_since(question: Turn, turns: Sequence[Turn]) -> int:
     raise UserError(NOT_REMEMBERED_NOTICE)
 
 
-def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
-    sent_as = set(found.turn.sent_as)
+def _active_version(turn: StoredTurn, exchange: Exchange) -> StoredTurn:
+    sent_as = set(turn.turn.sent_as)
     shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
     return next(shown, exchange.answers[-1])

@@ -45,7 +45,7 @@ class EditHandler:
     stages: TurnStages
 
     async def apply_edit(
-        self, group: MessageGroup, edited: MessageEdit
+        self, group: MessageGroup, edit: MessageEdit
     ) -> TurnResult | IncomingMessage:
         """Return the effect of an edit, or the edited message if it is now a new question.
 
@@ -55,15 +55,15 @@ class EditHandler:
         """
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
-        incoming = await recognize_reply(conversations, claim, edited.said)
+        incoming = await recognize_reply(conversations, claim, edit.said)
         if (message := incoming.message_id) is not None:
             exchange = await conversations.load_exchange(claim, message, _MAX_LOADED_TURNS)
         if exchange is None:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
-            is_new = edited.at - incoming.at < _MAX_AGE_TO_ANSWER and not incoming.is_late
+            is_new = edit.at - incoming.at < _MAX_AGE_TO_ANSWER and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
         incoming = replace(incoming, earlier_files=unanswered_files(exchange.before.turns))
-        result = await self._edit_known_message(group, incoming, edited.at, exchange)
+        result = await self._edit_known_message(group, incoming, edit.at, exchange)
         return _with_changed_files(incoming, exchange, result)
 
     async def _edit_known_message(
@@ -161,7 +161,7 @@ def _interrupted_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
 
 
 def _replace_answers(
-    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut: set[int]
+    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut_ids: set[int]
 ) -> TurnResult:
     places = [one.id for one in exchange.answers]
     versions = dict(zip(places, result.turns, strict=False))
@@ -169,9 +169,9 @@ def _replace_answers(
     change = HistoryChange(
         texts,
         versions,
-        superseded=sorted(rest - cut),
-        restored=sorted(rest & cut),
-        replaced=sorted(cut.intersection(versions)),
+        superseded=sorted(rest - cut_ids),
+        restored=sorted(rest & cut_ids),
+        replaced=sorted(cut_ids.intersection(versions)),
     )
     turns = result.turns[len(places) :]
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)

@@ -31,7 +31,7 @@ from bot.telemetry.logs import RECENT_EVENTS, create_failure_note
 from bot.texts.text import Text, supported_language, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
-from bot.turn.limits.refusals import BUSY, QueueLimit
+from bot.turn.limits.refusals import BUSY_NOTICE, QueueLimit
 from bot.turn.message_groups import MessageGathering, MessageGroup, observed_turn, user_turn
 from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
@@ -45,7 +45,7 @@ _ANSWERED_AGAIN = translatable("The question is answered again below.")
 _ANSWER_REFUSED = translatable("⚠ This chat refuses my answers. Admins can see why: /settings why.")
 _SENT_PRIVATELY = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
-PAUSED = translatable(
+PAUSED_NOTICE = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
     " later."
 )
@@ -70,7 +70,7 @@ class TurnStages:
     stops: StopRequests
     buttons: AnswerButtons
     access: AccessRules
-    forgetting: DeletionRequests
+    deletions: DeletionRequests
     arrivals: ArrivalSignals
     voices: VoiceTranscriber
     decisions: DecisionLog
@@ -109,7 +109,7 @@ class TurnFinisher:
     """Stores results and starts to send them; `finish...` methods return the next message."""
 
     stages: TurnStages
-    stopping: bool = False
+    is_stopping: bool = False
     """Whether the process is shutting down, so that no next message is returned."""
 
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
@@ -135,9 +135,9 @@ class TurnFinisher:
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
             unaware = [one for one in refused if one.interaction is None]
             if unaware:
-                result = await self.add_notice_if_due(unaware[0], result, BUSY)
+                result = await self.add_notice_if_due(unaware[0], result, BUSY_NOTICE)
         stages.arrivals.watch([claim.conversation])
-        begin_next = not self.stopping
+        begin_next = not self.is_stopping
         finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
         if finished.row or result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
@@ -188,7 +188,7 @@ class TurnFinisher:
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
         """Finish by saying why a question is not answered, with a button that retries it."""
-        message, asked, replies = group.message, group.asked, self.stages.replies
+        message, asked, replies = group.message, group.question, self.stages.replies
         incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
         question = (
             asked.incoming if asked else incoming if isinstance(incoming, IncomingMessage) else None
@@ -254,17 +254,17 @@ class QuestionAnswerer:
     async def answer(
         self,
         group: MessageGroup,
-        asked: AskedQuestion,
+        question: AskedQuestion,
         active: ActiveCharacters,
         removed: TurnRange | None = None,
         decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
         """Answer a question (replacing `removed`), and later messages that `decide_next` allows."""
         stages, finisher = self.stages, self.finisher
-        limits = stages.replies.limits(asked.incoming.address)
+        limits = stages.replies.limits(question.incoming.address)
         conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
         gathering = MessageGathering(
-            group, asked, limits, conversations, arrivals, clock, decide_next
+            group, question, limits, conversations, arrivals, clock, decide_next
         )
         is_new = removed is None
         if stages.is_paused(group.claim.conversation):
@@ -291,34 +291,34 @@ class QuestionAnswerer:
         if result is None:  # the question was deleted, so delete what was sent
             gone = TurnResult(was_stopped=True, is_withdrawn=True)
             return "withdrawn", await finisher.finish_forgetting(group, gone)
-        asked = gathering.asked
-        channel = asked.incoming.address.channel
-        stages.decisions.log_substitute_models(channel, asked.speakers, result.receipts)
-        turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
-        result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
+        question = gathering.question
+        channel = question.incoming.address.channel
+        stages.decisions.log_substitute_models(channel, question.speakers, result.receipts)
+        turns = [*result.earlier, *question.earlier, user_turn(question.incoming), *result.turns]
+        result = replace(result, turns=turns, supersedes=removed, in_place_of=question.in_place_of)
         if gathering.uncovered_count and not group.message.refused:
             waiting = translatable_count(
                 "⏳ 1 more message has arrived. I will answer it next.",
                 "⏳ {count} more messages have arrived. I will answer them next.",
                 gathering.uncovered_count,
             )
-            result = await finisher.add_notice_if_due(asked.incoming, result, waiting)
+            result = await finisher.add_notice_if_due(question.incoming, result, waiting)
         following = await finisher.finish(group, add_private_response(group.message, result))
         if any(one.memory for one in active.presets):
-            stages.pipeline.extractor.record_answer(asked.incoming, active.presets)
+            stages.pipeline.extractor.record_answer(question.incoming, active.presets)
         return "answered", following
 
     async def _result_while_paused(
         self, group: MessageGroup, gathering: MessageGathering, *, is_new: bool
     ) -> TurnResult:
         """Return a result that stores the question and, if due, sends a notice of the pause."""
-        message, result = gathering.asked.incoming, _background_result(gathering, is_new=is_new)
+        message, result = gathering.question.incoming, _background_result(gathering, is_new=is_new)
         if is_native_command(group.message):
-            return add_private_response(group.message, result, PAUSED)
+            return add_private_response(group.message, result, PAUSED_NOTICE)
         name = f"paused:{message.address.channel}"
         if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
-        outgoing = self.stages.replies.notice_parts(message.address, PAUSED, message.locale)
+        outgoing = self.stages.replies.notice_parts(message.address, PAUSED_NOTICE, message.locale)
         return replace(result, outgoing=outgoing)
 
     async def _answer_all(
@@ -335,7 +335,7 @@ class QuestionAnswerer:
         first_part = 1 if is_native_command(group.message) else 0
         async with (
             stops.stoppable_answer(
-                group.claim, group.message, gathering.asked.incoming, group.edited_at
+                group.claim, group.message, gathering.question.incoming, group.edited_at
             ) as stop,
             limit.refuse_excess_messages(group, gathering.rules.at_most)
             if limit is not None
@@ -344,7 +344,7 @@ class QuestionAnswerer:
             if group.message.has_messages_waiting:
                 await gathering.gather_until_quiet()
             while True:
-                asked = group.asked = gathering.asked
+                asked = group.question = gathering.question
                 is_alone = is_new and not group.message.gathered
                 stops.cover_message(asked.incoming, gathering.askers, is_alone=is_alone)
                 async with gathering.interrupt_on_arrival(stop):
@@ -387,7 +387,7 @@ def add_private_response(
 
 
 def _background_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
-    asked = gathering.asked
+    asked = gathering.question
     if not is_new or asked.in_place_of:
         return TurnResult()
     return TurnResult([*asked.earlier, observed_turn(asked.incoming)])

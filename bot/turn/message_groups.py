@@ -51,7 +51,7 @@ class MessageGroup:
     message: InboxMessage
     between: list[InboxMessage] = field(default_factory=list)
     """Other people's messages that arrived between the parts of a split message."""
-    asked: AskedQuestion | None = None
+    question: AskedQuestion | None = None
     """The question being answered."""
     edited_at: datetime | None = None
     """When the question got the text being answered, if it was edited while it waited."""
@@ -77,37 +77,37 @@ class SplitMessageJoiner:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
-        self, whole: IncomingMessage, newest: InboxMessage, later: InboxMessage
+        self, joined: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
     ) -> IncomingMessage | None:
-        """Return `whole` with a later message appended, or None if that is not part of it."""
-        message, last = later.incoming, newest.incoming
+        """Return `joined` with a later message appended, or None if that is not part of it."""
+        message, last = next_part.incoming, last_part.incoming
         if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
             return None
-        if message.author.id != whole.author.id or message.interaction is not None:
+        if message.author.id != joined.author.id or message.interaction is not None:
             return None
-        if whole.album is not None or message.album is not None:
-            is_part = message.album == whole.album
+        if joined.album is not None or message.album is not None:
+            is_part = message.album == joined.album
         else:
             wait = self.seconds_to_wait(last)
             is_text = bool(message.text) and not message.attachments and message.quote is None
-            is_part = wait > 0 and is_text and later.received_at - newest.received_at <= wait
-        return self._join(whole, last, message) if is_part else None
+            is_part = wait > 0 and is_text and next_part.received_at - last_part.received_at <= wait
+        return self._join(joined, last, message) if is_part else None
 
     def _join(
-        self, whole: IncomingMessage, last: IncomingMessage, message: IncomingMessage
+        self, joined: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
     ) -> IncomingMessage:
-        is_cut_in_a_word = self.limits.units(last.text) >= self.limits.max_units
-        texts = [one for one in (whole.text, message.text) if one]
+        is_cut_in_a_word = self.limits.units(last_part.text) >= self.limits.max_units
+        texts = [one for one in (joined.text, message.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
         masked = mask_pasted_tokens(text)  # a token may have been cut in two
         return replace(
-            whole,
+            joined,
             text=masked,
-            has_masked_token=whole.has_masked_token or masked != text,
-            wake=whole.wake or message.wake,
-            quote=whole.quote or message.quote,
-            mentions=(*whole.mentions, *message.mentions),
-            attachments=(*whole.attachments, *message.attachments),
+            has_masked_token=joined.has_masked_token or masked != text,
+            wake=joined.wake or message.wake,
+            quote=joined.quote or message.quote,
+            mentions=(*joined.mentions, *message.mentions),
+            attachments=(*joined.attachments, *message.attachments),
         )
 
 
@@ -164,7 +164,7 @@ class MessageGathering:
     """Collects the messages that one answer covers; some messages need a separate answer."""
 
     group: MessageGroup
-    asked: AskedQuestion
+    question: AskedQuestion
     """The question and its speakers; the first speaker's preset controls what is gathered."""
     limits: Limits
     conversations: Conversations
@@ -174,12 +174,12 @@ class MessageGathering:
     """Decides what to do with a later message; None: later messages are not gathered."""
 
     def __post_init__(self) -> None:
-        self.askers = {self.asked.incoming.author.id}
+        self.askers = {self.question.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
         self.decisions: list[tuple[IncomingMessage, Decision]] = []
         self.uncovered_count = 0
         """The number of waiting messages that this answer does not cover."""
-        self.rules = self.asked.speakers[0].preset.busy
+        self.rules = self.question.speakers[0].preset.busy
         self._parts = SplitMessageJoiner(self.limits, self.rules)
         self._mode = self._choose_mode()
         self._pending: list[_PendingMessage] = []  # not gathered yet
@@ -190,7 +190,7 @@ class MessageGathering:
         self._quiet_seconds = self.rules.quiet_seconds  # longer while parts may be missing
 
     def _choose_mode(self) -> BusyMode:
-        message, incoming = self.group.message, self.asked.incoming
+        message, incoming = self.group.message, self.question.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
             return "queue"
@@ -239,8 +239,8 @@ class MessageGathering:
             if checks:
                 await cancel_and_wait(checks)
 
-    def _may_interrupt(self, began: float) -> bool:
-        is_first_moment = self.clock.monotonic() - began < self.rules.quiet_seconds
+    def _may_interrupt(self, started_at: float) -> bool:
+        is_first_moment = self.clock.monotonic() - started_at < self.rules.quiet_seconds
         return self._mode == "interrupt" or (is_first_moment and not self._was_interrupted)
 
     async def _interrupt(self, stop: StopFlag) -> None:
@@ -315,7 +315,7 @@ class MessageGathering:
         # This is recorded first, so that after a crash each message is processed alone.
         beside_others = AttemptState.BESIDE_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
-        asked, speakers = self.asked, list(self.asked.speakers)
+        asked, speakers = self.question, list(self.question.speakers)
         kept = (turn for one in taken[:-1] for turn in _turns_to_keep(one))
         turns = [user_turn(asked.incoming), *kept]
         self.decisions += [(one.message, one.decision) for one in taken]
@@ -336,7 +336,7 @@ class MessageGathering:
             asked_with=(*reversed(askers), *asked.incoming.charged_people),
         )
         earlier = (*asked.earlier, *turns)
-        self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
+        self.question = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_seen = self.group.claim, self._newest_message
             more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED_MESSAGES)
@@ -344,12 +344,12 @@ class MessageGathering:
             self.uncovered_count = sum(one.wake is not None for one in waiting)
 
 
-def _turns_to_keep(seen: _PendingMessage) -> tuple[Turn, ...]:
-    match seen.decision:
+def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:
+    match pending.decision:
         case Answer():
-            return (user_turn(seen.message),)
+            return (user_turn(pending.message),)
         case Observe():
-            return (observed_turn(seen.message),)
+            return (observed_turn(pending.message),)
         case _:
             return ()
 

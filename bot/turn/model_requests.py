@@ -222,20 +222,20 @@ class ModelRequests:
         return replace(receipt, check=check.notes, is_withheld=check.is_refused)
 
     async def check_greeting(
-        self, asked: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
+        self, event: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
     ) -> str:
         """Return a greeting, checked by `check_text` if its character was created in a chat."""
         if OWNER_SEPARATOR not in preset:  # operators' greetings need no check
             return greeting
-        return await self.check_text(asked, provider, greeting)
+        return await self.check_text(event, provider, greeting)
 
-    async def check_text(self, asked: Request | ChatJoin, provider: str, text: str) -> str:
+    async def check_text(self, event: Request | ChatJoin, provider: str, text: str) -> str:
         """Pass a text through plug-ins; return the result, or a refusal if it breaks a rule."""
-        check = await self.create_check(asked.scopes, provider)
+        check = await self.create_check(event.scopes, provider)
         if check is None:
             return text
         text = await check.apply_hooks(text)
-        return refusal_sentence(asked.locale) if await check.refuses(text) else text
+        return refusal_sentence(event.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Create the check for a provider's answers; None: answers are not checked here."""

@@ -32,7 +32,7 @@ from bot.chat.session import (
     to_repeated_question,
 )
 from bot.commands.answers import BUTTON_GONE_NOTICE, TYPING_HINTS, pick_speakers
-from bot.commands.authority import is_the_group
+from bot.commands.authority import is_group_author
 from bot.commands.memories import back_button, command_of_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
@@ -85,68 +85,68 @@ class PressHandler:
     edits: EditHandler
 
     async def press(
-        self, group: MessageGroup, pressed: ButtonPress
+        self, group: MessageGroup, press: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a press's result, or the question or command that it starts; raise `UserError`."""
-        data = parse_button(pressed)
+        data = parse_button(press)
         if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()
-        exchange = await self._find_exchange(pressed, data)
+        exchange = await self._find_exchange(press, data)
         if exchange is None:
             return TurnResult()
-        active = await self.stages.resolver.resolve(pressed.scopes)
+        active = await self.stages.resolver.resolve(press.scopes)
         match data.action:
             case ButtonAction.DELETE:
                 return _delete_answer(data, exchange)
             case ButtonAction.VERSION:
-                return self._show_version(group, pressed, data, exchange, active)
+                return self._show_version(group, press, data, exchange, active)
             case ButtonAction.CONTINUE:
                 message = _to_typed(
-                    pressed, translate(_CONTINUE_PROMPT, supported_language(pressed.locale))
+                    press, translate(_CONTINUE_PROMPT, supported_language(press.locale))
                 )
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
-                return await self._retry(group, pressed, exchange, active)
+                return await self._retry(group, press, exchange, active)
             case ButtonAction.FORGET | ButtonAction.KEEP | ButtonAction.ADULT:
-                notice = await self._confirm(pressed, data.action, exchange)
+                notice = await self._confirm(press, data.action, exchange)
                 if notice is None:
-                    return await self._retry(group, pressed, exchange, active)
+                    return await self._retry(group, press, exchange, active)
                 first, *others = self.stages.replies.notice_parts(
-                    pressed.address, notice, pressed.locale
+                    press.address, notice, press.locale
                 )
                 outgoing = (replace(first, is_response=True), *others)
                 return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
-            case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
+            case ButtonAction.NAME | ButtonAction.ABOUT if not press.values:
                 raise UserError(TYPING_HINTS[data.action])
             case _:
-                return await self._run_choice(pressed, data, exchange, active)
+                return await self._run_choice(press, data, exchange, active)
 
     async def react(
-        self, group: MessageGroup, reacted: ReactionChange
+        self, group: MessageGroup, reaction: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
-        turns = await self.stages.conversations.find_turns(group.claim, [reacted.message_id])
+        turns = await self.stages.conversations.find_turns(group.claim, [reaction.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
-        action = _ACTION_BY_REACTION.get(reacted.reaction)
+        action = _ACTION_BY_REACTION.get(reaction.reaction)
         data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
-        pressed = ButtonPress(**_origin_fields(reacted), message_id=reacted.message_id, data=data)
+        press = ButtonPress(**_origin_fields(reaction), message_id=reaction.message_id, data=data)
         try:
             if action is not None:
-                return TurnResult() if reacted.is_removed else await self.press(group, pressed)
-            if not turns or await self.stages.access.find_refusal(pressed) is not None:
+                return TurnResult() if reaction.is_removed else await self.press(group, press)
+            if not turns or await self.stages.access.find_refusal(press) is not None:
                 return TurnResult()
-            if reacted.reaction not in MEMORY_REACTIONS:
-                given = await self._find_feedback(group, reacted, answer) if answer else None
+            if reaction.reaction not in MEMORY_REACTIONS:
+                given = await self._find_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=given)
-            if not reacted.is_removed:
-                await self.stages.commands.memories.remember_reaction(pressed, turns[-1].turn)
+            if not reaction.is_removed:
+                await self.stages.commands.memories.remember_reaction(press, turns[-1].turn)
         except UserError as error:  # reactions may be meant for people, so show no refusal
-            _log.info("reaction_ignored", by=reacted.author.id, reason=str(error))
+            _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
 
     async def _find_feedback(
-        self, group: MessageGroup, reacted: ReactionChange, answer: Turn
+        self, group: MessageGroup, reaction: ReactionChange, answer: Turn
     ) -> Feedback | None:
         receipts = self.stages.commands.context.receipts
         found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
@@ -154,35 +154,35 @@ class PressHandler:
         number = next(same, None)
         if number is None:  # the answer was edited, or its receipt deleted
             return None
-        return Feedback(number, reacted.author.id, reacted.reaction, reacted.is_removed)
+        return Feedback(number, reaction.author.id, reaction.reaction, reaction.is_removed)
 
-    async def _find_exchange(self, pressed: ButtonPress, data: ButtonData) -> Exchange | None:
+    async def _find_exchange(self, press: ButtonPress, data: ButtonData) -> Exchange | None:
         """Return a button's question and answers; None if it deletes an already deleted answer."""
         try:
-            return await self.stages.buttons.find_to_change(pressed, data)
+            return await self.stages.buttons.find_changeable(press, data)
         except UserError as error:
             if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE_NOTICE:
                 return None
-            name = " ".join(pressed.author.name.split())
-            if pressed.is_private or not name:
+            name = " ".join(press.author.name.split())
+            if press.is_private or not name:
                 raise
             text = translatable("{name}: {problem}", name=name, problem=error.text)
             raise UserError(text) from None
 
     async def _confirm(
-        self, pressed: ButtonPress, action: ButtonAction, exchange: Exchange
+        self, press: ButtonPress, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
         """Apply a confirmation; return a notice of it, or None if the question is answered now."""
         match action:
             case ButtonAction.FORGET:
-                is_off = await self.stages.forgetting.request_person_deletion(pressed)
+                is_off = await self.stages.deletions.request_person_deletion(press)
                 return (
                     join_texts([_FORGETTING_NOTICE, _STILL_OPTED_OUT_NOTICE], " ")
                     if is_off
                     else _FORGETTING_NOTICE
                 )
             case ButtonAction.ADULT:
-                person, settings = pressed.author.id, self.stages.access.chat_settings
+                person, settings = press.author.id, self.stages.access.chat_settings
                 await settings.set(person, AGE_KEY, "confirmed", person)
                 is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED_NOTICE if is_command else None
@@ -190,67 +190,67 @@ class PressHandler:
                 return _NOTHING_DELETED_NOTICE
 
     async def _run_choice(
-        self, pressed: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
+        self, press: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
-        if author is not None and is_the_group(author, pressed.address):
+        if author is not None and is_group_author(author, press.address):
             # The public notice must not name a person who wrote as the group.
-            pressed = replace(pressed, author=replace(pressed.author, name=author.name))
+            press = replace(press, author=replace(press.author, name=author.name))
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE_NOTICE)
-        message, part = _to_typed(pressed, ""), exchange.parts[0]
+        message, part = _to_typed(press, ""), exchange.parts[0]
         page = max(1, data.number)
-        asked = CommandRequest(Command(""), message, active, (), pressed.at, part=part, page=page)
+        asked = CommandRequest(Command(""), message, active, (), press.at, part=part, page=page)
         is_memory = data.action is ButtonAction.MEMORY
         try:
             if is_memory:
-                line = command_of_choice(pressed.values, exchange.question.turn.text)
+                line = command_of_choice(press.values, exchange.question.turn.text)
             else:
-                line = await commands.menus.command_line(data, pressed, active.names)
+                line = await commands.menus.command_line(data, press, active.names)
             if (command := parse_command(line)) is not None:
                 result = await commands.handle(replace(asked, command=command))
         except UserError as error:
-            if isinstance(error, PrivateError) and self._is_read_by_others(pressed):
+            if isinstance(error, PrivateError) and self._is_read_by_others(press):
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
             result = CommandResult(problem, buttons=(back_button(asked),)) if is_memory else result
         if is_memory:  # the reply of the command is the new content of the menu
             return asked, CommandResult(""), replace(result, in_place_of=exchange.parts)
-        asked = replace(asked, active=await self.stages.resolver.resolve(pressed.scopes))
-        menu = await commands.menus.after_choice(data, asked)
+        asked = replace(asked, active=await self.stages.resolver.resolve(press.scopes))
+        menu = await commands.menus.show_after_choice(data, asked)
         text = join_texts([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
 
-    def _is_read_by_others(self, pressed: ButtonPress) -> bool:
-        has_private = self.stages.replies.limits(pressed.address).has_private_chats
-        return has_private and not (pressed.is_private or pressed.is_ephemeral)
+    def _is_read_by_others(self, press: ButtonPress) -> bool:
+        has_private = self.stages.replies.limits(press.address).has_private_chats
+        return has_private and not (press.is_private or press.is_ephemeral)
 
     async def _retry(
         self,
         group: MessageGroup,
-        pressed: ButtonPress,
+        press: ButtonPress,
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = to_repeated_question(_to_typed(pressed, ""), question, exchange.before.turns)
+        asked = to_repeated_question(_to_typed(press, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
         return await self.edits.answer_in_place(
-            group, asked, pressed.at, exchange, active, speakers, {}
+            group, asked, press.at, exchange, active, speakers, {}
         )
 
     def _show_version(
         self,
         group: MessageGroup,
-        pressed: ButtonPress,
+        press: ButtonPress,
         data: ButtonData,
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult:
-        address, replies = pressed.address, self.stages.replies
+        address, replies = press.address, self.stages.replies
         name_part = partial(group.message.reused_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
         restored: list[int] = []
@@ -266,7 +266,7 @@ class PressHandler:
             if chosen.turn.preset in active.names:
                 wanted = active.pick([chosen.turn.preset])[0].preset.long_answer
                 form = supported_form(wanted, replies.limits(address))
-            shown = arrange_parts(whole, text, form, pressed.locale, name_part)
+            shown = arrange_parts(whole, text, form, press.locale, name_part)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(name_part(one.part) for one in shown)
@@ -276,7 +276,7 @@ class PressHandler:
             return TurnResult()
         change = HistoryChange(versions=versions, restored=restored)
         count = len(exchange.versions[-1])
-        buttons = answer_buttons(name_part(parts[-1].part), pressed.locale, data.number, count)
+        buttons = answer_buttons(name_part(parts[-1].part), press.locale, data.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
 
@@ -292,11 +292,9 @@ def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _to_typed(pressed: ButtonPress, text: str) -> IncomingMessage:
+def _to_typed(press: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
-    return IncomingMessage(
-        **_origin_fields(pressed), message_id=None, text=text, wake=WakeReason.DM
-    )
+    return IncomingMessage(**_origin_fields(press), message_id=None, text=text, wake=WakeReason.DM)
 
 
 def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:

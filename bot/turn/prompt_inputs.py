@@ -27,7 +27,7 @@ from bot.chat.session import (
 )
 from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import MAX_EARLIER_MESSAGES, OFF_FOR_AUTHOR
+from bot.commands.privacy import MAX_EARLIER_MESSAGES, OPTED_OUT_NOTICE
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import redact_message, to_storable_message
@@ -54,7 +54,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.text import Text
 from bot.tools import (
-    REACT,
+    REACT_TOOL,
     Tool,
     Toolbox,
     ToolFailed,
@@ -86,7 +86,7 @@ class ChannelReader:
     """Returns the time before which messages are not kept, in Unix seconds."""
 
     async def read(
-        self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn] = ()
+        self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty if reading fails."""
         if message.wake is WakeReason.DM or not active.any_reads_all_messages:
@@ -94,20 +94,20 @@ class ChannelReader:
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
         found = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
-        ids = {turn.message_id for turn in known}
+        ids = {turn.message_id for turn in turns}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
     async def read_thread_starter(
-        self, message: IncomingMessage, active: ActiveCharacters, known: Sequence[Turn]
+        self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn]
     ) -> tuple[Turn, ...]:
         """Return the message that a new thread was opened from, unless it is stored."""
-        is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in known)
+        is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in turns)
         if not (is_new_thread and active.any_reads_all_messages):
             return ()
         if message.address.history or message.opened_from is not None:
             return ()
         start = message.address.chat  # Discord gives a thread the id of this message
-        if start in {message.message_id, *(turn.message_id for turn in known)}:
+        if start in {message.message_id, *(turn.message_id for turn in turns)}:
             return ()
         found = await _read_or_none(message, self.read_thread_start(message))
         return self._observed_turns([found] if found is not None else [])
@@ -119,10 +119,10 @@ class ChannelReader:
         return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
 
-async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Read]) -> _Read | None:
+async def _read_or_none(message: IncomingMessage, work: Awaitable[_Read]) -> _Read | None:
     try:
         async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-            return await reading
+            return await work
     except (PlatformError, TimeoutError) as error:
         conversation, reason = message.address.conversation, str(error) or "no answer"
         _log.info("channel_not_read", conversation=conversation, reason=reason)
@@ -213,14 +213,14 @@ class PromptSources:
     async def load(
         self,
         group: MessageGroup,
-        asked: AskedQuestion,
+        question: AskedQuestion,
         active: ActiveCharacters,
         removed: TurnRange | None = None,
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
-        incoming, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
+        incoming, speakers, gathered = question.incoming, question.speakers, question.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
@@ -234,7 +234,7 @@ class PromptSources:
         off = await self.resolver.opted_out([*person_ids_in(incoming), *speakers_before])
         readable = redact_message(incoming, off) if off else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
-            raise PrivateError(OFF_FOR_AUTHOR)
+            raise PrivateError(OPTED_OUT_NOTICE)
         if off:
             session = replace(session, turns=remove_turns_by(off, session.turns))
         session = _without_old_greetings(session, active)
@@ -267,7 +267,7 @@ class PromptSources:
             files,
             (*start, *earlier),
             first_part,
-            asked.in_place_of,
+            question.in_place_of,
             replaces_answers=removed is not None,
         )
 
@@ -397,7 +397,7 @@ class AnswerTools:
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer]
     """Tool servers by the name used in presets."""
-    readable: TurnFilter
+    filter_turns: TurnFilter
     """Removes the observed messages of people who opted out from turns."""
     limits: Callable[[Address], Limits]
 
@@ -415,10 +415,10 @@ class AnswerTools:
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
-            REACT: lambda: self._react_tool(preset, context),
+            REACT_TOOL: lambda: self._react_tool(preset, context),
         }
         offered = dict.fromkeys(preset.tools)
-        names = [one for one in offered if one != REACT or self._may_react(context)]
+        names = [one for one in offered if one != REACT_TOOL or self._may_react(context)]
         tools = [made[name]() for name in names if name in made]
         tools += plugin_tools([name for name in names if name not in made])
         # Servers that failed to start are missing.
@@ -437,10 +437,10 @@ class AnswerTools:
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
         to_reaction = self.limits(context.incoming.address).reaction
 
-        def react(given: str) -> str:
+        def react(text: str) -> str:
             if context.reactions:
                 raise ToolFailed("you have already reacted to this message")
-            emoji = to_reaction(given) if to_reaction else ""
+            emoji = to_reaction(text) if to_reaction else ""
             if not emoji:
                 some = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
                 raise ToolFailed(f"that emoji is not available here; use another, such as {some}")
@@ -452,7 +452,7 @@ class AnswerTools:
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:
             session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
-            turns = await self.readable(session.turns)
+            turns = await self.filter_turns(session.turns)
             return [one for one in turns if not one.observed or preset.context == "all"]
 
         def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
@@ -463,9 +463,9 @@ class AnswerTools:
         return history_tool(load_turns, label)
 
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        async def search(about: str) -> Sequence[Story]:
+        async def search(query: str) -> Sequence[Story]:
             retrieve = self.retrieve_stories
-            found = (await retrieve(preset, about, True) if retrieve else None) or {}
+            found = (await retrieve(preset, query, True) if retrieve else None) or {}
             stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
             return sorted(stories.values(), key=lambda one: -one.score)
 

@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class _AnswerInProgress:
-    asked: IncomingMessage
+    question: IncomingMessage
     """The newest message that the answer covers."""
     turn: str
     askers: Collection[str]
@@ -148,12 +148,12 @@ class StopRequests:
             del self._answers[conversation]
 
     def cover_message(
-        self, asked: IncomingMessage, askers: Collection[str], *, is_alone: bool
+        self, question: IncomingMessage, askers: Collection[str], *, is_alone: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let `askers` stop the answer."""
-        answer = self._answers[asked.address.conversation]
-        if asked.message_id != answer.asked.message_id:
-            answer.asked, answer.at = asked, asked.at
+        answer = self._answers[question.address.conversation]
+        if question.message_id != answer.question.message_id:
+            answer.question, answer.at = question, question.at
         answer.askers, answer.is_alone = askers, is_alone
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
@@ -175,7 +175,7 @@ class StopRequests:
 
     def is_being_answered(self, event: Incoming) -> bool:
         answer = self._answers.get(event.address.conversation)
-        return answer is not None and answer.asked.external_key == event.external_key
+        return answer is not None and answer.question.external_key == event.external_key
 
     async def run(self) -> None:
         """Handle stop requests that only admins may make, until cancelled."""
@@ -187,10 +187,10 @@ class StopRequests:
                 except StoreError as error:  # the answer is stopped even without an audit entry
                     _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
-    def _handle_press(self, pressed: ButtonPress) -> None:
-        answer = self._answers.get(pressed.address.conversation)
-        if answer is not None and _find_turn_to_stop(pressed) == answer.turn:
-            self._handle_request(pressed)
+    def _handle_press(self, press: ButtonPress) -> None:
+        answer = self._answers.get(press.address.conversation)
+        if answer is not None and _find_turn_to_stop(press) == answer.turn:
+            self._handle_request(press)
 
     def _handle_request(self, request: Request) -> None:
         """Apply an asker's /stop immediately; queue others for an admin check."""
@@ -204,19 +204,19 @@ class StopRequests:
 
     def _handle_edit_signal(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
-        if answer is None or answer.asked.message_id != edit.message_id:
+        if answer is None or answer.question.message_id != edit.message_id:
             return
         # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
         # An edit that changed only a preview or the formatting has the same digest.
-        if edit.at >= answer.at and edit.digest != _hash_edit(answer.asked):
+        if edit.at >= answer.at and edit.digest != _hash_edit(answer.question):
             answer.flag.request()
             self._edited[edit.conversation, edit.message_id] = None
 
-    def _handle_deletion(self, deleted: MessageDeletion) -> None:
-        for message_id in deleted.message_ids:
-            self._deleted[deleted.address.lane, message_id] = None  # ids are unique per chat
-        answer = self._answers.get(deleted.address.conversation)
-        if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
+    def _handle_deletion(self, deletion: MessageDeletion) -> None:
+        for message_id in deletion.message_ids:
+            self._deleted[deletion.address.lane, message_id] = None  # ids are unique per chat
+        answer = self._answers.get(deletion.address.conversation)
+        if answer and answer.is_alone and answer.question.message_id in deletion.message_ids:
             answer.flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
@@ -267,9 +267,9 @@ def _is_stop(incoming: IncomingMessage) -> bool:
     return command.name == "stop" or turns_off
 
 
-def _find_turn_to_stop(pressed: ButtonPress) -> str | None:
+def _find_turn_to_stop(press: ButtonPress) -> str | None:
     """Return the turn whose answer a press stops, or None if it is not a stop button."""
-    data = parse_button(pressed)
+    data = parse_button(press)
     if data is None or data.action is not ButtonAction.STOP:
         return None
     return data.part.rpartition("/")[0]
@@ -283,7 +283,7 @@ def _event_key(event: Incoming) -> tuple[str, str]:
     return event.address.source, event.external_key
 
 
-CONVERSATIONS = "conversations"
+CONVERSATIONS_TOPIC = "conversations"
 """The topic of the signals that events have arrived in conversations."""
 
 
@@ -293,7 +293,7 @@ class ArrivalSignals:
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
         self._listeners: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
-        signals.subscribe(CONVERSATIONS, self.record_arrivals)
+        signals.subscribe(CONVERSATIONS_TOPIC, self.record_arrivals)
 
     def watch(self, conversations: Collection[str]) -> None:
         """Start watching conversations. Call this before reading their events."""

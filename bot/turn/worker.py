@@ -36,7 +36,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.answers import COMMANDS_THAT_READ_HISTORY
-from bot.commands.privacy import OFF_FOR_AUTHOR
+from bot.commands.privacy import OPTED_OUT_NOTICE
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
 from bot.intake import redact_message
@@ -111,7 +111,7 @@ class ConversationWorker:
 
     def stop_after_current(self) -> None:
         """Process no messages after the current ones, because the process is shutting down."""
-        self._finisher.stopping = True
+        self._finisher.is_stopping = True
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         """Claim conversations, and return the claimed ones, each with its oldest message."""
@@ -171,14 +171,14 @@ class ConversationWorker:
                 self._record_metrics(one, outcome, began)
             return following
 
-    def _record_metrics(self, message: InboxMessage, outcome: str, began: float) -> None:
+    def _record_metrics(self, message: InboxMessage, outcome: str, start: float) -> None:
         incoming, now = message.incoming, self._clock.now()
         platform, received_at = incoming.address.platform, incoming.at.timestamp()
         MESSAGES_FINISHED.labels(platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, now - received_at))
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = outcome if outcome in _FAILED_OUTCOMES else None
-        for name, since in (("answer", began), (ROOT, received_at)):
+        for name, since in (("answer", start), (ROOT, received_at)):
             record_span(name, message.turn_name, since, now, attributes=attributes, error=failure)
 
     async def _handle_or_report(self, group: MessageGroup) -> Outcome:
@@ -230,13 +230,13 @@ class ConversationWorker:
             case SayRequested() as asked:
                 return await self._send_requested_text(group, asked)
 
-    async def _send_requested_text(self, group: MessageGroup, asked: SayRequested) -> Outcome:
+    async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
         """Send a program's text as the chat's character, even while paused, but not when off."""
-        if await self._stages.access.is_off(asked.scopes):
+        if await self._stages.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
-        active = await self._stages.resolver.resolve(asked.scopes)
-        words = CommandResult("", greeting=asked.text, greeter=active.first.preset.name)
-        return "said", await self._commands.greet(group, asked.scopes, words)
+        active = await self._stages.resolver.resolve(request.scopes)
+        words = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
+        return "said", await self._commands.greet(group, request.scopes, words)
 
     async def _delete_messages(
         self, group: MessageGroup, ids: Sequence[str]
@@ -266,38 +266,38 @@ class ConversationWorker:
         return await self._commands.greet(group, arrival.scopes, greeting)
 
     async def _handle_press(
-        self, group: MessageGroup, pressed: ButtonPress | ReactionChange
+        self, group: MessageGroup, event: ButtonPress | ReactionChange
     ) -> Outcome:
-        is_off = bool(await self._stages.resolver.opted_out([pressed.author.id]))
+        is_off = bool(await self._stages.resolver.opted_out([event.author.id]))
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
-        if isinstance(pressed, ButtonPress):
-            button = parse_button(pressed)
+        if isinstance(event, ButtonPress):
+            button = parse_button(event)
             has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
             if is_off and has_words:
-                return "withheld", await self._explain_opt_out(group, pressed)
-            result = await self._presses.press(group, pressed)
+                return "withheld", await self._explain_opt_out(group, event)
+            result = await self._presses.press(group, event)
         elif not is_off:
-            result = await self._presses.react(group, pressed)
+            result = await self._presses.react(group, event)
         if isinstance(result, tuple):
             request, done, menu = result
             return "pressed", await self._commands.finish(group, request, done, menu)
         if isinstance(result, AskedQuestion):
-            active = await self._stages.resolver.resolve(pressed.scopes)
+            active = await self._stages.resolver.resolve(event.scopes)
             return await self._answers.answer(group, result, active)
         if result.change is not None and result.change.deleted:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edit(self, group: MessageGroup, edited: MessageEdit) -> Outcome:
-        is_refused = await self._stages.access.find_refusal(edited.said) is not None
-        author = edited.said.author.id
+    async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> Outcome:
+        is_refused = await self._stages.access.find_refusal(edit.said) is not None
+        author = edit.said.author.id
         is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author]))
-        if is_withheld or await self._is_superseded(group, edited):
+        if is_withheld or await self._is_superseded(group, edit):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):
             # During a pause the stored text changes, but no answer is generated.
-            edited = replace(edited, said=replace(edited.said, is_late=True))
-        result = await self._edits.apply_edit(group, edited)
+            edit = replace(edit, said=replace(edit.said, is_late=True))
+        result = await self._edits.apply_edit(group, edit)
         if isinstance(result, IncomingMessage):
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
@@ -307,14 +307,14 @@ class ConversationWorker:
         edits = [one for one in later if isinstance(one, MessageEdit)]
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
-    async def _is_superseded(self, group: MessageGroup, edited: MessageEdit) -> bool:
+    async def _is_superseded(self, group: MessageGroup, edit: MessageEdit) -> bool:
         """Wait a moment, then return whether a newer edit of the message has arrived."""
-        if await self._later_edits(group, edited.message_id):
+        if await self._later_edits(group, edit.message_id):
             return True
-        if not self._stages.stops.was_edited(edited.message_id, group.claim.conversation):
+        if not self._stages.stops.was_edited(edit.message_id, group.claim.conversation):
             return False
         await self._clock.sleep(_SECONDS_TO_AWAIT_NEWER_EDIT)
-        return bool(await self._later_edits(group, edited.message_id))
+        return bool(await self._later_edits(group, edit.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
         """Return the events that follow `message` and the messages gathered with it, in order."""
@@ -403,13 +403,13 @@ class ConversationWorker:
         return await self._finisher.finish_with_text(group, explained)
 
     async def _explain_opt_out(
-        self, group: MessageGroup, asked: IncomingMessage | ButtonPress
+        self, group: MessageGroup, event: IncomingMessage | ButtonPress
     ) -> InboxMessage | None:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
-        name = f"off:{asked.address.channel}:{asked.author.id}"
-        is_told = asked.is_private or asked.interaction is not None
+        name = f"off:{event.address.channel}:{event.author.id}"
+        is_told = event.is_private or event.interaction is not None
         if is_told or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
-            return await self._finisher.finish_with_text(group, OFF_FOR_AUTHOR, is_private=True)
+            return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
     async def _decide(

@@ -78,7 +78,7 @@ async def test_flags_write_checked_tokens_and_keep_other_lines(
     )
     assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
     assert files_in(folder) == [".env"]
-    assert "this is @sim_bot" in result.output
+    assert "the token belongs to @sim_bot" in result.output
     assert "privacy mode is on" in result.output
     assert "https://t.me/sim_bot" in result.output
     assert "Message Content Intent is off" in result.output

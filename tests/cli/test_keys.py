@@ -133,7 +133,7 @@ def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
         troupe("db", "encrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    assert troupe("db", "encrypt").endswith("rows encrypted now: 1\n")
+    assert troupe("db", "encrypt").endswith("newly encrypted rows: 1\n")
     assert b"canary" not in read_stored_bytes(folder)
     with pytest.raises(SettingsError, match="unset TROUPE_ENCRYPT_TEXTS first"):
         troupe("db", "decrypt")
@@ -149,7 +149,7 @@ def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     assert read_setting() == "canary"
-    assert troupe("db", "decrypt").endswith("rows decrypted now: 1\n")
+    assert troupe("db", "decrypt").endswith("newly decrypted rows: 1\n")
     keys("remove", "1")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert read_setting() == "canary"

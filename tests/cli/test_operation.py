@@ -263,7 +263,10 @@ def test_operator_can_delete_only_one_subject_at_a_time() -> None:
         (("forget", "--server", "guild:1"), "'guild' is not a platform"),
         (("forget", "--channel", "discord:guild:1"), "is a server; use one of its channels"),
         (("pause", "--channel", "discord:guild:1"), "is a server; use one of its channels"),
-        (("pause", "--platform", "irc"), "'irc' is not a platform; there are: discord, telegram"),
+        (
+            ("pause", "--platform", "irc"),
+            "'irc' is not a platform; the platforms are: discord, telegram",
+        ),
         (("pause", "--channel", "12345"), "'12345' is not a platform"),
         (("pause", "--channel", "telegram:"), "--channel must be a platform and an id"),
         (("pause", "--platform", "telegram", "--channel", "telegram:1"), "either --platform or"),

@@ -51,7 +51,7 @@ def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
         troupe("policy", "--drill")
     use_database(nothing)
     printed = troupe("policy", "--drill").splitlines()
-    assert printed[-1] == "nothing left"
+    assert printed[-1] == "no traces left"
     assert any(one.startswith("turn.text") and one.endswith("   0 after") for one in printed)
     assert any(one.endswith("ids retained: usage") for one in printed)
     monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)

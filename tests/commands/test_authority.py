@@ -135,7 +135,7 @@ async def test_button_is_refused_for_everybody_else(
 
 async def test_press_is_refused_if_the_platform_does_not_answer_in_time(database: Database) -> None:
     question = AnsweredQuestion(database)
-    question.admins.press_seconds = 0.01
+    question.admins.press_timeout_seconds = 0.01
     await question.store(is_answered=True)
     question.is_admin = None
     told = str(await question.press(ButtonAction.RETRY, BOB))

@@ -40,7 +40,7 @@ class MemorySetup(Setup):
         command = parse_command(line)
         assert isinstance(command, Command)
         active = await self.resolver.resolve(said.scopes)
-        request = CommandRequest(command, said, active, (), said.at, quoted=quoted, page=page)
+        request = CommandRequest(command, said, active, (), said.at, quoted_turn=quoted, page=page)
         return await self.handlers.handle(replace(request, part="telegram:5:1/0"))
 
     async def texts_of(self, said: IncomingMessage, what: str = "") -> list[str]:

@@ -132,7 +132,7 @@ async def test_token_can_be_revoked_on_the_page_and_by_api(console: ConsoleUnder
 async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnderTest) -> None:
     settings = SqlChatSettings(console.database, console.clock)
     for value in ("<nora>", "fox"):
-        await settings.set("telegram:-5", "preset", value, "telegram:9", audited=True)
+        await settings.set("telegram:-5", "preset", value, "telegram:9", is_audited=True)
     await console.log_in()
     page = await console.page("/access")
     assert "<td>telegram:9</td><td>set preset telegram:-5</td>" in page

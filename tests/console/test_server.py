@@ -172,7 +172,7 @@ async def answer_late(request: web.Request) -> web.Response:
 async def connected() -> AsyncIterator[socket.socket]:
     """Serve, and connect before the server can notice it."""
     routes = [lambda app: app.router.add_post("/slow", answer_late)]
-    async with serve_http(ConsoleSettings(port=0), routes, head_seconds=HEAD_SECONDS) as address:
+    async with serve_http(ConsoleSettings(port=0), routes, header_seconds=HEAD_SECONDS) as address:
         host, _, port = address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as client:
             yield client

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from dotenv import dotenv_values
 
-from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
+from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
@@ -213,13 +213,13 @@ async def test_models_in_use_and_on_this_machine_are_shown(
 ) -> None:
     await console.log_in()
     assert "In use" not in await console.page("/setup")
-    for name in KEYLESS:
-        monkeypatch.setitem(WELL_KNOWN, name, "http://127.0.0.1:1/v1")
+    for name in KEYLESS_IDS:
+        monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
         local = {"base_url": service.base_url, "model": "tiny"}
         used = SetupSteps(read_settings(providers={"local": local}), Path(".env"))
         assert used.model_in_use == f"tiny, {service.base_url}"
-        monkeypatch.setitem(WELL_KNOWN, "ollama", service.base_url)
+        monkeypatch.setitem(SERVICE_ADDRESSES, "ollama", service.base_url)
         page = await console.page("/setup")
         asked = await shown(console, provider="ollama", model="m")
     assert "Ollama on this machine:" in page

@@ -55,7 +55,7 @@ async def test_audit_log_is_listed_newest_first(store: Store) -> None:
 async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
     audit, by, scope = AuditLog(store.database, SystemClock()), "telegram:9", "telegram:-5"
     for value in ("nora", "fox\nnora", "fox\nnora", None):
-        await store.chat_settings.set(scope, "preset", value, by, audited=True)
+        await store.chat_settings.set(scope, "preset", value, by, is_audited=True)
     await store.chat_settings.set(f"{by}@{scope}", "persona", "A tall knight.", by)
 
     entries = [(one.action, one.before, one.after) for one in await audit.newest(9)]

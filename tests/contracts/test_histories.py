@@ -115,7 +115,7 @@ async def test_finish_removes_turns_of_the_session_before_it_appends(store: Stor
         [(TurnRange(1, 2), "adx"), (TurnRange(0, 0), "adxx"), (TurnRange(0, 9), "x")], 3
     ):
         before = await read_session(store.database, LANE, 10)
-        await finish(store, f"5:{number}", turns=[said("x")], removes=removed)
+        await finish(store, f"5:{number}", turns=[said("x")], removed=removed)
         after = await read_session(store.database, LANE, 10)
         assert "".join(turn.text for turn in after.turns) == expected
         assert after.turns == (*removed.remove_from(before.turns), said("x"))

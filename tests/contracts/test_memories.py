@@ -214,10 +214,10 @@ async def test_newer_memory_retires_a_memory_that_it_contradicts(memories: SqlMe
         replace(new, model="other"),
         replace(new, since=0.5),
     ):
-        kept = present(await memories.add(other, ends=hives))
+        kept = present(await memories.add(other, outdated=hives))
         await memories.forget(kept.id, MemoryReader(kept.said_by, HERE, is_admin=True))
     assert await recalled(memories, HERE) == [BY_HAND.text]
-    await memories.add(new, ends=hives)
+    await memories.add(new, outdated=hives)
     assert await recalled(memories, HERE) == [new.text]
     seen = await memories.visible(MemoryReader(ALICE.id, HERE))
     assert [(one.state, one.until) for one in seen] == [
@@ -266,7 +266,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
         case "supersede":
             await finish(store, "5:2", change=HistoryChange(superseded=[source]))
         case "undo":
-            await finish(store, "5:2", removes=TurnRange(0, 2))
+            await finish(store, "5:2", removed=TurnRange(0, 2))
         case "retry":
             await finish(store, "5:2", supersedes=TurnRange(0, 2))
         case "expire":
@@ -281,7 +281,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
 async def test_memory_is_kept_when_other_turns_change(store: Store, memories: SqlMemories) -> None:
     kept = await add_derived(store, memories)
     await finish(store, "5:2", change=HistoryChange({kept.turns[0] + 1: "and dogs"}))
-    await finish(store, "5:3", removes=TurnRange(0, 1))
+    await finish(store, "5:3", removed=TurnRange(0, 1))
     assert await recalled(memories, HERE) == [kept.text]
 
 

@@ -241,7 +241,7 @@ async def test_forgetting_a_server_deletes_its_characters(store: Store) -> None:
     for owner in ("discord:guild:1", "discord:guild:12"):
         await versions.save([PresetVersion(f"{owner}/Nora", "words", 1, owner=owner)])
         for described in ("a1 secret words", "b2 other words"):
-            await settings.set(owner, "character Nora", described, ALICE.id, audited=True)
+            await settings.set(owner, "character Nora", described, ALICE.id, is_audited=True)
         await settings.set(f"{owner}0", "preset", f"nova\n{owner}/Nora\tnova", ALICE.id)
     entries = await audit.newest(9)
     assert {(one.before, one.after) for one in entries} == {("", "a1"), ("a1", "b2")}

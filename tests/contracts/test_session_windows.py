@@ -91,7 +91,7 @@ class Process:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
-        self.conversations = Conversations(self.database, SystemClock(), shared=shared)
+        self.conversations = Conversations(self.database, SystemClock(), shared_windows=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, even if another process has it."""

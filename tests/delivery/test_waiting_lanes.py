@@ -90,13 +90,13 @@ class Process:
     def __init__(self, outbox: OneRowLanes, rates: InProcessRateLimits) -> None:
         clock, self.rates = outbox.clock, rates
         waiting = WaitingCalls(clock)
-        surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, waiting=waiting)
+        surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, waiting_calls=waiting)
         sender = Sender(
             cast(SqlOutbox, outbox),
             {TELEGRAM: surface, OTHER: surface},
             clock,
             settle_seconds=10,
-            waiting=waiting,
+            waiting_calls=waiting,
         )
         self.pool = KeyedWorkerPool[OutboxRow](
             "lanes",
@@ -107,7 +107,7 @@ class Process:
             max_concurrent=4000,
             clock=clock,
             seconds_on_hold=sender.seconds_on_hold,
-            extra_urgent=1,
+            extra_urgent_slots=1,
         )
 
 

@@ -202,7 +202,7 @@ async def test_forget_me_expires(where: Chat, running: Service) -> None:
         where.tell("hello Td02:3", 1)  # it may be answered before the press
     late = await where.press(FORGET, message=question, seconds_later=1000)
     refusal = (
-        "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
+        "This button has expired after 15 minutes; nothing was deleted. Send /forget me again."
     )
     assert await where.private_reply(late) == refusal
     assert mine.encode() in running.stored()

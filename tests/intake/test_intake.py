@@ -54,10 +54,10 @@ class RecordingSettings(SqlChatSettings):
 
     @override
     async def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, by: str, *, is_audited: bool = False
     ) -> None:
         self.writes += 1
-        await super().set(scope, key, value, by, audited=audited)
+        await super().set(scope, key, value, by, is_audited=is_audited)
 
 
 async def test_title_of_a_channel_is_stored_only_when_it_changes(database: Database) -> None:

@@ -83,7 +83,7 @@ async def test_replaced_file_is_read_after_five_seconds_or_on_demand(
     await clock.advance(5)
     assert token.read() == f"{_NEW}-1"
     write(file, f"{_NEW}-12")
-    assert token.read(at_once=True) == f"{_NEW}-12"
+    assert token.read(check_now=True) == f"{_NEW}-12"
     assert token.settings.webhook_token != TelegramSettings(token=SecretStr(_OLD)).webhook_token
     assert "new-token" not in SecretMasker(()).mask(f"the token is {_NEW}-12")
 

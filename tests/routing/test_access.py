@@ -157,7 +157,7 @@ class StoredRules(ChatSettings):
 
     @override
     async def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, by: str, *, is_audited: bool = False
     ) -> None:
         if value is None:
             self.by_scope[scope].pop(key, None)
@@ -253,7 +253,7 @@ async def test_decisions_match_a_simple_specification(
     async def read_author_roles(_event: Request) -> tuple[str, ...] | None:
         return roles
 
-    access = AccessRules(stored, is_admin, world.operators, read_author_roles, fixed=fixed)
+    access = AccessRules(stored, is_admin, world.operators, read_author_roles, fixed_rules=fixed)
     message = replace(
         make_incoming(world.line, author=Person(PEOPLE[0], "Ada"), platform="discord"),
         scopes=PLACES[1:2] if world.is_private else PLACES,

@@ -91,7 +91,7 @@ async def test_request_is_not_sent_if_the_check_fails_just_before(is_connected: 
         earlier = len(server.requests)
         with send_only_if(may_write), pytest.raises(ConnectionFailed) as failed:
             await ask(client)
-        assert not failed.value.sent
+        assert not failed.value.is_sent
         assert answers_asked == [False]
         assert len(server.requests) == earlier
         await wait_until(server.hung_up.is_set)
@@ -115,7 +115,7 @@ async def test_malformed_or_truncated_response_raises_connection_failed(steps: l
         with pytest.raises(ConnectionFailed) as failed:
             await read(client)
 
-    assert failed.value.sent
+    assert failed.value.is_sent
     assert not failed.value.was_idle
 
 
@@ -211,7 +211,7 @@ async def test_error_reports_that_a_request_was_not_sent() -> None:
         async with client_of(address) as client:
             with pytest.raises(ConnectionFailed) as failed:
                 await ask(client)
-            assert not failed.value.sent
+            assert not failed.value.is_sent
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_header_with_a_line_break_is_refused() -> None:
     ):
         with pytest.raises(ConnectionFailed, match="control character") as failed:
             await ask(client)
-        assert not failed.value.sent
+        assert not failed.value.is_sent
         assert "secret" not in str(failed.value)
         assert server.requests == []
 

@@ -22,7 +22,7 @@ class PoolHarness:
         *,
         is_blocked: bool = False,
         wakes_keys: bool = False,
-        extra_urgent: int = 0,
+        extra_urgent_slots: int = 0,
     ) -> None:
         self.clock = FakeClock()
         self.signals = FakeSignals()
@@ -47,7 +47,7 @@ class PoolHarness:
             max_concurrent=max_concurrent,
             clock=self.clock,
             wakes_keys=wakes_keys,
-            extra_urgent=extra_urgent,
+            extra_urgent_slots=extra_urgent_slots,
         )
 
     async def ready_keys(self, limit: int) -> Sequence[str]:
@@ -144,7 +144,9 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
 
 
 async def test_urgent_keys_are_first_and_may_exceed_max_concurrent() -> None:
-    async with PoolHarness(max_concurrent=2, extra_urgent=2, is_blocked=True).open() as harness:
+    async with PoolHarness(
+        max_concurrent=2, extra_urgent_slots=2, is_blocked=True
+    ).open() as harness:
         harness.pool.wake(["a", "b", "c"])
         await wait_until(lambda: len(harness.started) == 2)
         harness.signals.publish(urgent_topic("q"), ["d", "e", "f"])
@@ -159,7 +161,9 @@ async def test_urgent_keys_are_first_and_may_exceed_max_concurrent() -> None:
 
 
 async def test_key_is_urgent_only_once() -> None:
-    async with PoolHarness(max_concurrent=1, extra_urgent=1, is_blocked=True).open() as harness:
+    async with PoolHarness(
+        max_concurrent=1, extra_urgent_slots=1, is_blocked=True
+    ).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         harness.signals.publish(urgent_topic("q"), ["a"])

@@ -24,7 +24,7 @@ from bot.storage.database import Database
 from bot.storage.reports import ServiceState
 from bot.storage.tables import conversation, lane
 from bot.telemetry.metrics import QUEUE_AGE
-from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS_TOPIC
 from tests.fakes import FakeClock, FakeRemoteBackend, FakeSignals
 
 
@@ -161,7 +161,7 @@ async def test_worker_leaves_messages_to_the_process_that_received_them_for_a_mo
     resources = replace(resources, signals=signals)
     pool = Container(settings, resources, (), pytest.fail, options, clock).conversation_pool
 
-    signals.receive(CONVERSATIONS, [KEY])
+    signals.receive(CONVERSATIONS_TOPIC, [KEY])
 
     assert pool.busy_count == int(claims_at_once)
     await clock.advance(0.1)

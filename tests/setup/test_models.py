@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
+from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES
 from bot.errors import SettingsError
 from bot.settings import read_settings
 from bot.setup import ModelChoice, find_local_services, try_model
@@ -19,8 +19,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("choice", "kind", "address"),
     [
-        (ModelChoice("groq", api_key="k", model="m"), "openai", WELL_KNOWN["groq"]),
-        (ModelChoice("ollama", model="m"), "openai", WELL_KNOWN["ollama"]),
+        (ModelChoice("groq", api_key="k", model="m"), "openai", SERVICE_ADDRESSES["groq"]),
+        (ModelChoice("ollama", model="m"), "openai", SERVICE_ADDRESSES["ollama"]),
         (ModelChoice(base_url="http://h:1/v1", model="m"), "openai", "http://h:1/v1"),
         (
             ModelChoice("anthropic", api_key="k", model="m"),
@@ -43,10 +43,10 @@ def test_variables_set_the_chosen_model_as_local(
 async def test_services_on_this_machine_are_found_with_their_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in KEYLESS:
-        monkeypatch.setitem(WELL_KNOWN, name, "http://127.0.0.1:1/v1")
+    for name in KEYLESS_IDS:
+        monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
-        monkeypatch.setitem(WELL_KNOWN, "lmstudio", service.base_url)
+        monkeypatch.setitem(SERVICE_ADDRESSES, "lmstudio", service.base_url)
         assert await find_local_services() == {"lmstudio": ["m"]}
 
 

@@ -27,11 +27,11 @@ class SlowChatSettings(SqlChatSettings):
 
     @override
     async def set(
-        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+        self, scope: str, key: str, value: str | None, by: str, *, is_audited: bool = False
     ) -> None:
         if self.loses_answers:
             raise StoreError("the database failed: TimeoutError")
-        await super().set(scope, key, value, by, audited=audited)
+        await super().set(scope, key, value, by, is_audited=is_audited)
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:

@@ -226,11 +226,11 @@ def _skip_edited() -> None:
     original = QuestionAnswerer.answer
 
     async def answer(
-        self: QuestionAnswerer, group: MessageGroup, asked: AskedQuestion, *args: Any, **more: Any
+        self: QuestionAnswerer, group: MessageGroup, question: AskedQuestion, *args: Any, **kw: Any
     ) -> Outcome:
         if group.edited_at is None:
-            return await original(self, group, asked, *args, **more)
-        skipped = TurnResult([user_turn(asked.incoming)])
+            return await original(self, group, question, *args, **kw)
+        skipped = TurnResult([user_turn(question.incoming)])
         return "skipped", await self.finisher.finish(group, skipped)
 
     QuestionAnswerer.answer = answer  # type: ignore[method-assign] # on purpose

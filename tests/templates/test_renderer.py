@@ -133,7 +133,7 @@ async def test_interrupted_probe_fails_the_render_and_is_not_cached(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = TemplateChoice(source=TAGGED)
-    monkeypatch.setattr("bot.templates.render_pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    monkeypatch.setattr("bot.templates.render_pool.ANSWER_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(RenderUnavailable):
         await renderer.render(HI, choice, NO_TEMPLATE)
     monkeypatch.undo()

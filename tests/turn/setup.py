@@ -47,7 +47,7 @@ from bot.storage.outbox import SenderIdentity
 from bot.storage.tables import conversation, inbox
 from bot.templates.renderer import Renderer
 from bot.turn.limits.rate_limits import LimitSettings
-from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS_TOPIC
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakePlatform, FakeSurface, ScriptStep
 from tests.media.file_samples import picture
 from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
@@ -198,7 +198,7 @@ class Setup(Delivery):
         self.inbox = container.inbox
         self.intake = InboxIntake(
             container.inbox,
-            lambda keys: self.signals.publish(CONVERSATIONS, keys),
+            lambda keys: self.signals.publish(CONVERSATIONS_TOPIC, keys),
             container.stops.announce,
             container.history_router,
             find_opted_out=container.history_scopes.find_opted_out,
@@ -261,7 +261,7 @@ class Setup(Delivery):
 
     async def work(self, key: str = CHAT) -> None:
         """Process and deliver everything in a conversation, as the pools do."""
-        while not self.worker._finisher.stopping and (claimed := await self.worker.claim([key])):
+        while not self.worker._finisher.is_stopping and (claimed := await self.worker.claim([key])):
             await self.worker.process_messages(claimed[key])
         await self.finish_sending()
 

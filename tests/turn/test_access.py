@@ -353,7 +353,7 @@ async def test_paired_person_is_answered(private: PrivateChat) -> None:
     await private.work("telegram:2")
     assert private.texts[-1].startswith("I am nora.")
     assert await private.writes(BOB) == "Hi."
-    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody is waiting")
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ That code is unknown")
     await private.chooses("/access reset telegram:2 everywhere")
     assert "your code" in await private.writes(BOB)
 
@@ -368,7 +368,7 @@ async def test_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) 
     await private.work(f"telegram:{OPERATOR.id.partition(':')[2]}")
     assert private.texts[-1] == "telegram:2 may write to me in private."
     assert (await private.writes(BOB)).endswith("Hi.")
-    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ Nobody is waiting")
+    assert (await private.chooses(f"/access approve {code}")).startswith("⚠ That code is unknown")
 
 
 async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat) -> None:
@@ -377,14 +377,18 @@ async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat)
     codes = [(await private.writes(one)).rpartition(": ")[2] for one in people]
     assert "Too many people wait" in codes[3] or "try again later" in codes[3]
     await private.clock.advance(3601)
-    assert (await private.chooses(f"/access approve {codes[0]}")).startswith("⚠ Nobody is waiting")
+    assert (await private.chooses(f"/access approve {codes[0]}")).startswith(
+        "⚠ That code is unknown"
+    )
     assert "your code" in await private.writes(people[3])
 
 
 async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     for _ in range(10):
-        assert (await private.chooses("/access approve WRONG234")).startswith("⚠ Nobody is waiting")
+        assert (await private.chooses("/access approve WRONG234")).startswith(
+            "⚠ That code is unknown"
+        )
     code = (await private.writes(BOB)).rpartition(": ")[2]
     locked = await private.chooses(f"/access approve {code}")
     assert locked == "⚠ Too many wrong codes. Please try again in an hour."

@@ -53,7 +53,7 @@ async def test_admins_of_a_group_decide_if_the_platform_has_no_age_restriction(
 ) -> None:
     setup = Setup(database, ["Welcome."], preset={**NEMO, "greeting": None})
     await setup.say(in_group("/access adult on", "5:8", is_age_restricted=False))
-    assert setup.texts.pop().startswith("⚠ On this platform, the channel decides that")
+    assert setup.texts.pop().startswith("⚠ On this platform, the channel's own")
     await setup.say(in_group("/access adult on", "5:9", author=BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin")
     await setup.say(in_group("/access adult on", "5:10"))

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import ButtonPress, Incoming, Request
-from bot.commands.authority import writes_as_the_group
+from bot.commands.authority import writes_as_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
 from bot.storage.database import Database
@@ -164,7 +164,7 @@ async def test_channel_is_never_an_admin(database: Database) -> None:
 )
 def test_only_the_group_itself_counts_as_the_group(author: Mapping[str, Any]) -> None:
     said = written(1, "/preset reset", **author)
-    assert not writes_as_the_group(said)  # type: ignore[arg-type]
+    assert not writes_as_group(said)  # type: ignore[arg-type]
 
 
 async def _history(group: Group) -> list[str]:

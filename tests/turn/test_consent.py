@@ -112,7 +112,7 @@ class Groups:
                 await self._choose(kind, who, where)
             case "forget me":
                 said = make_incoming(key=f"{where}:f{self.events}", author=who, chat=where)
-                await self.setup.container.forgetting.request_person_deletion(said)
+                await self.setup.container.deletions.request_person_deletion(said)
             case _:
                 earlier = [one for one in self.said if one.address.chat == where]
                 if earlier:
@@ -281,7 +281,7 @@ async def test_answer_to_several_people_is_removed_with_each_of_them(
     turns = (await setup.session()).turns
     assert [one.text for one in turns] == ["a", "b", "Both."]
     assert [one.text for one in remove_turns_by(frozenset([gone.id]), turns)] == [left]
-    await setup.container.forgetting.request_person_deletion(replace(asked[0], author=gone))
+    await setup.container.deletions.request_person_deletion(replace(asked[0], author=gone))
     await setup.work()
     assert await setup.history() == [("user", left)]
 
@@ -312,7 +312,7 @@ async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> 
 
 async def test_notice_is_repeated_if_the_process_died(database: Database) -> None:
     setup = Setup(database)
-    assert await setup.container.privacy_notice.notice_on_joining(ARRIVAL) is not None
+    assert await setup.container.privacy_notice.join_notice(ARRIVAL) is not None
     await setup.say(ARRIVAL)
     assert "What I do with what you write here:" in setup.texts[-1]
 

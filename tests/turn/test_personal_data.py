@@ -26,7 +26,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
 from bot.chat.session import Consent
-from bot.commands.privacy import OFF_FOR_AUTHOR
+from bot.commands.privacy import OPTED_OUT_NOTICE
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
@@ -87,7 +87,7 @@ async def test_forget_me_deletes_pictures_of_the_persons_characters(database: Da
     setup = Setup(database, surface=surface, platforms={"telegram": platform})
     picture, characters = await platform.host_picture(b""), setup.resolver.characters
     about = f"keeps bees\t{picture}"
-    await characters.announce(f"{ALICE.id}/Mira", "{}", about, ALICE.id, audited=False)
+    await characters.announce(f"{ALICE.id}/Mira", "{}", about, ALICE.id, is_audited=False)
     assert await characters.descriptions(ALICE.id) == {f"{ALICE.id}/Mira": "keeps bees"}
     dropping = asyncio.create_task(setup.container.delete_unused_pictures())
     await pass_time_until(setup, lambda: platform.kept)
@@ -263,7 +263,7 @@ async def test_answer_that_was_being_written_is_deleted(database: Database) -> N
     setup = Setup(database, ["SECRET", go_on, " answer"])
     async with answering(setup, said("SECRET question", "5:1", BOB)) as worker:
         await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
-        await setup.container.forgetting.request_person_deletion(said("off", "6:1", BOB))
+        await setup.container.deletions.request_person_deletion(said("off", "6:1", BOB))
         go_on.set()
         await worker
     await setup.work()
@@ -279,7 +279,7 @@ async def test_people_who_opted_out_can_still_use_their_own_commands(
     setup = Setup(database)
     await setup.say(said("/settings me off", "5:1", BOB))
     await setup.say(replace(said(text, "5:2", BOB), is_private=True))
-    assert (setup.texts[-1] == OFF_FOR_AUTHOR) is ("edit" in text)
+    assert (setup.texts[-1] == OPTED_OUT_NOTICE) is ("edit" in text)
     stored = select(inbox.c.payload)
     assert "SECRET" not in str(await database.read(lambda c: c.execute(stored).scalars().all()))
 

@@ -181,7 +181,7 @@ async def test_recap_covers_the_newest_messages_that_fit(database: Database) -> 
     assert group.read.endswith("Bob: 19 is a number that somebody writes")
     assert told.startswith("20 messages here")
     assert f"[#1](https://x.test/5/{22 - covered})" in told
-    assert told.endswith(f"\n{20 - covered} older messages did not fit.")
+    assert told.endswith(f"\n{20 - covered} older messages are omitted.")
 
 
 async def test_recap_is_charged_only_to_its_author(database: Database) -> None:
@@ -192,7 +192,7 @@ async def test_recap_is_charged_only_to_its_author(database: Database) -> None:
     spent = await totals.person_total(ALICE.id, datetime.fromtimestamp(0, UTC))
     assert (spent.cost, spent.prompt_tokens, spent.answers) == (2000, 1000, 0)
     assert await group.recap() == (
-        "⚠ Your budget of $0.0045 for today is used up. It is renewed at 2023-11-15 00:00 UTC."
+        "⚠ Your budget of $0.0045 for today is used up. It resets at 2023-11-15 00:00 UTC."
     )
     assert "A recap." in await group.recap("1h", CAROL)
 

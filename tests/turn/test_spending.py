@@ -57,7 +57,7 @@ async def test_exhausted_budget_refuses_answers_and_states_its_renewal(database:
     await setup.say("hello", "again")
     assert setup.texts == [
         "Hi.",
-        "⚠ Your budget of $0.0041 for today is used up. It is renewed at 2023-11-15 00:00 UTC.",
+        "⚠ Your budget of $0.0041 for today is used up. It resets at 2023-11-15 00:00 UTC.",
     ]
     assert len(setup.backend.prompts) == 1
     assert setup.backend.prompts[0].max_output_tokens == 400  # what is reserved is enough
@@ -75,7 +75,7 @@ async def test_preset_may_have_its_own_budget(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], preset={"budget": {"month": 0.0041}})
     await setup.say("hello", "again")
     assert setup.texts[1] == (
-        "⚠ This preset's budget of $0.0041 for this month is used up. It is renewed at 2023-12-01"
+        "⚠ This preset's budget of $0.0041 for this month is used up. It resets at 2023-12-01"
         " 00:00 UTC."
     )
 

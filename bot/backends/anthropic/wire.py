@@ -33,7 +33,7 @@ _MAX_BUDGET_TOKENS = 32_000
 _MODELS_WITH_THINKING_BUDGET = re.compile(
     r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)"
 )
-_LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
+_LIMIT_PARAMETERS = ("max_tokens", "max_completion_tokens")
 _PARAMETERS_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
 
 
@@ -100,7 +100,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
         fields["thinking"] = thinking
     if effort:
         fields["output_config"] = {"effort": effort}
-    limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMIT_NAMES)]
+    limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMIT_PARAMETERS)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
     return fields
@@ -113,11 +113,11 @@ def can_continue(prompt: Prompt, model: str) -> bool:
     return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not reasons
 
 
-def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
+def _reasoning_fields(value: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
     """Return the request's `thinking` field, if any, and its effort level, if any."""
-    effort = given.get("reasoning_effort", "none")
+    effort = value.get("reasoning_effort", "none")
     if effort == "none":
-        return given.get("thinking", {}), None
+        return value.get("thinking", {}), None
     if _MODELS_WITH_THINKING_BUDGET.search(model):
         budget = _EFFORT_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
         return {"type": "enabled", "budget_tokens": budget}, None
@@ -159,7 +159,7 @@ _ERROR_STATUSES = {
     "overloaded_error": 529,
 }
 THINKING_BLOCKS = "thinking_blocks"
-_INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
@@ -321,10 +321,10 @@ class AnthropicParser(StreamParser):
             case _:
                 pass
 
-    def _add_thinking(self, given: JsonObject) -> None:
-        text = _string_field(given, "thinking")
+    def _add_thinking(self, block: JsonObject) -> None:
+        text = _string_field(block, "thinking")
         self._add_reasoning(text)
-        signature = given.get("signature") or None
+        signature = block.get("signature") or None
         self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
 
     def _collect_thinking_block(self, block: Mapping[str, object]) -> None:
@@ -375,12 +375,12 @@ class AnthropicParser(StreamParser):
         )
 
 
-def _object_or_empty(given: object) -> JsonObject:
-    return given if isinstance(given, dict) else {}
+def _object_or_empty(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}
 
 
-def _string_field(given: JsonObject, name: str = "text") -> str:
-    text = given.get(name)
+def _string_field(fields: JsonObject, name: str = "text") -> str:
+    text = fields.get(name)
     return text if isinstance(text, str) else ""
 
 
@@ -403,7 +403,7 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for number, exchange in enumerate(prompt.tool_exchanges):
-        given = (_INVALID_IN_NAMES.sub("_", one.id) for one in exchange.calls)
+        given = (_INVALID_NAME_CHARS.sub("_", one.id) for one in exchange.calls)
         ids = [f"{number}_{at}_{one}" for at, one in enumerate(given)]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
@@ -426,7 +426,7 @@ def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
 
 
 def _tool_name(call: ToolCall) -> str:
-    return _INVALID_IN_NAMES.sub("_", call.name) or "unknown"
+    return _INVALID_NAME_CHARS.sub("_", call.name) or "unknown"
 
 
 def _tool_input(call: ToolCall) -> object:

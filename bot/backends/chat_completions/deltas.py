@@ -178,14 +178,14 @@ class _PartialCall:
         return _is_object(self.arguments)
 
 
-def _read_index(given: object) -> int | None:
-    if isinstance(given, str) and given.isdecimal() and len(given) < 10:
-        return int(given)
-    return given if isinstance(given, int) and not isinstance(given, bool) else None
+def _read_index(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _read_id(given: object) -> str:
-    return str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+def _read_id(value: object) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _is_object(text: str) -> bool:

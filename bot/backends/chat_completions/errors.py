@@ -21,7 +21,7 @@ from bot.value_class import value_class
 _MIN_CONTEXT_TOKENS = 128  # a smaller number in an error is not a context size
 _MAX_DIGITS = 10
 _NUMBER_PATTERN = r"(\d[\d,_']*)"
-_EQUALS_WORDS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
+_EQUALS_PATTERN = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _OVERLOADED_STATUS = 529  # Anthropic's status
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
@@ -92,7 +92,7 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     written = (
-        one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_WORDS) for one in patterns
+        one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for one in patterns
     )
     return [re.compile(one, re.IGNORECASE) for one in written]
 
@@ -136,9 +136,9 @@ class RequestFailed(TroupeError):
     _: KW_ONLY
     notice: str = ""
     """The message for the chat; if empty, `BackendError`'s default is shown."""
-    retryable: bool = False
+    is_retryable: bool = False
     retry_after_seconds: float = 0
-    provider_unhealthy: bool = True
+    is_unhealthy: bool = True
     """Whether the circuit breaker counts this error as a failure."""
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
@@ -161,9 +161,9 @@ class Endpoint:
     name: str
     base_url: str
 
-    def setting_name(self, part: str) -> str:
-        """Return the name of the environment variable for a setting (`part`, such as "API_KEY")."""
-        return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
+    def setting_name(self, field: str) -> str:
+        """Return the name of the environment variable of a `field` such as "API_KEY"."""
+        return f"TROUPE_PROVIDERS__{self.name.upper()}__{field}"
 
     @property
     def path_hint(self) -> str:
@@ -198,8 +198,8 @@ def translate_status(
         return RequestFailed(
             f"{endpoint} is still loading the model {model!r} ({status}); try again later",
             notice=_LOADING_NOTICE,
-            retryable=True,
-            provider_unhealthy=False,
+            is_retryable=True,
+            is_unhealthy=False,
             is_loading=True,
         )
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -209,7 +209,7 @@ def translate_status(
         return RequestFailed(
             f"{endpoint} returned status {status}{_error_codes(body)}; {asks}try again later",
             notice=_busy_notice(wait) if is_busy or wait else "",
-            retryable=True,
+            is_retryable=True,
             retry_after_seconds=wait,
             is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
@@ -222,7 +222,7 @@ def translate_status(
         named = _error_codes(body) + _named_parameters(body, parameters)
         what = f"rejected the request ({status}{named}); check the preset's parameters"
     message = f"{endpoint} {what}"
-    return RequestFailed(message, notice=_CONFIGURATION_NOTICE, provider_unhealthy=False)
+    return RequestFailed(message, notice=_CONFIGURATION_NOTICE, is_unhealthy=False)
 
 
 def _busy_notice(wait_seconds: float) -> Text:
@@ -263,7 +263,7 @@ def _translate_refusal(
     return RequestFailed(
         f"{endpoint} {what}",
         notice=_NOTICES.get(known.kind, _CONFIGURATION_NOTICE),
-        provider_unhealthy=False,
+        is_unhealthy=False,
         is_lasting=known.affects_all_prompts,
         rejects_system=known.kind == "roles",
         rejected_length=read_length_limits(body) if known.kind == "too long" else None,
@@ -285,37 +285,37 @@ def translate_error_event(
     return translate_status(endpoint, model, status, {}, data, now)
 
 
-def interrupted_error(endpoint: Endpoint, why: str = "no finish_reason") -> RequestFailed:
+def interrupted_error(endpoint: Endpoint, reason: str = "no finish_reason") -> RequestFailed:
     """Return the error for a stream that ended before its answer was complete."""
-    return RequestFailed(f"{endpoint} ended the stream early: {why}", retryable=True)
+    return RequestFailed(f"{endpoint} ended the stream early: {reason}", is_retryable=True)
 
 
-def malformed_error(endpoint: Endpoint, what: str) -> RequestFailed:
+def malformed_error(endpoint: Endpoint, problem: str) -> RequestFailed:
     """Return the error for a malformed response."""
-    message = f"{endpoint} sent {what}; check {endpoint.setting_name('BASE_URL')}"
-    return RequestFailed(message, retryable=True)
+    message = f"{endpoint} sent {problem}; check {endpoint.setting_name('BASE_URL')}"
+    return RequestFailed(message, is_retryable=True)
 
 
-def unreachable_error(endpoint: Endpoint, why: str) -> RequestFailed:
+def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
     """Return the error for a request that got no response."""
-    message = f"{endpoint} cannot be reached at {endpoint.base_url}: {why}"
-    return RequestFailed(message, retryable=True, is_down=True)
+    message = f"{endpoint} cannot be reached at {endpoint.base_url}: {reason}"
+    return RequestFailed(message, is_retryable=True, is_down=True)
 
 
 def timeout_error(
-    endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
+    endpoint: Endpoint, problem: str, seconds: float, field: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for exceeding the timeout in the setting `part`; it is not retried."""
-    name = endpoint.setting_name(part)
+    """Return the error for exceeding the timeout in the setting `field`; it is not retried."""
+    name = endpoint.setting_name(field)
     remedy = f"use another provider or `fallbacks`, or raise {name} to wait longer"
-    message = f"{endpoint} sent {what} within {seconds:g} s; {remedy}"
+    message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
     return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
     """Return the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process was suspended"
-    return RequestFailed(message, retryable=True, provider_unhealthy=False)
+    return RequestFailed(message, is_retryable=True, is_unhealthy=False)
 
 
 def _error_detail(body: bytes) -> Mapping[str, object]:

@@ -30,7 +30,7 @@ _RATIO_DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
-_DEFAULT_ANSWER_DIVISOR = 4  # a quarter of the context, for an answer without a limit
+_CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
 _ASSUMED_CONTEXT_SHARE = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
@@ -150,7 +150,7 @@ class HttpChatBackend(Backend, Generic[S]):
         context = min((each for each in limits if each is not None), default=None)
         if context is None:
             return None  # unknown until the service rejects a prompt as too long
-        output = prompt.output_limit or context // _DEFAULT_ANSWER_DIVISOR
+        output = prompt.output_limit or context // _CONTEXT_TO_ANSWER_RATIO
         return context - output if output < context else context // 2
 
     @property

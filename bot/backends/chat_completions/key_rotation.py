@@ -17,8 +17,8 @@ from bot.runtime.secret_file import SecretFile
 from bot.telemetry.secret_masker import register_secrets
 
 _log = structlog.get_logger(__name__)
-_WRONG_KEY_SECONDS = 3600.0
-_RATE_LIMITED_SECONDS = 60.0
+_WRONG_KEY_PAUSE_SECONDS = 3600.0
+_RATE_LIMIT_PAUSE_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -109,10 +109,10 @@ class KeyRotation(Generic[C]):
         """Skip a key for a while if the service refused it, and return whether it did."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
-                seconds = _WRONG_KEY_SECONDS
+                seconds = _WRONG_KEY_PAUSE_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
                 wait = requested_wait_seconds(error.headers, error.body, self._clock.now())
-                seconds = wait or _RATE_LIMITED_SECONDS
+                seconds = wait or _RATE_LIMIT_PAUSE_SECONDS
             case _:
                 return False
         if len(self._rotation) > 1:

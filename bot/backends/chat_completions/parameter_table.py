@@ -52,8 +52,8 @@ class ParameterTable:
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
-    def find_problems(self, given: Mapping[str, object]) -> Iterator[Text]:
-        for name, value in given.items():
+    def find_problems(self, parameters: Mapping[str, object]) -> Iterator[Text]:
+        for name, value in parameters.items():
             check = self.checks.get(self.aliases.get(name, name))
             if check is None:
                 hint = self.remedies.get(name) or self._suggestion(name)

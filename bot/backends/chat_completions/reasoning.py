@@ -31,7 +31,7 @@ class _Family:
     end: str
     tokens: Sequence[str] = ()
     identified_by: Sequence[str] = ()
-    is_wording: bool = False
+    is_ambiguous: bool = False
     is_markup: bool = False
 
 
@@ -56,7 +56,7 @@ class Tag(NamedTuple):
     kind: TagKind
     text: str
     closing: "regex.Pattern[str] | None" = None
-    is_wording: bool = False
+    is_ambiguous: bool = False
     is_markup: bool = False
 
 
@@ -85,14 +85,14 @@ _TAG_HEAD_CHARS = 3
 _TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
-def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
+def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | None:
     """Return the longest tag at a position, or None.
 
     If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
     """
     found: Tag | None = None
-    for pattern, kind, family in _possible_tags(text[at : at + _TAG_HEAD_CHARS]):
-        match = pattern.match(text, at, partial=may_continue)
+    for pattern, kind, family in _possible_tags(text[position : position + _TAG_HEAD_CHARS]):
+        match = pattern.match(text, position, partial=may_continue)
         if match is None:
             continue
         if match.partial:
@@ -101,9 +101,9 @@ def match_tag(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
             end = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
             groups = tuple(sorted(match.groupdict().items()))
             closing = _compile_end_tag(end, groups) if end else None
-            is_wording = family is not None and family.is_wording
+            is_ambiguous = family is not None and family.is_ambiguous
             is_markup = family is not None and family.is_markup
-            found = Tag(kind, match[0], closing, is_wording, is_markup)
+            found = Tag(kind, match[0], closing, is_ambiguous, is_markup)
     return found
 
 
@@ -299,7 +299,7 @@ class ReasoningParser:
                 self.lone_end = tag.text
             is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
             self._has_reasoned = self._has_reasoned or is_reasoning
-            self._begin_tagged_text(tag, is_certain=not tag.is_wording)
+            self._begin_tagged_text(tag, is_certain=not tag.is_ambiguous)
             self._held = text[len(tag.text) :]
         else:
             self._in_answer = True
@@ -343,10 +343,10 @@ class ReasoningParser:
             return True
         return self._hold_rest(len(self._held))
 
-    def _match_held_tag(self, at: int) -> Tag | None:
-        tag = match_tag(self._held, at, may_continue=not self._is_final)
+    def _match_held_tag(self, position: int) -> Tag | None:
+        tag = match_tag(self._held, position, may_continue=not self._is_final)
         if self._wrapper is not None and tag is not INCOMPLETE:
-            match = self._wrapper.match(self._held, at, partial=not self._is_final)
+            match = self._wrapper.match(self._held, position, partial=not self._is_final)
             if match is not None:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
@@ -377,9 +377,9 @@ class ReasoningParser:
             self._held = after
         return True
 
-    def _hold_rest(self, at: int) -> bool:
-        self._emit_answer(self._held[:at])
-        self._held = self._held[at:]
+    def _hold_rest(self, position: int) -> bool:
+        self._emit_answer(self._held[:position])
+        self._held = self._held[position:]
         return False
 
     def _is_quoted(self, before: str) -> bool:
@@ -393,9 +393,9 @@ class ReasoningParser:
         return _track_fence(self._in_fence, self._line, before)
 
 
-def _track_fence(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
+def _track_fence(is_in_fence: bool, line: str, text: str) -> tuple[bool, str]:
     lines, _, line = f"{line}{text}".rpartition("\n")
-    return in_fence != (len(_CODE_FENCE.findall(lines)) % 2 == 1), line
+    return is_in_fence != (len(_CODE_FENCE.findall(lines)) % 2 == 1), line
 
 
 async def separate_reasoning(

@@ -51,8 +51,8 @@ from bot.runtime.http_client import (
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-REASONING_SECONDS = 120.0
-_AFTER_FINISH_SECONDS = 1.0  # to wait for the usage after the finish reason
+REASONING_TIMEOUT_SECONDS = 120.0
+_USAGE_TIMEOUT_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
 # Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
 # one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
@@ -88,7 +88,7 @@ class Timeouts:
         self._now = time
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
-        self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
+        self._reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
         self._reasoning_left: float | None = None  # None unless the model is reasoning
         self._has_text = False
         self._finished = False
@@ -105,7 +105,7 @@ class Timeouts:
     def record_finish(self) -> None:
         if not self._finished:
             self._finished = True
-            self._wait_seconds_left = _AFTER_FINISH_SECONDS
+            self._wait_seconds_left = _USAGE_TIMEOUT_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
         """Limit the wait in a `with` block after a pause; raise `RequestFailed` on timeout."""
@@ -130,10 +130,10 @@ class Timeouts:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _deduct_wait(self, start: float, now: float, late: float) -> None:
-        if late > PROCESS_PAUSE_SECONDS:  # the process was suspended, which does not count
-            self._deadline += late
-            now -= late
+    def _deduct_wait(self, start: float, now: float, late_seconds: float) -> None:
+        if late_seconds > PROCESS_PAUSE_SECONDS:  # the process was suspended, which does not count
+            self._deadline += late_seconds
+            now -= late_seconds
         if now > start:
             self._wait_seconds_left -= now - start
             if self._reasoning_left is not None:
@@ -251,7 +251,7 @@ class ChatRequestRunner:
             except RequestFailed as error:
                 breaker.record(
                     self._clock.monotonic(),
-                    success=not error.provider_unhealthy,
+                    succeeded=not error.is_unhealthy,
                     is_down=error.is_down and not has_text,
                     is_retry=retry_count > 0,
                     is_trial=is_trial,
@@ -267,7 +267,7 @@ class ChatRequestRunner:
                     raise _unavailable_error(error, report_rejected_length) from error
                 wait = self._log_and_report_retry(error, request, pause)
             else:
-                breaker.record(self._clock.monotonic(), success=True)
+                breaker.record(self._clock.monotonic(), succeeded=True)
                 self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
@@ -319,11 +319,11 @@ class ChatRequestRunner:
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
     def _pause_before_retry(
-        self, error: RequestFailed, request: ChatRequest, retry_count: int, may_load_until: float
+        self, error: RequestFailed, request: ChatRequest, retry_count: int, load_deadline: float
     ) -> float | None:
-        if error.is_loading and self._clock.monotonic() < may_load_until:
+        if error.is_loading and self._clock.monotonic() < load_deadline:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
-        if not error.retryable or retry_count >= self._max_retries:
+        if not error.is_retryable or retry_count >= self._max_retries:
             return None
         longest = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
@@ -353,7 +353,7 @@ class ChatRequestRunner:
             while not parser.done:
                 chunk = await self._next_chunk(response, parser, timeouts, pause)
                 parsed = parser.feed(chunk) if chunk else parser.end()
-                if parsed.progress:
+                if parsed.has_progress:
                     timeouts.record_progress(has_text=bool(parsed.text))
                 if parser.reason is not None:
                     timeouts.record_finish()
@@ -366,7 +366,7 @@ class ChatRequestRunner:
                 if parsed.error and parser.reason is None:
                     raise parsed.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
-                is_flowing = parsed.progress and parser.reason is None
+                is_flowing = parsed.has_progress and parser.reason is None
                 pause = next(pauses, _READ_PAUSES[-1]) if is_flowing else 0.0
         finally:
             await response.close()
@@ -465,9 +465,9 @@ class ChatRequestRunner:
             failed = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
         raise BackendUnavailable(str(failed), failed.notice) from failed
 
-    def _wrong_address_error(self, what: str) -> BackendUnavailable:
+    def _wrong_address_error(self, problem: str) -> BackendUnavailable:
         return BackendUnavailable(
-            f"{self._endpoint} sent {what} in place of a list of its models; check"
+            f"{self._endpoint} sent {problem} in place of a list of its models; check"
             f" {self._endpoint.setting_name('BASE_URL')} ({self._endpoint.base_url}): the addresses"
             " of most APIs end in /v1"
         )
@@ -483,7 +483,7 @@ def translate_http_error(
 
 def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
     notice = error.notice or _INTERRUPTED_NOTICE
-    return BackendInterrupted(str(error), notice, can_continue=error.retryable)
+    return BackendInterrupted(str(error), notice, can_continue=error.is_retryable)
 
 
 def _unavailable_error(
@@ -506,21 +506,21 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
     return settings.model
 
 
-def _is_listed(model: str, listed: Collection[str]) -> bool:
+def _is_listed(model: str, models: Collection[str]) -> bool:
     """Return whether a model is listed, perhaps with a tag (Ollama), folder (Gemini), or `*`."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
-    wildcards = (one for one in listed if "*" in one)
-    return not names.isdisjoint(listed) or any(fnmatchcase(model, one) for one in wildcards)
+    wildcards = (one for one in models if "*" in one)
+    return not names.isdisjoint(models) or any(fnmatchcase(model, one) for one in wildcards)
 
 
-def _suggest_models(model: str, listed: Sequence[str]) -> str:
-    if not listed:
+def _suggest_models(model: str, models: Sequence[str]) -> str:
+    if not models:
         return "it lists none"
-    names = {one.lower(): one for one in listed}
+    names = {one.lower(): one for one in models}
     near = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
-    has = f"t has {', '.join(listed[:_MAX_NAMED_MODELS])}"
+    has = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
     return f"did you mean {names[near[0]]!r}? I{has}" if near else f"i{has}"
 
 

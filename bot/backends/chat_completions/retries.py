@@ -144,7 +144,7 @@ class CircuitBreaker:
         self,
         now: float,
         *,
-        success: bool,
+        succeeded: bool,
         is_down: bool = False,
         is_retry: bool = False,
         is_trial: bool = True,
@@ -154,7 +154,7 @@ class CircuitBreaker:
         Retries alone never open the breaker.
         """
         if self._opened_at is not None:
-            if success:
+            if succeeded:
                 self._opened_at = None
             elif is_trial:
                 self._opened_at = now
@@ -162,7 +162,7 @@ class CircuitBreaker:
             self._outcomes.clear()
             self._forget_downtime()
             return
-        self._outcomes.append(success)
+        self._outcomes.append(succeeded)
         failed = self._outcomes.count(False)
         full = len(self._outcomes) == self._outcomes.maxlen
         mostly_fails = full and failed >= self._share * len(self._outcomes)

@@ -47,21 +47,21 @@ class HttpProviderSettings(ProviderSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _move_credentials_from_address(cls, given: object) -> object:
+    def _move_credentials_from_address(cls, value: object) -> object:
         """Move a name and password from the address, which is not secret, to `basic_auth`."""
-        address = given.get("base_url") if isinstance(given, dict) else None
-        if not (isinstance(given, dict) and isinstance(address, str) and is_http_address(address)):
-            return given
+        address = value.get("base_url") if isinstance(value, dict) else None
+        if not (isinstance(value, dict) and isinstance(address, str) and is_http_address(address)):
+            return value
         address, credentials = split_credentials(address)
         moved = {"basic_auth": credentials} if credentials else {}
-        return {**given, "base_url": address, **moved}
+        return {**value, "base_url": address, **moved}
 
     @field_validator("api_keys", mode="before")
     @classmethod
-    def _split_commas(cls, given: object) -> object:
-        if not isinstance(given, str):
-            return given
-        return tuple(part.strip() for part in given.split(",") if part.strip())
+    def _split_commas(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @model_validator(mode="after")
     def _read_key_file(self) -> Self:

@@ -99,7 +99,7 @@ class ResponseContext:
 class ParsedChunk:
     text: str
     reasoning: str = ""
-    progress: bool = False
+    has_progress: bool = False
     """Whether this chunk contains model output, not only a comment or an empty delta."""
     error: RequestFailed | None = None
     retracts: bool = False
@@ -219,8 +219,8 @@ class StreamParser(ABC):
         if text:
             self._reasoning_parser.record_separate_reasoning()
 
-    def _malformed_chunk(self, what: str) -> ParsedChunk:
-        return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, what))
+    def _malformed_chunk(self, problem: str) -> ParsedChunk:
+        return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, problem))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         progress = False
@@ -264,8 +264,8 @@ def decode_event(data: bytes) -> object:
         return json.loads(data.decode(errors="replace"))
 
 
-def parse_token_count(given: object) -> int:
+def parse_token_count(value: object) -> int:
     """Return a token count reported by a service, or 0 if it is implausible."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0
+    return int(value) if 0 <= value <= _MAX_TOKEN_COUNT else 0

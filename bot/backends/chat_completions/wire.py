@@ -47,7 +47,7 @@ _MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
 def to_wire(
-    prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
+    prompt: Prompt, model: str, *, sends_names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
     """Build a request; raise `BackendUnavailable` if the preset asks for several answers."""
     body = {"stream_options": _INCLUDE_USAGE, **request_parameters(prompt)}
@@ -63,7 +63,7 @@ def to_wire(
         {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
         for each in prompt.messages
     ]
-    if names:
+    if sends_names:
         for message, each in zip(messages, prompt.messages, strict=True):
             message |= _name_field(each.name)
     messages = [dict(each) for each in adapt_messages(messages, quirks.accepts)]
@@ -263,8 +263,8 @@ class _Chunk(msgspec.Struct):
     error: object = None
 
 
-def _to_usage(given: object) -> Usage:
-    usage = given if isinstance(given, dict) else {}
+def _to_usage(value: object) -> Usage:
+    usage = value if isinstance(value, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
     cached = details.get("cached_tokens")

@@ -46,7 +46,7 @@ _UNUSABLE_NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
-_DEFAULT_ANSWER_DIVISOR = 4  # of the context, for an answer without a limit
+_CONTEXT_TO_ANSWER_RATIO = 4  # of the context, for an answer without a limit
 _log = structlog.get_logger(__name__)
 _MAX_TEXT_CHARS = 300
 
@@ -224,7 +224,7 @@ class LlamaCpp(Backend, ConversationMemory):
             message = f"{model.path.stem} does not report its context length"
             raise BackendUnavailable(message) from error
         results = context // RESULTS_DIVISOR if prompt.tools else 0
-        return context - results - (prompt.output_limit or context // _DEFAULT_ANSWER_DIVISOR)
+        return context - results - (prompt.output_limit or context // _CONTEXT_TO_ANSWER_RATIO)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -367,7 +367,7 @@ async def read_model_template(model_file: Path) -> ModelTemplate:
     return (await asyncio.to_thread(read_special_tokens, model_file)).template
 
 
-def describe_template(choice: TemplateChoice, own: ModelTemplate) -> str:
+def describe_template(choice: TemplateChoice, model_template: ModelTemplate) -> str:
     """Return a short description of the template that renders a prompt."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"
@@ -377,7 +377,7 @@ def describe_template(choice: TemplateChoice, own: ModelTemplate) -> str:
         return "the preset's own texts around each role"
     if choice.source is not None:
         return "the preset's own Jinja template"
-    if own.source is None:
+    if model_template.source is None:
         return f"{FALLBACK_TEMPLATE}, because the model has none"
-    family = detect_family(own.source)
+    family = detect_family(model_template.source)
     return f"the model's own ({family})" if family else "the model's own"

@@ -46,7 +46,7 @@ from bot.value_class import value_class
 
 _BATCH_TOKENS = 128  # half a second on one core; a request is cancelled between two batches
 _ALL_LAYERS = -1
-_BIAS_OF_BANNED_TOKENS = -float("inf")
+_BANNED_TOKEN_BIAS = -float("inf")
 T = TypeVar("T")
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _CANCEL_AFTER_SECONDS = 0.2
@@ -181,11 +181,9 @@ class ServedModel:
 
     def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
         given = request.logit_bias
-        biases = (
-            dict.fromkeys(self._end_tokens, _BIAS_OF_BANNED_TOKENS) if request.ignore_eos else {}
-        )
+        biases = dict.fromkeys(self._end_tokens, _BANNED_TOKEN_BIAS) if request.ignore_eos else {}
         for name, bias in given.items() if isinstance(given, dict) else given:
-            value = _BIAS_OF_BANNED_TOKENS if bias is False else float(bias)
+            value = _BANNED_TOKEN_BIAS if bias is False else float(bias)
             biases |= dict.fromkeys(self._biased_tokens(name), value)
         if not biases:
             return None

@@ -232,13 +232,13 @@ class LoadedModel:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
     def _stop_strings(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
-        found = (*collect_stop_strings(prompt), *rendered.stop, *self.tokens.ends)
+        found = (*collect_stop_strings(prompt), *rendered.stop, *self.tokens.end_tokens)
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stop_strings(self, rendered: RenderedPrompt) -> tuple[str, ...]:
         """Return the stop strings for the engine, without those that end reasoning."""
         closing = self.reasoning.end_tokens
-        end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
+        end_strings = dict.fromkeys((*rendered.stop, *self.tokens.end_tokens))
         return tuple(word for word in end_strings if word and word not in closing)
 
 

@@ -35,7 +35,7 @@ _ALIASES: Mapping[str, str] = {
     "random_seed": "seed",
     **dict.fromkeys(OUTPUT_LIMIT_PARAMETERS[1:], "max_tokens"),
 }
-_NOT_IN_BINDINGS = frozenset(
+_SERVER_ONLY_PARAMETERS = frozenset(
     {
         *("dynatemp_range", "dynatemp_exponent", "min_keep", "top_n_sigma", "samplers"),
         *("xtc_probability", "xtc_threshold", "adaptive_target", "adaptive_decay"),
@@ -84,7 +84,7 @@ def _is_response_format(value: object) -> bool:
 
 _FLAG_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
 _CHECKS: Mapping[str, ValueCheck] = {
-    **dict.fromkeys(_NOT_IN_BINDINGS, number_check()),
+    **dict.fromkeys(_SERVER_ONLY_PARAMETERS, number_check()),
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _STRING_LIST_CHECK),
     "temperature": number_check(0, 5),
     "top_p": number_check(0, 1),
@@ -129,7 +129,7 @@ _PARAMETERS = ParameterTable(
     _ALIASES,
     _REMEDIES,
 )
-BINDINGS_PARAMETERS = _CHECKS.keys() - _NOT_IN_BINDINGS
+BINDINGS_PARAMETERS = _CHECKS.keys() - _SERVER_ONLY_PARAMETERS
 
 
 def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
@@ -145,7 +145,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
                 "the engine llama_cpp_python has no parameter {name}; remove it", name=repr(name)
             )
             for name in given
-            if name in _NOT_IN_BINDINGS
+            if name in _SERVER_ONLY_PARAMETERS
         ]
     return problems
 

@@ -39,7 +39,7 @@ class SlotStore:
         self._clock = clock
         self.limit_bytes = limit_bytes
         self._limit_seconds = limit_seconds
-        self.saved: dict[str, array[int]] = {}
+        self.saved_ids: dict[str, array[int]] = {}
 
     def load_saved_slots(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class SlotStore:
             unfinished.unlink(missing_ok=True)
         self._delete_outdated()
         for state in self._folder.glob(f"{self._model}-*{_STATE}"):
-            self.saved[state.name] = _read_ids(state.with_suffix(_IDS))
+            self.saved_ids[state.name] = _read_ids(state.with_suffix(_IDS))
 
     def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
@@ -59,7 +59,7 @@ class SlotStore:
         prompt.touch(mode=0o600)
         prompt.write_bytes(ids.tobytes())
         (self._folder / part).replace(state)
-        self.saved[state.name] = ids
+        self.saved_ids[state.name] = ids
         self._delete_outdated()
 
     def delete_conversation(self, conversation: str) -> None:
@@ -80,7 +80,7 @@ class SlotStore:
                 total -= size
 
     def delete(self, file: str) -> None:
-        self.saved.pop(file, None)
+        self.saved_ids.pop(file, None)
         for suffix in _SUFFIXES:
             (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
@@ -116,14 +116,14 @@ class _SlotState:
     conversation: str = ""
     """The conversation whose text is in the slot, even if it has no owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
-    saved: bool = True
+    is_saved: bool = True
     """Whether the slot is saved on disk, or is not worth saving."""
     last_used: int = 0
-    busy: bool = False
-    to_erase: bool = False
+    is_busy: bool = False
+    must_erase: bool = False
 
     def clear(self) -> None:
-        self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0
+        self.owner, self.ids, self.is_saved, self.last_used = None, array("i"), True, 0
         self.conversation = ""
 
 
@@ -140,7 +140,7 @@ class SlotPool:
 
     @property
     def busy_count(self) -> int:
-        return sum(slot.busy for slot in self._slots)
+        return sum(slot.is_busy for slot in self._slots)
 
     @property
     def owned_count(self) -> int:
@@ -156,13 +156,13 @@ class SlotPool:
             await self._erase_pending()
             slot, is_own = await self._assign(owner, prompt)
             self._use_count += 1
-            slot.busy, slot.last_used = True, self._use_count
-            slot.ids, slot.saved, slot.conversation = prompt, False, owner.conversation
+            slot.is_busy, slot.last_used = True, self._use_count
+            slot.ids, slot.is_saved, slot.conversation = prompt, False, owner.conversation
         try:
             yield slot.number, is_own
         finally:
-            slot.busy = False
-            if slot.to_erase:
+            slot.is_busy = False
+            if slot.must_erase:
                 async with self._assignment_lock:
                     await self._erase_pending()
 
@@ -172,7 +172,7 @@ class SlotPool:
             for slot in self._slots:
                 if slot.owner and slot.owner.conversation == conversation:
                     slot.owner = None
-                    slot.saved = True
+                    slot.is_saved = True
             self._store.delete_conversation(conversation)
 
     async def forget(self, conversation: str) -> None:
@@ -181,7 +181,7 @@ class SlotPool:
             for slot in self._slots:
                 if slot.conversation == conversation:
                     slot.clear()
-                    slot.to_erase = True
+                    slot.must_erase = True
             self._store.delete_conversation(conversation)
             await self._erase_pending()
 
@@ -198,25 +198,25 @@ class SlotPool:
     async def _erase_pending(self) -> None:
         self._clear_after_restart()
         for slot in self._slots:
-            if slot.to_erase and not slot.busy:
+            if slot.must_erase and not slot.is_busy:
                 try:
                     await self._engine.erase_slot(slot.number)
                 except EngineFailed as error:  # after a crash, the slot is empty anyway
                     _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
                 else:
-                    slot.to_erase = False
+                    slot.must_erase = False
 
     def _clear_after_restart(self) -> None:
         if self._restarts != self._engine.restarts:
             self._restarts = self._engine.restarts
             for slot in self._slots:
                 slot.clear()
-                slot.to_erase = False
+                slot.must_erase = False
 
     async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
-        free = [each for each in self._slots if not each.busy]
+        free = [each for each in self._slots if not each.is_busy]
         current = next((each for each in self._slots if each.owner == owner), None)
-        if current is not None and not current.busy:
+        if current is not None and not current.is_busy:
             return current, True
         slot = min(free, key=lambda each: _eviction_order(each, prompt))
         await self._save(slot)
@@ -224,7 +224,7 @@ class SlotPool:
             slot.owner = None
             return slot, False
         file = self._store.state_file_name(owner)
-        is_own = file in self._store.saved and await self._restore(slot, file)
+        is_own = file in self._store.saved_ids and await self._restore(slot, file)
         if not is_own:
             await self._copy_prefix(slot, prompt, free)
         slot.owner = owner
@@ -236,7 +236,7 @@ class SlotPool:
         longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
         best: _SlotState | str | None = None
         sources: list[tuple[_SlotState | str, array[int]]] = [(each, each.ids) for each in free]
-        sources += self._store.saved.items()
+        sources += self._store.saved_ids.items()
         for source, ids in sources:
             common = common_prefix_length(ids, prompt)
             if common > longest and common * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
@@ -244,11 +244,11 @@ class SlotPool:
         if isinstance(best, _SlotState):
             await self._save(best)
             best = self._store.state_file_name(best.owner) if best.owner else None
-        if best in self._store.saved:
+        if best in self._store.saved_ids:
             await self._restore(slot, best)
 
     async def _save(self, slot: _SlotState) -> None:
-        if slot.owner is None or slot.saved or not self._store.limit_bytes:
+        if slot.owner is None or slot.is_saved or not self._store.limit_bytes:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
@@ -259,7 +259,7 @@ class SlotPool:
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
-        slot.saved = True
+        slot.is_saved = True
 
     async def _restore(self, slot: _SlotState, file: str) -> bool:
         try:
@@ -270,15 +270,15 @@ class SlotPool:
                 self._store.delete(file)
             slot.clear()
             return False
-        slot.ids = self._store.saved[file]
+        slot.ids = self._store.saved_ids[file]
         return True
 
 
-def common_prefix_length(one: "array[int]", other: "array[int]") -> int:
-    low, high = 0, min(len(one), len(other))
+def common_prefix_length(first: "array[int]", second: "array[int]") -> int:
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -67,7 +67,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 }
 """The markers that start a call; in the unlisted format, the whole answer is a call."""
 
-_SHOWN_IF_UNREADABLE: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
+_FORMATS_SHOWN_AS_TEXT: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
 _SPECS_DIVISOR: Final = 3
@@ -78,37 +78,37 @@ _log = structlog.get_logger(__name__)
 
 
 def read_calls(
-    form: ToolCallFormat, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
+    form: ToolCallFormat, answer: str, tools: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     """Return each call's name and JSON arguments; `is_cut` drops an incomplete last call."""
     match form:
         case ToolCallFormat.TAGGED:
-            return _read_tagged_calls(written, offered, is_cut=is_cut)
+            return _read_tagged_calls(answer, tools, is_cut=is_cut)
         case ToolCallFormat.LISTED:
-            return _read_json_calls(written, is_cut=is_cut)
+            return _read_json_calls(answer, is_cut=is_cut)
         case ToolCallFormat.BARE:
-            return _read_bare_calls(written)
+            return _read_bare_calls(answer)
         case ToolCallFormat.SECTION:
-            return _read_named_calls(_SECTION_CALL, _SECTION_END, written, is_cut=is_cut)
+            return _read_named_calls(_SECTION_CALL, _SECTION_END, answer, is_cut=is_cut)
         case ToolCallFormat.CHANNEL:
-            return _read_named_calls(_CHANNEL_CALL, _CHANNEL_END, written, is_cut=is_cut)
+            return _read_named_calls(_CHANNEL_CALL, _CHANNEL_END, answer, is_cut=is_cut)
 
 
 def _read_tagged_calls(
-    written: str, offered: Mapping[str, Parameters], *, is_cut: bool
+    answer: str, tools: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for block in written.split(_OPEN)[1:]:
+    for block in answer.split(_OPEN)[1:]:
         inner, closed, _ = block.partition(_CLOSE)
         if inner.strip() and (closed or not is_cut):
-            calls.append(_read_parameters(inner, offered) or _read_call(inner))
+            calls.append(_read_parameters(inner, tools) or _read_call(inner))
     return calls
 
 
-def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
+def _read_parameters(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
     for head, pattern in _PARAMETERS_CALL:
         if named := head.match(block):
-            taken = offered.get(named[1], {}).get("properties")
+            taken = tools.get(named[1], {}).get("properties")
             types = taken if isinstance(taken, Mapping) else {}
             found = pattern.finditer(block, named.end())
             values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in found}
@@ -128,11 +128,11 @@ def _convert_to_type(text: str, schema: object) -> object:
 
 
 def _read_named_calls(
-    pattern: re.Pattern[str], end: re.Pattern[str], written: str, *, is_cut: bool
+    pattern: re.Pattern[str], end: re.Pattern[str], answer: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for named in islice(pattern.finditer(written), MAX_CALLS):
-        text = end.split(written[named.end() :], 1)[0].strip()
+    for named in islice(pattern.finditer(answer), MAX_CALLS):
+        text = end.split(answer[named.end() :], 1)[0].strip()
         calls += _read_named_call(named[1], text, is_cut=is_cut)
     return calls
 
@@ -144,9 +144,9 @@ def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, s
     return [] if is_cut else [(name, text)]
 
 
-def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
+def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for block in written.split(_LIST)[1:]:
+    for block in answer.split(_LIST)[1:]:
         text = block.strip()
         listed = _decode_json(text)
         if isinstance(listed, list):
@@ -159,9 +159,9 @@ def _read_json_calls(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
     return calls
 
 
-def _read_bare_calls(written: str) -> list[tuple[str, str]]:
+def _read_bare_calls(answer: str) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    text = written.strip().removeprefix(_PYTHON).strip()
+    text = answer.strip().removeprefix(_PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
         try:
             found, end = _JSON_DECODER.raw_decode(text)
@@ -180,9 +180,9 @@ def _read_call(text: str) -> tuple[str, str]:
     return name[1] if name else "unknown", text.strip()
 
 
-def _parse_call_object(found: dict[str, object]) -> tuple[str, str]:
-    inner = found.get("function")
-    given = inner if isinstance(inner, dict) else found
+def _parse_call_object(call: dict[str, object]) -> tuple[str, str]:
+    inner = call.get("function")
+    given = inner if isinstance(inner, dict) else call
     name = given.get("name", inner)
     arguments = given.get("arguments", given.get("parameters", {}))
     if not isinstance(arguments, str):
@@ -207,9 +207,9 @@ def _decode_json(text: str) -> object:
 class WrittenCallParser:
     """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
-    def __init__(self, form: ToolCallFormat, offered: Mapping[str, Parameters]) -> None:
+    def __init__(self, form: ToolCallFormat, tools: Mapping[str, Parameters]) -> None:
         self._form = form
-        self._offered = offered
+        self._offered = tools
         self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
         self._is_answering = False  # for BARE: the answer started as text
@@ -239,7 +239,7 @@ class WrittenCallParser:
         found = read_calls(self._form, self._call_text, self._offered, is_cut=is_cut)
         if self._form is ToolCallFormat.BARE:
             found = [one for one in found if one[0] in self._offered]
-        if not found and self._form in _SHOWN_IF_UNREADABLE:
+        if not found and self._form in _FORMATS_SHOWN_AS_TEXT:
             return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
@@ -273,10 +273,10 @@ class WrittenCallParser:
 async def separate_calls(
     events: AsyncGenerator[GenerationEvent, None],
     form: ToolCallFormat,
-    offered: Mapping[str, Parameters],
+    tools: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the answer's events without its tool calls, which are added to the `Finish`."""
-    parser = WrittenCallParser(form, offered)
+    parser = WrittenCallParser(form, tools)
     async with aclosing(events):
         async for event in events:
             match event:

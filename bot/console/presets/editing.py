@@ -76,12 +76,12 @@ class ListedPreset:
     """The path of its card's picture; empty if it has none."""
 
     @property
-    def searched(self) -> str:
+    def search_text(self) -> str:
         return f"{self.name}\n{self.character}\n{self.description}".casefold()
 
 
 @value_class
-class PresetEditing:
+class PresetEditor:
     """Reads, checks and saves the presets that are edited in the console."""
 
     resolver: PresetResolver
@@ -89,7 +89,7 @@ class PresetEditing:
     drafts: PresetDrafts
     audit: AuditLog
     clock: Clock
-    unsupported: Callable[[Preset], Sequence[str]]
+    find_unsupported: Callable[[Preset], Sequence[str]]
     """Returns a line for each parameter that some provider of the preset does not support."""
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
@@ -233,7 +233,7 @@ class PresetEditing:
         bare, changed = (
             preset.model_copy(update={"parameters": one}) for one in ({}, {name: value})
         )
-        return self.unsupported(bare) == self.unsupported(changed)
+        return self.find_unsupported(bare) == self.find_unsupported(changed)
 
     def _check(self, content: str) -> CheckedPreset:
         checked = check_preset(content)
@@ -241,7 +241,7 @@ class PresetEditing:
             return checked
         problems = [
             PresetProblem(_parameter_line(checked.document, text), text)
-            for text in self.unsupported(checked.preset)
+            for text in self.find_unsupported(checked.preset)
         ]
         return replace(checked, preset=None, problems=problems) if problems else checked
 

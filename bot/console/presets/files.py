@@ -9,7 +9,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from bot.chat.drafts import ImportedFile
-from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.editing import EditedPreset, PresetEditor
 from bot.console.routes import as_download
 from bot.errors import CharacterError, TemplateError, UserError
 from bot.importers.card import CardContainer, load_card, read_card, write_card
@@ -26,7 +26,7 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _ACCEPTED_KINDS = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
-_ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
+_ADDABLE_KINDS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
 """Files of these kinds are merged into the preset that they are dropped on."""
 
 
@@ -34,7 +34,7 @@ _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, F
 class PresetImports:
     """Imports files with the readers of `troupe preset import` and `troupe character import`."""
 
-    editing: PresetEditing
+    editor: PresetEditor
     is_local: Callable[[Preset], bool]
 
     async def import_file(
@@ -53,20 +53,20 @@ class PresetImports:
         content = file.content
         kind = await asyncio.to_thread(check_file_kind, content, path, _ACCEPTED_KINDS)
         try:
-            if into and kind in _ADDED_TO_PRESETS:
+            if into and kind in _ADDABLE_KINDS:
                 return await self._add_to_draft(into, path, content, who)
             preset, notes = await asyncio.to_thread(self._read_preset, kind, path, content, name)
         except (CharacterError, TemplateError) as error:
             raise UserError(error.text) from None
         text = await asyncio.to_thread(export_preset, preset)
         source = ImportedFile(path.name, content) if kind in CHARACTER_IMPORTS else None
-        await self.editing.begin_draft(preset.name, text, source, who, "import")
+        await self.editor.begin_draft(preset.name, text, source, who, "import")
         return preset.name, notes
 
     def _read_preset(
         self, kind: FileKind, path: Path, content: bytes, name: str
     ) -> tuple[Preset, Sequence[str]]:
-        default = self.editing.resolver.default
+        default = self.editor.resolver.default
         if kind is FileKind.LOREBOOK:
             raise UserError(translatable("This is a lorebook: open a preset, and drop it there."))
         if kind in CHARACTER_IMPORTS:
@@ -97,7 +97,7 @@ class PresetImports:
             "character": path.name,
         }
         preset = validate_preset(data, path.name)
-        target = self.editing.open_folder() / path.name
+        target = self.editor.open_folder() / path.name
         if target.exists() and target.read_bytes() != content:
             text = translatable("There is already another file {name}.", name=repr(path.name))
             raise UserError(text)
@@ -107,13 +107,13 @@ class PresetImports:
     async def _add_to_draft(
         self, name: str, path: Path, content: bytes, who: str
     ) -> tuple[str, Sequence[str]]:
-        edited = await self.editing.open_preset(name)
-        preset = await self.editing.parse_preset(edited)
+        edited = await self.editor.open_preset(name)
+        preset = await self.editor.parse_preset(edited)
         given = _decode(path, content)
         imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
-        await self.editing.save_draft(name, text, edited.revision)
-        await self.editing.log_change(who, "import into", name, edited.content, text)
+        await self.editor.save_draft(name, text, edited.revision)
+        await self.editor.log_change(who, "import into", name, edited.content, text)
         return name, imported.notes
 
 
@@ -142,24 +142,22 @@ _CONTAINERS = {
 _CONTENT_TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 
 
-async def send_preset(
-    editing: PresetEditing, edited: EditedPreset, form: ExportForm
-) -> web.Response:
+async def send_preset(editor: PresetEditor, edited: EditedPreset, form: ExportForm) -> web.Response:
     """Return a draft or, without one, the published version as a download."""
-    preset = await editing.parse_preset(edited)
-    content = await asyncio.to_thread(_export, editing, preset, form)
+    preset = await editor.parse_preset(edited)
+    content = await asyncio.to_thread(_export, editor, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _CONTENT_TYPES.get(form, "application/octet-stream")
     return as_download(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 
-def _export(editing: PresetEditing, preset: Preset, form: ExportForm) -> bytes:
-    complete = editing.load_files(preset)
+def _export(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
+    complete = editor.load_files(preset)
     match form:
         case ExportForm.JSON:
             return export_preset(complete).encode()
         case ExportForm.MODELFILE:
             return modelfile_from_preset(complete).encode()
         case _:
-            card = load_card(complete, editing.open_folder())
+            card = load_card(complete, editor.open_folder())
             return write_card(card, _CONTAINERS[form])

@@ -16,7 +16,7 @@ LONG_TEXTS = frozenset({
     "story_string", "template", "system_template", "user_template", "assistant_template",
 })  # fmt: skip
 
-NOT_IN_FORM = frozenset({
+KEYS_NOT_IN_FORM = frozenset({
     "name", "version",  # what the preset is, not how it answers
     "parameters.n", "parameters.best_of",  # Troupe asks for one answer
 })  # fmt: skip
@@ -37,19 +37,19 @@ def value_at(value: object, path: Sequence[str]) -> object:
     return value
 
 
-def set_value_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
+def set_value_at(value: dict[str, Any], path: Sequence[str], new_value: object) -> None:
     """Put a value at a path of keys in JSON; None removes the key."""
     *outer, key = path
     for step in outer:
         if not isinstance(value.get(step), dict):
-            if new is None:
+            if new_value is None:
                 return
             value[step] = {}
         value = value[step]
-    if new is None:
+    if new_value is None:
         value.pop(key, None)
     else:
-        value[key] = new
+        value[key] = new_value
 
 
 @value_class
@@ -106,7 +106,7 @@ def narrow_range(field: FormField, is_accepted: Callable[[str, float], bool]) ->
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:
-    shown = {one.path[0] for one in field_specs()} | NOT_IN_FORM
+    shown = {one.path[0] for one in field_specs()} | KEYS_NOT_IN_FORM
     return [key for key in value if key not in shown]
 
 
@@ -119,7 +119,7 @@ def field_specs() -> tuple[FieldSpec, ...]:
 def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
     for key, given in schema["properties"].items():
         inner = (*path, key)
-        if ".".join(inner) in NOT_IN_FORM:
+        if ".".join(inner) in KEYS_NOT_IN_FORM:
             continue
         one = _resolve_schema(given, parts)
         if "properties" in one and not path:

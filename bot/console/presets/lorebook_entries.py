@@ -64,7 +64,7 @@ _CARD_PATHS: Mapping[str, tuple[str, ...]] = {
     },
 }
 """The paths of fields that cards store under other names; see `_field_path`."""
-_NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
+_REQUIRED_FIELDS: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
 
 
@@ -180,18 +180,18 @@ def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     return found
 
 
-def _set_value(book: object, entry: dict[str, Any], name: str, new: object) -> None:
+def _set_value(book: object, entry: dict[str, Any], name: str, new_value: object) -> None:
     """Set an entry's field; None means the default."""
     path, names = _field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
-    value = _NEVER_ABSENT.get(name) if new is None else new
-    if new in names:
-        value = names.index(str(new))
+    value = _REQUIRED_FIELDS.get(name) if new_value is None else new_value
+    if new_value in names:
+        value = names.index(str(new_value))
     if name == "position":
         entry.pop("position", None)
         path = ("extensions", "position") if _is_card(book) else path
     elif name == "enabled" and not _is_card(book):
-        path, value = ("disable",), None if new is None else not new
-    elif name == "secondary_keys" and new is not None:
+        path, value = ("disable",), None if new_value is None else not new_value
+    elif name == "secondary_keys" and new_value is not None:
         entry["selective"] = True  # otherwise secondary keys are ignored
     elif name == "probability" and value_at(entry, (*path[:-1], "useProbability")) is False:
         set_value_at(entry, (*path[:-1], "useProbability"), True)

@@ -22,7 +22,7 @@ from bot.console.presets.editing import (
     MAX_CONTENT_CHARS,
     EditedPreset,
     ListedPreset,
-    PresetEditing,
+    PresetEditor,
     draft_conflict,
 )
 from bot.console.presets.files import ExportForm, PresetImports, send_preset
@@ -161,7 +161,7 @@ class TrialAnswer:
 class PresetPages(RouteGroup):
     navigation = (NavigationItem("/presets", translatable("Presets"), "characters"),)
 
-    editing: PresetEditing
+    editor: PresetEditor
     previews: DraftPreviews
     imports: PresetImports
     ask_model: Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
@@ -173,11 +173,11 @@ class PresetPages(RouteGroup):
     @route("GET /api/v1/presets", ApiScope.READ, also=ApiScope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
-        return {"presets": await self.editing.list_presets()}
+        return {"presets": await self.editor.list_presets()}
 
     @route("GET /presets", ApiScope.READ, template="presets/list.html")
     async def list_page(self, query: EditorQuery) -> Values:
-        listed = await self.editing.list_presets()
+        listed = await self.editor.list_presets()
         used = await self.count_uses()
         return {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
 
@@ -189,7 +189,7 @@ class PresetPages(RouteGroup):
         kind, _, copied = template.partition(":")
         if kind == "copy":
             return await self.copy(request, copied, NewName(name=name))
-        default = self.editing.resolver.default
+        default = self.editor.resolver.default
         own = {"name": name.strip(), "provider": default.provider, "model": default.model}
         content = {**own, **_NEW_PRESET_TEMPLATES.get(kind, {})}
         return await self._begin_draft(request, content, None, "create preset")
@@ -202,24 +202,24 @@ class PresetPages(RouteGroup):
     @route("POST /api/v1/preset-check", ApiScope.READ, also=ApiScope.PRESETS)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
         """Check a preset's text without storing it; problems have line numbers."""
-        return {"problems": (await self.editing.check(content)).problems}
+        return {"problems": (await self.editor.check(content)).problems}
 
     @route(f"GET {_API}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
-        return await self._to_detail(await self.editing.open_preset(name))
+        return await self._to_detail(await self.editor.open_preset(name))
 
     @route(f"GET {_PAGE}", ApiScope.READ, template="presets/editor.html")
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
-        edited = await self.editing.open_preset(name)
-        listed = await self.editing.list_presets()
+        edited = await self.editor.open_preset(name)
+        listed = await self.editor.list_presets()
         against = query.against or edited.version
         lines, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
         if against != edited.version:
-            compared = await self.editing.version_text(name, against)
+            compared = await self.editor.version_text(name, against)
             lines, _ = await asyncio.to_thread(differing_lines, compared, edited.content)
-        checked = await self.editing.check(edited.content)
+        checked = await self.editor.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
         tokens = await self.previews.count_tokens(edited, query.entry) if is_counted else {}
@@ -230,21 +230,21 @@ class PresetPages(RouteGroup):
             **_filtered_list(listed, query.find),
             **self._form_values(checked.value, checked.preset),
             "edited": edited,
-            "default_name": self.editing.resolver.default.name,
+            "default_name": self.editor.resolver.default.name,
             "base": preset_path(name),
             "problems": checked.problems,
             "shown_name": checked.preset.character_name if checked.preset else name,
             "lines": lines,
             "changes": changes,
             "against": against,
-            "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
+            "versions": await self.editor.versions.history(name, _MAX_VERSIONS),
             "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, recorded)],
             "samples": len(SAMPLE_SCENES),
             "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
             if is_preview
             else None,
-            "tried": await view_lorebook(self.editing, edited, query.text) if is_lorebook else None,
-            "opened": await open_entry(self.editing, checked.value, query.entry),
+            "tried": await view_lorebook(self.editor, edited, query.text) if is_lorebook else None,
+            "opened": await open_entry(self.editor, checked.value, query.entry),
             "memories": (await self.memories.find(preset=name))["memories"] if is_lorebook else (),
             "tokens": tokens,
             "limit": checked.preset and checked.preset.max_input_tokens,
@@ -257,7 +257,7 @@ class PresetPages(RouteGroup):
             return {"fields": None, "others": [], "providers": []}
         fields = form_fields(value)
         if preset is not None:
-            accepts = partial(self.editing.accepts, preset)
+            accepts = partial(self.editor.accepts, preset)
             fields = {name: narrow_range(one, accepts) for name, one in fields.items()}
         return {
             "fields": fields,
@@ -268,7 +268,7 @@ class PresetPages(RouteGroup):
     @route(f"GET {_PAGE}/picture", ApiScope.READ, also=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
-        file = self.editing.picture_file(name)
+        file = self.editor.picture_file(name)
         try:
             found = b"" if file is None else await asyncio.to_thread(file.read_bytes)
             image, *_ = read_png(found)
@@ -281,13 +281,13 @@ class PresetPages(RouteGroup):
     @route(f"GET {_API}/versions", ApiScope.READ, also=ApiScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
-        found = await self.editing.versions.history(name, _MAX_VERSIONS)
+        found = await self.editor.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
     @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, also=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
-        return {"version": number, "content": await self.editing.version_text(name, number)}
+        return {"version": number, "content": await self.editor.version_text(name, number)}
 
     @route(f"GET {_API}/tokens", ApiScope.READ, also=ApiScope.PRESETS)
     async def count_tokens(
@@ -297,19 +297,19 @@ class PresetPages(RouteGroup):
 
         The result also has the limit for the whole prompt.
         """
-        edited = await self.editing.open_preset(name)
-        preset = (await self.editing.check(edited.content)).preset
+        edited = await self.editor.open_preset(name)
+        preset = (await self.editor.check(edited.content)).preset
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
     @route(f"GET {_PAGE}/export", ApiScope.READ, also=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
-        return await send_preset(self.editing, await self.editing.open_preset(name), form)
+        return await send_preset(self.editor, await self.editor.open_preset(name), form)
 
     async def _to_detail(self, edited: EditedPreset) -> PresetDetail:
         draft = None if edited.draft is None else edited.draft.content
-        problems = (await self.editing.check(edited.content)).problems
+        problems = (await self.editor.check(edited.content)).problems
         return PresetDetail(
             edited.name, edited.version, edited.published, draft, edited.revision, problems
         )
@@ -317,27 +317,27 @@ class PresetPages(RouteGroup):
     @route(f"PUT {_API}/draft", ApiScope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
-        return await self._to_detail(await self.editing.save_draft(name, content, revision))
+        return await self._to_detail(await self.editor.save_draft(name, content, revision))
 
     @route(f"PATCH {_API}/draft", ApiScope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
-        return await self._to_detail(await self.editing.save_fields(name, fields, revision))
+        return await self._to_detail(await self.editor.save_fields(name, fields, revision))
 
     @route(f"DELETE {_API}/draft", ApiScope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
-        await self.editing.drafts.delete(name)
+        await self.editor.drafts.delete(name)
         await self._record(request, "discard draft", name, draft.content, edited.published)
         return {"content": ""}
 
     @route(f"POST {_PAGE}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
-        is_left = name in self.editing.resolver.presets
+        is_left = name in self.editor.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
     @route(f"POST {_API}/publish", ApiScope.PRESETS)
@@ -346,29 +346,29 @@ class PresetPages(RouteGroup):
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
         """Publish a preset's draft as a new version."""
-        editing = self.editing
+        editor = self.editor
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
             raise draft_conflict()
         preset = await self._require_valid(name, draft.content)
-        editing.check_name(name, editing.resolver.presets.keys() - {name})
+        editor.check_name(name, editor.resolver.presets.keys() - {name})
         live = await asyncio.to_thread(self._write_files, preset, draft)
-        number = (await editing.versions.save([preset_version(live)]))[name]
-        editing.resolver.publish(editing.prepare(live), number)
-        await editing.announce([name])
-        await editing.drafts.delete(name)
+        number = (await editor.versions.save([preset_version(live)]))[name]
+        editor.resolver.publish(editor.prepare(live), number)
+        await editor.announce([name])
+        await editor.drafts.delete(name)
         text = export_preset(live)
         await self._record(request, "publish", f"{name} v{number}", edited.published, text)
         return {"name": name, "version": number}
 
     async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
-        edited = await self.editing.open_preset(name)
+        edited = await self.editor.open_preset(name)
         if edited.draft is None:
             raise RequestRefused(404, translatable("There is no draft."))
         return edited, edited.draft
 
     async def _require_valid(self, name: str, content: str) -> Preset:
-        checked = await self.editing.check(content)
+        checked = await self.editor.check(content)
         if checked.preset is None:
             first = checked.problems[0]
             refusal = translatable("Line {line}: {problem}", line=first.line, problem=first.text)
@@ -383,12 +383,12 @@ class PresetPages(RouteGroup):
 
     def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
         """Write a preset's files; return the preset with all files that it refers to loaded."""
-        folder = self.editing.open_folder()
+        folder = self.editor.open_folder()
         live = load_preset_lorebook(preset, find_preset_file(folder, preset))
         if draft.source is not None:
             write_whole_file(card_file(folder, preset), draft.source.content)
         live = merge_character_file(live, folder)[0]
-        self.editing.prepare(live)
+        self.editor.prepare(live)
         write_preset(folder, preset)
         return live
 
@@ -398,23 +398,23 @@ class PresetPages(RouteGroup):
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
         """Make an old version's text the draft."""
-        content = await self.editing.version_text(name, version)
-        edited = await self.editing.open_preset(name)
-        saved = await self.editing.save_draft(name, content, edited.revision)
+        content = await self.editor.version_text(name, version)
+        edited = await self.editor.open_preset(name)
+        saved = await self.editor.save_draft(name, content, edited.revision)
         await self._record(request, "go back", f"{name} v{version}", edited.content, content)
         return await self._to_detail(saved)
 
     async def _record(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
     ) -> None:
-        await self.editing.log_change(request.caller.name, action, subject, before, after)
+        await self.editor.log_change(request.caller.name, action, subject, before, after)
 
     @route(f"POST {_API}/copies", ApiScope.PRESETS)
     @route(f"POST {_PAGE}/copy", ApiScope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
-        edited = await self.editing.open_preset(name)
-        content = {**await self.editing.parse_json(edited), "name": new.name.strip()}
+        edited = await self.editor.open_preset(name)
+        content = {**await self.editor.parse_json(edited), "name": new.name.strip()}
         source = None if edited.draft is None else edited.draft.source
         return await self._begin_draft(request, content, source, "copy preset")
 
@@ -426,28 +426,28 @@ class PresetPages(RouteGroup):
         action: str,
     ) -> Mapping[str, str]:
         name, text = str(content["name"]), write_preset_json(content)
-        await self.editing.begin_draft(name, text, source, request.caller.name, action)
+        await self.editor.begin_draft(name, text, source, request.caller.name, action)
         return {"name": name}
 
     @route(f"DELETE {_API}", ApiScope.PRESETS)
     @route(f"POST {_PAGE}/delete", ApiScope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
-        editing = self.editing
-        edited = await editing.open_preset(name)
-        if name == editing.resolver.default.name:
+        editor = self.editor
+        edited = await editor.open_preset(name)
+        if name == editor.resolver.default.name:
             raise UserError.translatable(
                 "{name} is the default preset, which answers where none is chosen; set another"
                 " TROUPE_DEFAULT_PRESET first.",
                 name=name,
             )
-        preset = editing.resolver.presets.get(name)
+        preset = editor.resolver.presets.get(name)
         if preset is not None:
-            await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
-            await editing.versions.save([PresetVersion(name, "", 1)])
-            editing.resolver.remove(name)
-            await editing.announce([name])
-        await editing.drafts.delete(name)
+            await asyncio.to_thread(delete_preset_file, editor.open_folder(), preset)
+            await editor.versions.save([PresetVersion(name, "", 1)])
+            editor.resolver.remove(name)
+            await editor.announce([name])
+        await editor.drafts.delete(name)
         await self._record(request, "delete preset", name, edited.content, "")
         return {"name": name}
 
@@ -491,7 +491,7 @@ class PresetPages(RouteGroup):
         except ValueError:
             text = translatable("No entry can be added to this lorebook; see its JSON.")
             raise UserError(text) from None
-        saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
+        saved = await self.editor.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 
     @route(f"DELETE {_API}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
@@ -505,8 +505,8 @@ class PresetPages(RouteGroup):
         return await self.save(name, write_preset_json(changed), revision)
 
     async def _with_lorebook(self, name: str) -> dict[str, object]:
-        value = await self.editing.parse_json(await self.editing.open_preset(name))
-        return await self.editing.with_lorebook(value)
+        value = await self.editor.parse_json(await self.editor.open_preset(name))
+        return await self.editor.with_lorebook(value)
 
     @route(f"GET {_PAGE}/test", ApiScope.READ, template="presets/test.html")
     @route(f"POST {_API}/test", ApiScope.READ)
@@ -518,7 +518,7 @@ class PresetPages(RouteGroup):
         Each outcome is "same" or "differs", compared with the published version, or "over" if
         something no longer fits. Paid services are used only for callers who may spend money.
         """
-        edited = await self.editing.open_preset(name)
+        edited = await self.editor.open_preset(name)
         before, draft = await self._published_and_draft(edited)
         if before is None:
             raise UserError(translatable("This preset has not answered anything yet."))
@@ -540,7 +540,7 @@ class PresetPages(RouteGroup):
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Get and compare answers of the published version and the draft; this counts as usage."""
-        edited = await self.editing.open_preset(name)
+        edited = await self.editor.open_preset(name)
         before, draft = await self._published_and_draft(edited)
         played = await self.previews.find_scene(name, scene)
         tasks = []
@@ -556,10 +556,10 @@ class PresetPages(RouteGroup):
         return {"answers": answers, "pieces": pieces, "differ": differ}
 
     async def _published_and_draft(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        draft = await self.editing.parse_preset(edited)
+        draft = await self.editor.parse_preset(edited)
         if not edited.published:
             return None, draft
-        return (await self.editing.check(edited.published)).preset, draft
+        return (await self.editor.check(edited.published)).preset, draft
 
     async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)
@@ -597,11 +597,11 @@ def _dropped_turns(receipt: Receipt) -> int:
     return sum(one.count for one in receipt.dropped if one.section == "history")
 
 
-def _filtered_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
-    wanted = find.strip().casefold()
-    found = [one for one in listed if wanted in one.searched]
+def _filtered_list(presets: Sequence[ListedPreset], query: str) -> dict[str, object]:
+    wanted = query.strip().casefold()
+    found = [one for one in presets if wanted in one.search_text]
     return {
         "characters": [one for one in found if one.is_character],
         "assistants": [one for one in found if not one.is_character],
-        "find": find,
+        "find": query,
     }

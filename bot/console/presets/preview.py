@@ -9,7 +9,7 @@ from bot.chat.drafts import Scene, find_newest_scene
 from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.editing import EditedPreset, PresetEditor
 from bot.console.presets.form import field_specs, value_at
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_preview import DraftComposer
@@ -58,9 +58,9 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
 _MAX_RECORDED_SCENES = 24
 _PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _TOKENS_WITHOUT_LIMIT = 1024
-_ANSWERS_SEARCHED = 200
+_MAX_SEARCHED_ANSWERS = 200
 _RECORDED_PREFIX = "recorded "
-_FIX_DRAFT_FIRST = translatable("The draft has errors; the JSON tab lists them by line.")
+_FIX_DRAFT_NOTICE = translatable("The draft has errors; the JSON tab lists them by line.")
 
 
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
@@ -69,13 +69,13 @@ _NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
 
 @value_class
 class DraftPreviews:
-    editing: PresetEditing
+    editor: PresetEditor
     composer: DraftComposer
     answers: AnswerLog
 
     async def list_recorded(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
-        found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
+        found = await self.answers.search(AnswerSearch(preset=name), _MAX_SEARCHED_ANSWERS)
         return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED_SCENES]
 
     async def show(
@@ -83,9 +83,9 @@ class DraftPreviews:
     ) -> Mapping[str, object]:
         """Compose a scene's prompt with the draft or published version, or return a `problem`."""
         scene = await self.find_scene(edited.name, scene_id)
-        preset = (await self.editing.check(edited.content)).preset
+        preset = (await self.editor.check(edited.content)).preset
         if preset is None:
-            return {"prompt": None, "problem": _FIX_DRAFT_FIRST}
+            return {"prompt": None, "problem": _FIX_DRAFT_NOTICE}
         version = None if edited.draft else edited.version
         receipt, problem = await self.compose(preset, version, scene, may_spend=may_spend)
         return {"prompt": receipt and view_prompt(receipt), "problem": problem}
@@ -95,7 +95,7 @@ class DraftPreviews:
 
         `entry` is the number of a lorebook entry to include; 0 for none.
         """
-        checked = await self.editing.check(edited.content)
+        checked = await self.editor.check(edited.content)
         if checked.preset is None or checked.value is None:
             return {}
         texts: dict[str, str] = {}
@@ -114,7 +114,7 @@ class DraftPreviews:
     async def _entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
-        book = (await self.editing.with_lorebook(value)).get("lorebook")
+        book = (await self.editor.with_lorebook(value)).get("lorebook")
         form = entry_form(book, number)
         fields = form.fields if form is not None else ()
         return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
@@ -141,12 +141,12 @@ class DraftPreviews:
 
     async def prepare(self, preset: Preset) -> Preset:
         """Load the files of a preset, and prepare its model; raises `SettingsError`."""
-        return self.editing.prepare(await asyncio.to_thread(self.editing.load_files, preset))
+        return self.editor.prepare(await asyncio.to_thread(self.editor.load_files, preset))
 
     async def find_prepared(self, name: str) -> Preset:
         """Return the prepared draft of a preset or, if there is none, the published version."""
-        edited = await self.editing.open_preset(name)
-        return await self.prepare(await self.editing.parse_preset(edited))
+        edited = await self.editor.open_preset(name)
+        return await self.prepare(await self.editor.parse_preset(edited))
 
 
 def recorded_scene_id(conversation: str) -> str:
@@ -154,13 +154,13 @@ def recorded_scene_id(conversation: str) -> str:
 
 
 async def open_entry(
-    editing: PresetEditing, value: dict[str, object] | None, number: int
+    editor: PresetEditor, value: dict[str, object] | None, number: int
 ) -> Mapping[str, object]:
     """Return a lorebook entry's form (None for number 0) and the lorebook's file, if any."""
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
-        book = (await editing.with_lorebook(value)).get("lorebook")
+        book = (await editor.with_lorebook(value)).get("lorebook")
     except (UserError, SettingsError) as error:
         return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
@@ -169,14 +169,14 @@ async def open_entry(
 
 
 async def view_lorebook(
-    editing: PresetEditing, edited: EditedPreset, text: str
+    editor: PresetEditor, edited: EditedPreset, text: str
 ) -> Mapping[str, object]:
     """Show which entries of the draft's lorebook a text would activate, or a `problem`."""
-    preset = (await editing.check(edited.content)).preset
+    preset = (await editor.check(edited.content)).preset
     if preset is None:
         return _NO_TRIAL
     try:
-        complete = await asyncio.to_thread(editing.load_files, preset)
+        complete = await asyncio.to_thread(editor.load_files, preset)
     except (UserError, SettingsError) as error:
         return {**_NO_TRIAL, "problem": error.text}
     book = complete.parsed_lorebook

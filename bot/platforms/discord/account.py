@@ -82,7 +82,7 @@ class DiscordAccount(AccountSetup):
         return CodeInstructions(
             translatable(
                 "Send {code} to {name} as a direct message, or mention it with the code in a"
-                " channel: @{name} {code} (it must be in a server of yours)",
+                " channel: @{name} {code} (the bot must be in one of your servers)",
                 code=code,
                 name=account.name,
             )

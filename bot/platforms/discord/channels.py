@@ -26,7 +26,7 @@ from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
 _THREAD_TYPES = frozenset({10, 11, 12})
-_DIRECT_MESSAGES = frozenset({1, 3})
+_DIRECT_MESSAGE_TYPES = frozenset({1, 3})
 _INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
 _PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
@@ -104,7 +104,7 @@ class ChannelWebhooks:
 
     async def _find_or_create(self, channel: str) -> ChannelWebhook | None:
         place = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
-        if place.type in _DIRECT_MESSAGES:
+        if place.type in _DIRECT_MESSAGE_TYPES:
             return None
         is_thread = place.type in _THREAD_TYPES
         home = place.parent_id if is_thread and place.parent_id else channel
@@ -168,15 +168,15 @@ class CharacterPictures:
             found = decode_response(made, ObjectWithId).id
         return _PICTURE_URL.format(found)
 
-    async def delete_unused(self, kept: Collection[str]) -> None:
-        """Delete pictures whose URLs are neither in `kept` nor were in it at the previous call."""
-        if kept == self._kept and not self._unused:
+    async def delete_unused(self, used_urls: Collection[str]) -> None:
+        """Delete pictures whose URLs are not in `used_urls` and were not at the previous call."""
+        if used_urls == self._kept and not self._unused:
             return
         ids = [one.id for one in await self._list_pictures()]
-        unused = {one for one in ids if _PICTURE_URL.format(one) not in kept}
+        unused = {one for one in ids if _PICTURE_URL.format(one) not in used_urls}
         for one in unused & self._unused:
             await self._rest.call(_DELETE_EMOJI, self._application, one)
-        self._unused, self._kept = unused, kept
+        self._unused, self._kept = unused, used_urls
 
     async def _list_pictures(self) -> Sequence["_Emoji"]:
         if not self._application:

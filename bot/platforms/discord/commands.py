@@ -16,7 +16,7 @@ _ROW, _TEXT_FIELD, _LINE, _PARAGRAPH = 1, 4, 1, 2
 _MAX_LINE_CHARS = 500
 _MAX_LABEL_CHARS = 45
 MAX_FORM_CHARS = 4000
-_IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
+_GUILD_CONTEXT, _DM_CONTEXT = 0, 1  # contexts
 _MANAGE_SERVER = str(discord.Permissions(manage_guild=True).value)
 _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
@@ -36,7 +36,7 @@ def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
         **_spec_payload(spec),
         "options": actions or _spec_payload(spec)["options"],
         "type": 1,
-        "contexts": [_IN_A_GUILD, _IN_A_DM],
+        "contexts": [_GUILD_CONTEXT, _DM_CONTEXT],
         "default_member_permissions": _MANAGE_SERVER if spec.is_for_admins else None,
     }
 
@@ -47,7 +47,7 @@ def to_message_command_payload(spec: MessageCommandSpec) -> dict[str, Any]:
         "name": spec.name,
         "name_localizations": _translations(spec.name),
         "type": _MESSAGE_COMMAND,
-        "contexts": [_IN_A_GUILD, _IN_A_DM],
+        "contexts": [_GUILD_CONTEXT, _DM_CONTEXT],
     }
 
 

@@ -192,9 +192,9 @@ class ShardClient(DiscordClient):
 
     async def _load_guild(self, guild_id: int) -> None:
 
-        async def fetch(path: str, returns: type[T]) -> T:
+        async def fetch(path: str, result_type: type[T]) -> T:
             endpoint = RestEndpoint("GET", f"/guilds/{{}}{path}")
-            return decode_response(await self._rest.call(endpoint, str(guild_id)), returns)
+            return decode_response(await self._rest.call(endpoint, str(guild_id)), result_type)
 
         try:
             retry = self.retry_until_answered

@@ -254,7 +254,7 @@ class Gateway(ShardClient):
         """Return whether everyone should see the response to a command. Refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
-        called = incoming.command_to_incoming(interaction, self._context, deferred=True)
+        called = incoming.command_to_incoming(interaction, self._context, is_deferred=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
                 return not await self._context.is_refused(called)
@@ -272,12 +272,12 @@ class Gateway(ShardClient):
                 await self._open_form(interaction, pressed.data, opened)
         elif interaction.type is discord.InteractionType.autocomplete:
             typed = commands.focused_option_text(interaction)
-            called = incoming.command_to_incoming(interaction, context, deferred=False)
+            called = incoming.command_to_incoming(interaction, context, is_deferred=False)
             names = () if typed is None else await context.suggest(called, typed)
             choices = {"choices": commands.to_choices(names)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
         elif commands.should_open_form(interaction, context):
-            called = incoming.command_to_incoming(interaction, context, deferred=False)
+            called = incoming.command_to_incoming(interaction, context, is_deferred=False)
             target = commands.interaction_data(interaction).get("target_id")
             form_id = f"{called.text.removeprefix('/')}:{target}" if target else called.text
             await self._open_form(interaction, form_id, await context.command_form(called))
@@ -293,22 +293,22 @@ class Gateway(ShardClient):
                 interaction, ResponseType.modal, commands.form_payload(form_id, form)
             )
 
-    async def _handle_press(self, interaction: discord.Interaction, pressed: ButtonPress) -> None:
+    async def _handle_press(self, interaction: discord.Interaction, press: ButtonPress) -> None:
         """Queue and acknowledge a button press, or respond with a private notice of refusal."""
         refusal = None
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
-                refusal = await self._context.press_refusal(pressed)
+                refusal = await self._context.press_refusal(press)
         except TimeoutError:  # accept the press for now; it is checked again when processed
             _log.warning("discord_button_press_not_checked")
         if refusal is not None:
             await self._respond_privately(interaction, refusal)
             return
-        is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
+        is_urgent = press.data.startswith(f"{ButtonAction.STOP}:")
         # Other buttons edit their message, which Discord refuses before the acknowledgment.
         if not is_urgent:
             await self._send_response(interaction, ResponseType.deferred_message_update)
-        self._queue_event(pressed)
+        self._queue_event(press)
         if is_urgent:
             await self._send_response(interaction, ResponseType.deferred_message_update)
 

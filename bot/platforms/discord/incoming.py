@@ -32,11 +32,11 @@ _USER_MESSAGE_TYPES = frozenset({discord.MessageType.default, discord.MessageTyp
 
 
 def to_incoming_message(
-    message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
+    message: discord.Message, bot: Snowflake, bot_id: str = "", *, allows_bots: bool = False
 ) -> IncomingMessage | None:
-    """Convert a message; None for system messages and, unless `by_anybody`, messages of bots."""
+    """Convert a message; None for system messages and, unless `allows_bots`, messages of bots."""
     is_by_bot = message.author.bot or message.webhook_id is not None
-    if is_by_bot and not by_anybody:
+    if is_by_bot and not allows_bots:
         return None
     attachments = _list_attachments(message)
     text = _resolve_references(_full_text(message, _strip_mention(message, bot)), message)
@@ -198,7 +198,7 @@ def guild_to_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
 
 
 def command_to_incoming(
-    interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
+    interaction: discord.Interaction, context: PlatformContext, *, is_deferred: bool
 ) -> IncomingMessage:
     """Convert a command to a message; a context menu command becomes a reply to its target."""
     return IncomingMessage(
@@ -207,7 +207,7 @@ def command_to_incoming(
         wake=WakeReason.COMMAND,
         quote=_find_target_message(interaction),
         attachments=_list_command_files(interaction),
-        interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
+        interaction=f"{interaction.application_id}:{interaction.token}" if is_deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
         channel_title=_channel_title(interaction.channel, interaction.guild),
         **_read_origin_fields(interaction, context.bot_id),
@@ -472,16 +472,16 @@ def _resolve_references(text: str, message: discord.Message) -> str:
     people = {user.id: user.display_name for user in message.mentions}
     guild = message.guild
 
-    def name(found: re.Match[str]) -> str:
-        number = int(found["id"])
-        match found["kind"]:
+    def name(match: re.Match[str]) -> str:
+        number = int(match["id"])
+        match match["kind"]:
             case "#":
                 channel = guild.get_channel_or_thread(number) if guild else None
-                return f"#{channel.name}" if channel else found[0]
+                return f"#{channel.name}" if channel else match[0]
             case "@&":
                 role = guild.get_role(number) if guild else None
-                return f"@{role.name}" if role else found[0]
+                return f"@{role.name}" if role else match[0]
             case _:
-                return f"@{people[number]}" if number in people else found[0]
+                return f"@{people[number]}" if number in people else match[0]
 
     return _MENTION_REFERENCE.sub(name, text.strip())

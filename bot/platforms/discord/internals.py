@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parse = Callable[[Payload], None]
 Parsed = TypeVar("Parsed")
-Given = ParamSpec("Given")
+Args = ParamSpec("Args")
 
 
 class RawEvent(msgspec.Struct):
@@ -108,12 +108,12 @@ class DiscordClient(discord.Client):
     def on_socket_raw_receive(self, text: str) -> None:
         self.last_received = text
 
-    def parse(self, event: RawEvent, take: EventHandler) -> None:
-        """Parse an event as if just received, and pass it to `take`; skip malformed events."""
+    def parse(self, event: RawEvent, handle: EventHandler) -> None:
+        """Parse an event as if just received, and pass it to `handle`; skip malformed events."""
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable_fields, parse)
-        self._take = take
+        self._take = handle
         try:
             parse_or_skip(event.t, parse, event.d)
         finally:
@@ -192,7 +192,7 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 
 
 def parse_or_skip(
-    event: str, parse: Callable[Given, Parsed], *args: Given.args, **options: Given.kwargs
+    event: str, parse: Callable[Args, Parsed], *args: Args.args, **options: Args.kwargs
 ) -> Parsed | None:
     """Call `parse` and return its result; if the data is malformed, log that and return None."""
     try:

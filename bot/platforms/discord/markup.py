@@ -77,10 +77,10 @@ def _use_backtick_fences(token: Token, lines: Sequence[str]) -> list[str]:
     return written
 
 
-def _to_bold_heading(found: re.Match[str]) -> str:
-    text = found["text"]
+def _to_bold_heading(match: re.Match[str]) -> str:
+    text = match["text"]
     bold = text if "**" in text or not text else f"**{text}**"
-    return f"{found['before']}{bold}"
+    return f"{match['before']}{bold}"
 
 
 def _convert_text(text: str) -> str:

@@ -156,8 +156,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return await manages_guild(self._rest, guild_id, person, self._context.clock.now())
 
     @override
-    async def read_author_roles(self, asked: Request) -> tuple[str, ...]:
-        key = guild, person = self._find_guild_id(asked), asked.author.id.removeprefix("discord:")
+    async def read_author_roles(self, event: Request) -> tuple[str, ...]:
+        key = guild, person = self._find_guild_id(event), event.author.id.removeprefix("discord:")
         if guild is None:
             raise Refused("the server of the message is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
@@ -187,26 +187,26 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread)
                 found = decode_response(response, dict[str, Any])
-                return self._parse_message(message, bot, found, by_anybody=True)
+                return self._parse_message(message, bot, found, allows_bots=True)
         return None
 
     def _parse_message(
         self,
-        near: IncomingMessage,
+        neighbor: IncomingMessage,
         bot: discord.Object,
         data: dict[str, Any],
         *,
-        by_anybody: bool = False,
+        allows_bots: bool = False,
     ) -> IncomingMessage | None:
-        """Convert a message's JSON, which was read from the channel of the message `near`."""
-        guild = {} if near.is_private else {"guild_id": self._find_guild_id(near) or "0"}
+        """Convert a message's JSON, which was read from the channel of the message `neighbor`."""
+        guild = {} if neighbor.is_private else {"guild_id": self._find_guild_id(neighbor) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
         given = message, bot, self._context.bot_id
-        incoming = parse_or_skip("MESSAGE", to_incoming_message, *given, by_anybody=by_anybody)
+        incoming = parse_or_skip("MESSAGE", to_incoming_message, *given, allows_bots=allows_bots)
         # The parser has no guilds, so the scopes are those of the nearby message.
-        return incoming and replace(incoming, scopes=near.scopes)
+        return incoming and replace(incoming, scopes=neighbor.scopes)
 
     async def _bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)
@@ -240,8 +240,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return await self._pictures.upload_picture(png)
 
     @override
-    async def delete_unused_pictures(self, kept: Collection[str]) -> None:
-        await self._pictures.delete_unused(kept)
+    async def delete_unused_pictures(self, used_urls: Collection[str]) -> None:
+        await self._pictures.delete_unused(used_urls)
 
     def _find_guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"

@@ -111,7 +111,7 @@ class MessageReceiver:
                     is_public = event.deferred.result() if event.deferred.done() else None
                     deferred = is_public is not None
                     call = event.interaction
-                    called = command_to_incoming(call, self._context, deferred=deferred)
+                    called = command_to_incoming(call, self._context, is_deferred=deferred)
                     if is_public is False:
                         called = replace(called, has_public_response=False)
                     incoming: Incoming = called
@@ -251,15 +251,15 @@ class ChannelCursors:
         """Whether no earlier messages are missing, so that the session can be resumed."""
         return self._connected is not None and not self._catching_up
 
-    def load(self, stored: Mapping[str, str]) -> None:
+    def load(self, cursors: Mapping[str, str]) -> None:
         """Replace all cursors with the stored ones, given as values by name."""
-        rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
+        rows = {name: value for name, value in cursors.items() if name.startswith(self._channels)}
         self.stored.clear()
         for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
                 self.stored[channel] = message
         names = [f"{self._cursor_prefix}{one}" for one in ("connected", "catching_up")]
-        connected, catching_up = (find_number(stored, name) for name in names)
+        connected, catching_up = (find_number(cursors, name) for name in names)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
         self._frozen.clear()

@@ -259,7 +259,7 @@ class RestClient:
         try:
             return await self._send_with_retries(request, token)
         except errors.TokenRejected:
-            newer = self._read_newest_token(at_once=True)
+            newer = self._read_newest_token(check_now=True)
             if newer == token:
                 raise
             return await self._send_with_retries(request, newer)
@@ -273,8 +273,8 @@ class RestClient:
     async def close(self) -> None:
         await self._http.close()
 
-    def _read_newest_token(self, *, at_once: bool = False) -> str:
-        token = self._token.read(at_once=at_once)
+    def _read_newest_token(self, *, check_now: bool = False) -> str:
+        token = self._token.read(check_now=check_now)
         if not token:
             raise errors.PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         if not _TOKEN_PATTERN.fullmatch(token):
@@ -335,7 +335,7 @@ class RestClient:
             ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
-            if error.sent:
+            if error.is_sent:
                 raise errors.OutcomeUnknown(f"Discord's response was lost: {error}") from None
             raise errors.Unreachable(
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
@@ -366,10 +366,10 @@ class BotUser(msgspec.Struct):
 _GET_BOT_USER = RestEndpoint("GET", "/users/@me", resource_ids=0)
 
 
-def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
+def decode_response(response: bytes, result_type: type[Decoded]) -> Decoded:
     """Decode the JSON of a response to a type; raises `OutcomeUnknown` if it does not match."""
     try:
-        return msgspec.json.decode(response, type=returns)
+        return msgspec.json.decode(response, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise errors.OutcomeUnknown(
             "Discord's response is not valid JSON (is it the page of a proxy?)"

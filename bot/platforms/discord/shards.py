@@ -66,10 +66,10 @@ class GatewaySession(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_stored(cls, stored: str) -> "GatewaySession | None":
+    def from_stored(cls, text: str) -> "GatewaySession | None":
         """Parse a stored session, or return None if it is malformed."""
         try:
-            return msgspec.json.decode(stored, type=cls)
+            return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError:
             return None
 
@@ -96,11 +96,11 @@ async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     return info
 
 
-def export_identifies_left(starts: SessionStartLimit, clock: Clock) -> None:
+def export_identifies_left(limit: SessionStartLimit, clock: Clock) -> None:
     """Export the remaining number of IDENTIFY requests, or the total after a reset, as a metric."""
-    reset_at = clock.monotonic() + starts.reset_after / 1000
+    reset_at = clock.monotonic() + limit.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
-        lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
+        lambda: limit.remaining if clock.monotonic() < reset_at else limit.total
     )
 
 

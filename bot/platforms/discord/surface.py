@@ -243,7 +243,7 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
-        self, message: OutgoingMessage, after: str | None, known: Set[str]
+        self, message: OutgoingMessage, after: str | None, known_ids: Set[str]
     ) -> str | None:
         newest = after
         for _ in range(_MAX_PAGES):
@@ -253,7 +253,7 @@ class DiscordSurface(Surface, BucketSurface):
             await self._find_webhook(message.address, message.content.face)
             speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
             for found in page:
-                if found.id not in known and _matches_sent(speakers, found, message):
+                if found.id not in known_ids and _matches_sent(speakers, found, message):
                     return found.id
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
@@ -336,14 +336,14 @@ class _FoundMessage(msgspec.Struct):
     attachments: list[dict[str, Any]] = []
 
 
-def _matches_sent(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
-    files = [one["filename"] for one in found.attachments]
-    message = sent.content.named_text if found.webhook_id is None else sent.content.text
+def _matches_sent(speakers: Set[str], candidate: _FoundMessage, sent: OutgoingMessage) -> bool:
+    files = [one["filename"] for one in candidate.attachments]
+    message = sent.content.named_text if candidate.webhook_id is None else sent.content.text
     plain = replace(sent.content, is_plain=True)
     forms = {_render_text(message, content).strip() for content in (sent.content, plain)}
     return (
-        (found.webhook_id or found.author.id) in speakers
-        and found.content.strip() in forms  # Discord strips whitespace at both ends
+        (candidate.webhook_id or candidate.author.id) in speakers
+        and candidate.content.strip() in forms  # Discord strips whitespace at both ends
         and files == ([sent.file.name] if sent.file else [])
     )
 

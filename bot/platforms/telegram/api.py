@@ -143,7 +143,7 @@ class BotApi:
             try:
                 return await request(bot)
             except exceptions.TelegramUnauthorizedError:
-                newer = self._newest_bot(at_once=True)  # differs if another call has read it, too
+                newer = self._newest_bot(check_now=True)  # differs if another call has read it, too
                 if newer is bot:
                     raise
             return await request(newer)
@@ -151,8 +151,8 @@ class BotApi:
             # The cause's text contains the URL with the token.
             raise translate_error(error) from None
 
-    def _newest_bot(self, *, at_once: bool = False) -> Bot:
-        token = self.token.read(at_once=at_once)
+    def _newest_bot(self, *, check_now: bool = False) -> Bot:
+        token = self.token.read(check_now=check_now)
         if token != self._bot.token:
             self._bot = self._create_bot(token)
         return self._bot
@@ -212,7 +212,7 @@ def translate_error(error: Exception) -> errors.PlatformError:
 def _translate_connection_failure(error: ConnectionFailed) -> errors.PlatformError:
     if isinstance(error, InvalidAddress):
         return errors.Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
-    if error.sent:
+    if error.is_sent:
         return errors.OutcomeUnknown(f"Telegram's response was cut off: {error}")
     return errors.Unreachable(
         translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)
@@ -343,10 +343,10 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
     return decode(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
 
 
-def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
+def decode_result(result: msgspec.Raw, result_type: type[T]) -> T:
     """Decode a result's JSON to a type; raises `OutcomeUnknown` if it does not match."""
     try:
-        return msgspec.json.decode(result, type=returns)
+        return msgspec.json.decode(result, type=result_type)
     except msgspec.DecodeError:
         raise errors.OutcomeUnknown("Telegram's result has an unexpected form") from None
 

@@ -69,9 +69,9 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
 """The kinds of attachments by content type; other types of messages are service messages."""
 
 
-def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
+def parse_updates(raw_updates: Iterable[dict[str, Any]]) -> list[types.Update]:
     """Parse updates; leave out parts that this version of aiogram cannot parse."""
-    parsed = (_parse_update(raw) for raw in raws)
+    parsed = (_parse_update(raw) for raw in raw_updates)
     return [update for update in parsed if update is not None]
 
 
@@ -326,10 +326,10 @@ def _to_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
 
 
 def _to_stop_command(
-    stopped: types.MessageGenerationStopped, update_id: int, bot_id: str
+    event: types.MessageGenerationStopped, update_id: int, bot_id: str
 ) -> IncomingMessage:
     """Convert a press of the stop button, which Telegram shows below drafts, to a /stop command."""
-    chat, thread = stopped.chat, stopped.message_thread_id
+    chat, thread = event.chat, event.message_thread_id
     address = Address("telegram", str(chat.id), str(thread) if thread else None, bot_id)
     return IncomingMessage(
         address=address,

@@ -68,7 +68,7 @@ def _unlink_mention(mention: re.Match[str]) -> str:
 
 
 def render_with_folded(
-    source: str, folded: str, *, has_links: bool = True
+    source: str, folded_text: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
     """Convert Markdown, followed by a plain text that is folded until a reader expands it.
 
@@ -76,7 +76,7 @@ def render_with_folded(
     """
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
-    below = _MENTION.sub(_unlink_mention, folded)
+    below = _MENTION.sub(_unlink_mention, folded_text)
     fold = MessageEntity(
         type=MessageEntityType.EXPANDABLE_BLOCKQUOTE,
         offset=_utf16_offsets(above)[-1],

@@ -35,9 +35,9 @@ for _module in (types, methods):
 
 
 @cache
-def build_response_type(returning: Any) -> type[methods.Response[Any]]:
+def build_response_type(result_type: Any) -> type[methods.Response[Any]]:
     """Return the response model for a method's result type; build the model at the first call."""
-    made: type[methods.Response[Any]] = methods.Response[returning]
+    made: type[methods.Response[Any]] = methods.Response[result_type]
     made.__pydantic_parent_namespace__ = _names
     made.model_rebuild()
     return made

@@ -175,9 +175,9 @@ class MovedChats:
             self._set_current_chat(first, new)
         return {f"{self._prefix}{new}": str(first)}
 
-    def _set_current_chat(self, first: int, now: int) -> None:
-        self._first_ids[now] = first
-        self._current_ids[first] = now
+    def _set_current_chat(self, first_id: int, current_id: int) -> None:
+        self._first_ids[current_id] = first_id
+        self._current_ids[first_id] = current_id
 
 
 def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingMessage:

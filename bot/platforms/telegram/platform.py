@@ -203,8 +203,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         presses = [one for one in incomings if isinstance(one, ButtonPress)]
         refusals: dict[str, str | None] = {}
 
-        async def check(pressed: ButtonPress) -> None:
-            refusals[pressed.external_key] = await self._context.press_refusal(pressed)
+        async def check(press: ButtonPress) -> None:
+            refusals[press.external_key] = await self._context.press_refusal(press)
 
         if presses:
             async with asyncio.TaskGroup() as group:  # concurrently, as each may query Telegram
@@ -216,11 +216,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         for key, words in refusals.items():
             self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), words)
 
-    def _acknowledge_press(self, query_id: str, words: str | None = None) -> None:
+    def _acknowledge_press(self, query_id: str, text: str | None = None) -> None:
         async def acknowledge() -> None:
             acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
-            if words is not None:
-                acknowledgement.text, acknowledgement.show_alert = words[:_MAX_ALERT_CHARS], True
+            if text is not None:
+                acknowledgement.text, acknowledgement.show_alert = text[:_MAX_ALERT_CHARS], True
             try:
                 await self._api.call(acknowledgement)
             except errors.PlatformError as error:

@@ -147,12 +147,12 @@ class TelegramSurface(Surface, DraftingSurface):
 
         await self._chats.call_in_chat(address, call)
 
-    async def _send_with_target(self, message: OutgoingMessage, to: Mapping[str, Any]) -> int:
+    async def _send_with_target(self, message: OutgoingMessage, target: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
-            upload = SendDocument(document=document, **_render_caption(message.content), **to)
+            upload = SendDocument(document=document, **_render_caption(message.content), **target)
             return (await self._api.call(upload)).message_id
-        sent = await self._send_text("sendMessage", message.content, to)
+        sent = await self._send_text("sendMessage", message.content, target)
         return decode_result(sent, _SentMessage).message_id
 
     @override
@@ -236,14 +236,14 @@ class TelegramSurface(Surface, DraftingSurface):
         return None if found is None else chat.from_wire(found)
 
     async def _search(
-        self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
+        self, message: OutgoingMessage, chat: int, after: int, known_ids: Set[int]
     ) -> int | None:
         search = (chat, message.nonce)
         candidate = max(after, self._search_progress.get(search, 0))
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_MISSING_IDS or _is_private(message.address)):
             candidate += 1
-            if candidate in known:
+            if candidate in known_ids:
                 gap = 0
                 continue
             probes += 1
@@ -260,16 +260,16 @@ class TelegramSurface(Surface, DraftingSurface):
         return None
 
     async def _find_duplicate(
-        self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
+        self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], sent_id: int
     ) -> int | None:
-        """Search for a duplicate of the message with id `sent`: first after it, then before it."""
-        found = await self._search(message, chat, sent, known)
+        """Search for a duplicate of the message `sent_id`: first after it, then before it."""
+        found = await self._search(message, chat, sent_id, known_ids)
         if found is not None:
             return found
-        before = max([oldest, *(one for one in known if one < sent)])
+        before = max([oldest_id, *(one for one in known_ids if one < sent_id)])
         if before == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
+        for candidate in range(sent_id - 1, max(before, sent_id - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe_message(message, chat, candidate) == "ours":
                 return candidate
         return None

@@ -95,8 +95,8 @@ def to_person(name: str) -> Person:
 
 
 class PrintingSurface(Surface):
-    def __init__(self, run: str, language: str = "en") -> None:
-        self._run = run
+    def __init__(self, run_id: str, language: str = "en") -> None:
+        self._run = run_id
         self._language = language
         self._by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)

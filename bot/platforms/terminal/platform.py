@@ -84,8 +84,8 @@ class TerminalPlatform(LocalPlatform):
 class TerminalSurface(PrintingSurface):
     """Prints messages; an edit prints only the text it appends, or else the whole new text."""
 
-    def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
-        super().__init__(run, language)
+    def __init__(self, screen: TextIO, run_id: str, language: str = "en") -> None:
+        super().__init__(run_id, language)
         self._screen = screen
         self._mid_line = False
 

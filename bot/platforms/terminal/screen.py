@@ -61,9 +61,9 @@ class CommandCompleter(Completer):
             yield from self._complete(self._commands, text[1:], mark="/")
 
     def _complete(
-        self, specs: Sequence[CommandSpec], typed: str, mark: str = ""
+        self, specs: Sequence[CommandSpec], text: str, mark: str = ""
     ) -> Iterator[Completion]:
-        name, space, rest = typed.partition(" ")
+        name, space, rest = text.partition(" ")
         if not space:
             for spec in specs:
                 if spec.name.startswith(name.lower()):
@@ -155,8 +155,8 @@ class ChatScreen:
     def show_waiting_lines(self, lines: Sequence[str]) -> None:
         self._waiting = lines
 
-    def set_busy(self, busy: bool) -> None:
-        self._busy_since = time.monotonic() if busy else None
+    def set_busy(self, is_busy: bool) -> None:
+        self._busy_since = time.monotonic() if is_busy else None
 
     def clear_history(self, file: Path | None) -> None:
         buffer = self._session.default_buffer

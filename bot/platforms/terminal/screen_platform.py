@@ -154,8 +154,8 @@ def create_platform(context: PlatformContext) -> Platform | None:
 class ScreenSurface(PrintingSurface):
     """Shows the newest message above the prompt while it grows, and prints it when complete."""
 
-    def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
-        super().__init__(run, language)
+    def __init__(self, screen: ChatScreen, run_id: str, language: str = "en") -> None:
+        super().__init__(run_id, language)
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
         self._growing: str | None = None  # id of the newest message until it is printed

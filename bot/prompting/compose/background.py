@@ -25,7 +25,7 @@ _TOO_OLD_REASON = marked("too old: newer messages filled the background")
 
 
 def build_background(
-    observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
+    observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, has_tags: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return the background's parts (observed lines, quote, files), and the omitted items."""
     message = inputs.incoming
@@ -34,7 +34,7 @@ def build_background(
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
-        return labels.tag_text(labels.find_label(turn, own), text) if tagged else text
+        return labels.tag_text(labels.find_label(turn, own), text) if has_tags else text
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
@@ -57,12 +57,12 @@ def build_background(
     return parts, left_out
 
 
-def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:
+def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn], list[Turn]]:
     """Split turns into history and the lines observed since the last answer (oldest first).
 
-    The last `new` turns are the new message and other characters' answers to it.
+    The last `new_count` turns are the new message and other characters' answers to it.
     """
-    end = answered = len(turns) - new
+    end = answered = len(turns) - new_count
     while answered and turns[answered - 1].role == "user":
         answered -= 1
     since = turns[answered:end]

@@ -178,7 +178,7 @@ def _system_parts(
     values = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
     given = replace(macros.stable, fields=values, rng=macros.current.rng)
     text = given.expand(convert_story_string(preset.story_string)).strip()
-    rendered = [PromptPart("system", text, required=True)] if text else []
+    rendered = [PromptPart("system", text, is_required=True)] if text else []
     return (*rendered, *examples, *others)
 
 
@@ -263,7 +263,7 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
             case _:
                 text = _prompt_text(prompt, preset, macros)
                 section = "persona" if prompt.marker in _MARKERS_IN_PERSONA else "system"
-                parts = [PromptPart(section, text, required=True)] if text else []
+                parts = [PromptPart(section, text, is_required=True)] if text else []
                 yield _FilledPrompt(prompt, parts)
 
 
@@ -290,18 +290,18 @@ def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence
     return [*others, replace(last, text=last.text + end)]
 
 
-def _is_system(one: _FilledPrompt) -> bool:
+def _is_system(prompt: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
-    has_examples = one.prompt.marker == "dialogueExamples"
-    return not has_examples and (one.prompt.role == "system" or not one.text.strip())
+    has_examples = prompt.prompt.marker == "dialogueExamples"
+    return not has_examples and (prompt.prompt.role == "system" or not prompt.text.strip())
 
 
 def _messages_before(
-    filled: Sequence[_FilledPrompt], examples: Sequence[Message], lore: LoreResult
+    prompts: Sequence[_FilledPrompt], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
     """Return the messages between system message and history; join adjacent system messages."""
     found: list[Message] = []
-    for one in filled:
+    for one in prompts:
         messages = [one.message] if one.text.strip() else []
         if one.prompt.marker == "dialogueExamples":
             top = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
@@ -321,10 +321,10 @@ def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
     return [Message("system", text)] if text else []
 
 
-def _prompts_by_depth(filled: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
+def _prompts_by_depth(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
     """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
     groups: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
-    for one in filled:
+    for one in prompts:
         prompt = one.prompt
         groups[-(prompt.depth or 0), prompt.order, _ROLES_AT_SAME_DEPTH.index(prompt.role)].append(
             one

@@ -45,7 +45,7 @@ from bot.texts.text import marked
 
 Item = TypeVar("Item")
 
-_SEARCH_FAILED = marked("the search failed or took too long")
+_SEARCH_FAILED_REASON = marked("the search failed or took too long")
 _RETRY_TEMPERATURE = 0.5
 
 
@@ -77,7 +77,7 @@ def compose(
     tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
     turns, observed = split_observed(inputs.turns, 1 + len(answers))
     sent = _newest_rounds(turns, preset.max_rounds, len(answers))
-    history, newest = _history_and_newest_message(sent, inputs, tagged=tagged)
+    history, newest = _history_and_newest_message(sent, inputs, has_tags=tagged)
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
@@ -85,12 +85,12 @@ def compose(
         system = _required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
             pinned, history, observed = [], (), []
-    background, too_old = build_background(observed, inputs, files, tagged=tagged)
+    background, too_old = build_background(observed, inputs, files, has_tags=tagged)
     if memories is not None and not preset.prompter:
         recalled, left_out = build_memories(inputs, memories)
         background, too_old = [*recalled, *background], [*left_out, *too_old]
     draft = Draft(
-        base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
+        base=_base_prompt(inputs, has_tags=tagged, wants_variety=wants_variety),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
@@ -157,7 +157,7 @@ def bare_prompt(preset: Preset) -> Prompt:
     )
 
 
-def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> Prompt:
+def _base_prompt(inputs: PromptInputs, *, has_tags: bool, wants_variety: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
     parameters = _sampling_parameters(preset)
     if wants_variety and parameters.get("temperature") == 0:
@@ -166,13 +166,13 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
         messages=(),
         model=preset.model,
         conversation=inputs.conversation,
-        stop=_stop_strings(inputs) if tagged else preset.stop_sequences,
+        stop=_stop_strings(inputs) if has_tags else preset.stop_sequences,
         parameters=parameters,
         max_output_tokens=preset.max_output_tokens,
         filtered=preset.filter_chars,
-        answers_as=labels.characters[preset.name] if tagged else None,
-        speakers=labels.other_labels(preset.name) if tagged else (),
-        template=_template_with_names(inputs) if tagged else choose_template(preset),
+        answers_as=labels.characters[preset.name] if has_tags else None,
+        speakers=labels.other_labels(preset.name) if has_tags else (),
+        template=_template_with_names(inputs) if has_tags else choose_template(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
     )
@@ -197,7 +197,7 @@ def _system_parts(
     preset, newest = inputs.preset, inputs.incoming.text
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
-        filled = fill_persona(preset, stories, newest=newest)
+        filled = fill_persona(preset, stories, message=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         system = _required_parts("system", instructions)
         persona = [filled.text, *additional_persona_texts(preset)]
@@ -207,24 +207,24 @@ def _system_parts(
         preset,
         stories,
         user_name=inputs.speakers.people[inputs.incoming.author.id],
-        newest=newest,
+        message=newest,
         max_input_tokens=inputs.max_input_tokens,
     )
     text = "\n\n".join([*([filled.text] if filled.text else []), *additional_persona_texts(preset)])
     return _required_parts("system", text), filled
 
 
-def _pinned_message(one: PresetMessage) -> Message:
+def _pinned_message(message: PresetMessage) -> Message:
     parts: list[str | Image] = [
         part.text if part.type == "text" else Image(part.image_url, part.detail)
-        for part in one.content
+        for part in message.content
     ]
     has_images = any(isinstance(part, Image) for part in parts)
-    return Message(one.role, one.text, tuple(parts) if has_images else ())
+    return Message(message.role, message.text, tuple(parts) if has_images else ())
 
 
 def _required_parts(section: str, text: str | None) -> list[PromptPart]:
-    return [PromptPart(section, text, required=True)] if text else []
+    return [PromptPart(section, text, is_required=True)] if text else []
 
 
 def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
@@ -252,14 +252,14 @@ def _left_out_items(
         wanted = story_queries_for(inputs.preset, inputs.incoming.text).items()
         missing = sum(limit for query, limit in wanted if query not in stories)
         if missing:
-            items.append(DroppedItem("stories", "", _SEARCH_FAILED, missing))
+            items.append(DroppedItem("stories", "", _SEARCH_FAILED_REASON, missing))
     return tuple(items)
 
 
 def _history_and_newest_message(
-    turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
+    turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
-    messages = _turn_messages(turns, inputs, tagged=tagged)
+    messages = _turn_messages(turns, inputs, has_tags=has_tags)
     questions = [turn.speaker is not None for turn in turns[:-1]]
     memo, own = inputs.session.memo, inputs.preset.name
     units = group_history(messages[:-1], questions=questions, memo=memo, key=own)
@@ -267,7 +267,7 @@ def _history_and_newest_message(
 
 
 def _turn_messages(
-    turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
+    turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
 ) -> tuple[Message, ...]:
     own, labels = inputs.preset.name, inputs.speakers
 
@@ -282,14 +282,14 @@ def _turn_messages(
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
     memo, key = inputs.session.memo, ("messages", own)
-    if not tagged:
+    if not has_tags:
         return map_incrementally(memo, key, None, turns, plain_message)
     return map_incrementally(memo, key, labels.tagging_key, turns, tagged_message)
 
 
-def _turn_role(turn: Turn, own: str) -> Role:
-    """Return a turn's role as preset `own` sees it; to a preset, other characters are users."""
-    return turn.role if turn.preset is None or turn.preset == own else "user"
+def _turn_role(turn: Turn, preset: str) -> Role:
+    """Return a turn's role as preset `preset` sees it; to a preset, other characters are users."""
+    return turn.role if turn.preset is None or turn.preset == preset else "user"
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:

@@ -39,9 +39,9 @@ def additional_persona_texts(preset: Preset) -> Sequence[str]:
     ]
 
 
-def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
+def story_queries_for(preset: Preset, message: str) -> Mapping[str, int]:
     """Return the persona's story queries, each with its number of stories."""
-    return _persona_with_queries(preset).story_queries(newest)
+    return _persona_with_queries(preset).story_queries(message)
 
 
 def build_recent_stories(
@@ -55,7 +55,7 @@ def build_recent_stories(
     filled = fill_placeholders(
         _persona_with_queries(preset),
         _strip_story_brackets(stories),
-        newest=inputs.incoming.text,
+        message=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
         count=counter_for_model(preset.model),
     )
@@ -72,7 +72,7 @@ def build_instructions(
     stories: Mapping[str, Sequence[Story]] | None,
     *,
     user_name: str,
-    newest: str,
+    message: str,
     max_input_tokens: int | None,
 ) -> FilledText:
     """Return the system text and its stories; `stories` maps queries to search results.
@@ -89,12 +89,12 @@ def build_instructions(
             _stories_for_persona(preset, stories),
             role_name=preset.role_name,
             user_name=user_name,
-            newest=newest,
+            message=message,
             max_input_tokens=max_input_tokens,
             count=counter_for_model(preset.model),
         )
     else:
-        filled = fill_persona(preset, stories, newest=newest)
+        filled = fill_persona(preset, stories, message=message)
         filled = replace(filled, text=fill_names(filled.text, preset.character_name, user_name))
     shown = [
         replace(story, text=fill_names(story.text.strip(), preset.character_name, user_name))
@@ -105,12 +105,12 @@ def build_instructions(
 
 
 def fill_persona(
-    preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
+    preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, message: str
 ) -> FilledText:
     """Return the persona with its stories; placeholders and macros for names are kept."""
     persona, found = parse_persona(preset.persona or ""), _stories_for_persona(preset, stories)
     count = counter_for_model(preset.model)
-    return fill_placeholders(persona, found, newest=newest, tokens=None, count=count)
+    return fill_placeholders(persona, found, message=message, tokens=None, count=count)
 
 
 def _stories_for_persona(

@@ -22,7 +22,7 @@ from bot.prompting.lorebook.entries import (
     LoreResult,
     RegexTimeBudget,
 )
-from bot.prompting.lorebook.search import KEYS_NOT_FOUND, LorebookSearch
+from bot.prompting.lorebook.search import KEYS_NOT_FOUND_REASON, LorebookSearch
 from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
@@ -108,15 +108,15 @@ def deep_lore_messages(lore: LoreResult) -> list[DeepMessage]:
 
 
 def insert_messages(
-    deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
+    deep_messages: Sequence[DeepMessage], history: Sequence[HistoryUnit]
 ) -> tuple[HistoryUnit, ...]:
     """Insert messages into a history at their depths, or at its start if it is too short."""
-    if not deep:
+    if not deep_messages:
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # including the newest message
     # By the number of messages before them.
     waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)
-    for depth, message, name in deep:
+    for depth, message, name in deep_messages:
         waiting[max(0, total - depth)].append((message, name))
     units, before = [], 0
     for unit in history:
@@ -147,14 +147,14 @@ def deep_lore_parts_without_history(
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     """Return a receipt item per inactive entry; all entries with unmatched keys share one."""
-    inactive = [decision for decision in lore.decisions if not decision.activated]
-    others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
+    inactive = [decision for decision in lore.decisions if not decision.is_activated]
+    others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND_REASON]
     items = [
         DroppedItem("lore", one.entry.label, one.reason, was_wanted=one.is_over_budget)
         for one in others
     ]
     if len(others) < len(inactive):
-        labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND]
+        labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND_REASON]
         items.append(_unmatched_item(labels))
     return items[:_MAX_REPORTED_ENTRIES]
 
@@ -163,7 +163,7 @@ def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
     named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
     if len(labels) > _MAX_REPORTED_LABELS:
         named += ", …"
-    reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys were found")
+    reason = KEYS_NOT_FOUND_REASON if len(labels) == 1 else marked("none of their keys were found")
     return DroppedItem("lore", named, reason, len(labels), was_wanted=False)
 
 

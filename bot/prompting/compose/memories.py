@@ -14,8 +14,8 @@ _MAX_MEMORIES = 20
 _TOKENS_WITHOUT_LIMIT = 1600
 _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _MAX_MEMORY_CHARS = 500
-_TOLD_IN_PRIVATE = marked("told in private")
-_OVER_BUDGET = marked("over the budget")
+_PRIVATE_REASON = marked("told in private")
+_BUDGET_REASON = marked("over the budget")
 _BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 
 
@@ -38,34 +38,34 @@ def build_memories(
         parts.append(PromptPart("memory", text, name, one.score, priority=1, memory=number))
     dropped = []
     if over := len(ranked.memories) - len(parts):
-        dropped.append(DroppedItem("memory", "", _OVER_BUDGET, over))
+        dropped.append(DroppedItem("memory", "", _BUDGET_REASON, over))
     if ranked.private:
-        dropped.append(DroppedItem("memory", "", _TOLD_IN_PRIVATE, ranked.private))
+        dropped.append(DroppedItem("memory", "", _PRIVATE_REASON, ranked.private))
     return parts, dropped
 
 
-def _memory_line(inputs: PromptInputs, one: RankedMemory) -> str:
-    memory = one.memory
+def _memory_line(inputs: PromptInputs, ranked: RankedMemory) -> str:
+    memory = ranked.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    about = f" of {_subject_name(inputs, one)}" if is_named else ""
+    about = f" of {_subject_name(inputs, ranked)}" if is_named else ""
     teller = memory.told_by
     told = f" ({_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
     return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{told}"
 
 
-def _describe_source(inputs: PromptInputs, one: RankedMemory) -> str:
+def _describe_source(inputs: PromptInputs, ranked: RankedMemory) -> str:
     """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
-    memory = one.memory
+    memory = ranked.memory
     at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
     author = _speaker_label(inputs, memory.said_by, "")
     by = f", {author}" if author else ""
-    about = _subject_name(inputs, one)
-    return f"#{memory.id} {about}{by}, {at}: {one.reason}"
+    about = _subject_name(inputs, ranked)
+    return f"#{memory.id} {about}{by}, {at}: {ranked.reason}"
 
 
-def _subject_name(inputs: PromptInputs, one: RankedMemory) -> str:
-    subject = one.memory.subject
+def _subject_name(inputs: PromptInputs, ranked: RankedMemory) -> str:
+    subject = ranked.memory.subject
     if subject.key == inputs.preset.name:
         return "yourself"
     return _speaker_label(inputs, subject.key, subject.name or subject.kind)

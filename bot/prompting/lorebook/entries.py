@@ -138,7 +138,7 @@ class Lorebook:
 @value_class
 class EntryDecision:
     entry: LoreEntry
-    activated: bool
+    is_activated: bool
     reason: str
     is_over_budget: bool = False
 

@@ -204,8 +204,8 @@ def _value_at(values: Sequence[T], number: int | None) -> T:
     return values[number] if number and 0 <= number < len(values) else values[0]
 
 
-def _read_keys(read: JsonFields, name: str) -> tuple[str, ...]:
-    value = read.values.get(name)
+def _read_keys(fields: JsonFields, name: str) -> tuple[str, ...]:
+    value = fields.values.get(name)
     if isinstance(value, str):
         # A regular expression may contain commas.
         value = [value] if is_regex(value.strip()) else value.split(",")

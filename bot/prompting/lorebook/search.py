@@ -21,14 +21,14 @@ from bot.value_class import value_class
 
 _COUNT_BATCH_SIZE = 64
 _TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
-KEYS_NOT_FOUND = marked("none of its keys were found")
-_DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
-_COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
-_FAILED_PROBABILITY = StoredPattern(
+KEYS_NOT_FOUND_REASON = marked("none of its keys were found")
+_DELAY_REASON = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
+_COOLDOWN_REASON = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
+_PROBABILITY_REASON = StoredPattern(
     marked("it was skipped by chance (its probability is {percent} %)")
 )
-_GROUP_TAKEN = StoredPattern(marked("another entry of its group {group} was chosen: {label}"))
-_OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
+_GROUP_REASON = StoredPattern(marked("another entry of its group {group} was chosen: {label}"))
+_BUDGET_REASON = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class LorebookSearch:
@@ -134,11 +134,11 @@ class LorebookSearch:
         if not entry.enabled:
             return marked("it is disabled")
         if now < entry.delay:
-            return _DELAYED.with_values(messages=entry.delay)
+            return _DELAY_REASON.with_values(messages=entry.delay)
         if entry.uid in self._sticky:
             return None
         if entry.uid in self._cooldown_ends:
-            return _COOLING_DOWN.with_values(messages=self._cooldown_ends[entry.uid])
+            return _COOLDOWN_REASON.with_values(messages=self._cooldown_ends[entry.uid])
         level = entry.delay_until_recursion
         if level and (not is_recursion or level > self._level):
             return marked("it waits for another entry to be activated (recursion)")
@@ -168,7 +168,7 @@ class LorebookSearch:
         slow = self._time_budget.slow
         if slow and not slow.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
-        return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
+        return KEYS_NOT_FOUND_REASON if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
         """Activate the entries that win their groups, pass their probability, and fit the budget.
@@ -220,7 +220,7 @@ class LorebookSearch:
         is_certain = entry.probability >= 100 or entry.uid in self._sticky
         if is_certain or self._random_float() * 100 < entry.probability:
             return None
-        return _FAILED_PROBABILITY.with_values(percent=f"{entry.probability:g}")
+        return _PROBABILITY_REASON.with_values(percent=f"{entry.probability:g}")
 
     def _over_budget_reason(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
@@ -229,11 +229,11 @@ class LorebookSearch:
         if not self._budget_exceeded:
             return None
         self._over_budget.add(entry.uid)
-        return _OVER_BUDGET.with_values(tokens=self._budget)
+        return _BUDGET_REASON.with_values(tokens=self._budget)
 
-    def _searches_again(self, fresh: Sequence[LoreEntry]) -> bool:
+    def _searches_again(self, new_entries: Sequence[LoreEntry]) -> bool:
         """Return whether to search again: in new entries' texts, or at the next recursion level."""
-        contents = [entry.content for entry in fresh if not entry.prevent_recursion]
+        contents = [entry.content for entry in new_entries if not entry.prevent_recursion]
         self._recursion_texts += contents
         if self._budget_exceeded or not self._book.recursive:
             return False
@@ -275,7 +275,7 @@ def _reject_group_rivals(
         for rival in rivals:
             if rival.uid not in kept:
                 label = repr(winners[0].label)
-                rejected[rival.uid] = _GROUP_TAKEN.with_values(group=repr(group), label=label)
+                rejected[rival.uid] = _GROUP_REASON.with_values(group=repr(group), label=label)
     return rejected
 
 
@@ -336,10 +336,10 @@ def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
             at = searched.find(wanted, at + len(wanted))
 
 
-def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _without_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges by start, longest first, omitting those that overlap an earlier range."""
     end = 0
-    for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
+    for begin, its_end in sorted(ranges, key=lambda one: (one[0], -one[1])):
         if begin >= end and its_end > begin:
             yield begin, its_end
             end = its_end

@@ -114,7 +114,7 @@ class _InRange:
 
     low: float
     high: float
-    whole: bool = False
+    is_whole: bool = False
 
     def check(self, value: object) -> object:
         """Return the value; raise `PydanticCustomError` if it is not a number in the range."""
@@ -124,7 +124,7 @@ class _InRange:
             raise PydanticCustomError("number", "must be a number")
         if not self.low <= value <= self.high:  # also rejects NaN
             raise self._out_of_range()
-        if self.whole and value != int(value):
+        if self.is_whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
@@ -142,7 +142,7 @@ class _InRange:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        kind = "integer" if self.whole else "number"
+        kind = "integer" if self.is_whole else "number"
         number = {"type": kind, "minimum": self.low, "maximum": self.high}
         return {"anyOf": [number, {"type": "null"}]}
 
@@ -165,13 +165,13 @@ class Parameters(TypedDict, total=False):
     temperature: Annotated[object, _InRange(0, 5)]
     top_p: Annotated[object, _InRange(0, 1)]
     min_p: Annotated[object, _InRange(0, 1)]
-    top_k: Annotated[object, _InRange(-1, 1_000_000, whole=True)]
+    top_k: Annotated[object, _InRange(-1, 1_000_000, is_whole=True)]
     frequency_penalty: Annotated[object, _InRange(-2, 2)]
     presence_penalty: Annotated[object, _InRange(-2, 2)]
     repeat_penalty: Annotated[object, _InRange(0, 10)]
-    max_tokens: Annotated[object, _InRange(0, 1_000_000, whole=True)]  # 0: the provider's limit
-    seed: Annotated[object, _InRange(-(2**63), 2**64, whole=True)]
-    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, whole=True)]
+    max_tokens: Annotated[object, _InRange(0, 1_000_000, is_whole=True)]  # 0: the provider's limit
+    seed: Annotated[object, _InRange(-(2**63), 2**64, is_whole=True)]
+    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, is_whole=True)]
     n: Annotated[object, _InRange(1, 1)]  # a chat shows one answer
     best_of: Annotated[object, _InRange(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]

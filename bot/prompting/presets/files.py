@@ -192,10 +192,10 @@ def find_preset(
     )
 
 
-def open_presets_folder(chosen: Path | None) -> Path:
+def open_presets_folder(presets_dir: Path | None) -> Path:
     """Return the folder for new presets; raise `UserError` if it cannot be created."""
     try:
-        return prepare_presets_folder(chosen)[0]
+        return prepare_presets_folder(presets_dir)[0]
     except OSError as error:
         raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
 

@@ -70,11 +70,11 @@ def _run_script(
     if isinstance(pattern, str):
         return text
 
-    def filled(found: regex.Match[str]) -> str:
+    def filled(match: regex.Match[str]) -> str:
         def value(reference: regex.Match[str]) -> str:
             group = reference[2] or int(reference[1])
-            known = group in found.re.groupindex or group in range(found.re.groups + 1)
-            matched = found[group] if known else ""
+            known = group in match.re.groupindex or group in range(match.re.groups + 1)
+            matched = match[group] if known else ""
             for unwanted in script.trim:
                 matched = (matched or "").replace(unwanted, "")
             return matched or ""

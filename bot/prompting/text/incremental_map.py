@@ -39,27 +39,27 @@ def map_incrementally(
     return values
 
 
-def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:
-    """Find the slice of `before` that `now` starts with; return its start and end."""
-    if not before or not now:
+def _overlap(before: tuple[Item, ...], after: tuple[Item, ...]) -> tuple[int, int]:
+    """Find the slice of `before` that `after` starts with; return its start and end."""
+    if not before or not after:
         return 0, 0
     begin = 0
-    if before[0] is not now[0]:
-        if now[0] not in before:
+    if before[0] is not after[0]:
+        if after[0] not in before:
             return 0, 0
-        begin = before.index(now[0])
-    most = min(len(before) - begin, len(now))
+        begin = before.index(after[0])
+    most = min(len(before) - begin, len(after))
     for length in range(most, max(-1, most - _MAX_CHANGED_ITEMS), -1):
         end = begin + length
         # The last items are compared first, because they usually differ.
-        if length and not _is_same(before[end - 1], now[length - 1]):
+        if length and not _is_same(before[end - 1], after[length - 1]):
             continue
-        if before[begin:end] == now[:length]:
+        if before[begin:end] == after[:length]:
             return begin, end
-    pairs = zip(before[begin:], now, strict=False)
+    pairs = zip(before[begin:], after, strict=False)
     same = takewhile(lambda pair: _is_same(*pair), pairs)
     return begin, begin + sum(1 for _ in same)
 
 
-def _is_same(one: object, other: object) -> bool:
-    return one is other or one == other
+def _is_same(first: object, second: object) -> bool:
+    return first is second or first == second

@@ -118,9 +118,9 @@ def _list_children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _blank_out_comment(found: re.Match[str]) -> str:
+def _blank_out_comment(match: re.Match[str]) -> str:
     """Replace a comment or trailing comma with spaces, but keep line breaks and JSON strings."""
-    return found[1] or re.sub(r"[^\n]", " ", found[0])
+    return match[1] or re.sub(r"[^\n]", " ", match[0])
 
 
 def _find_key_lines(text: str) -> dict[Path, int]:
@@ -164,8 +164,8 @@ class JsonFields:
     Hidden characters are removed from texts, and line endings become line feeds.
     """
 
-    def __init__(self, given: object) -> None:
-        self.values: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+    def __init__(self, value: object) -> None:
+        self.values: Mapping[str, object] = value if isinstance(value, Mapping) else {}
 
     def text(self, name: str) -> str:
         return _plain_text(self._read(name, str) or "")

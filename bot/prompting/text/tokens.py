@@ -104,11 +104,11 @@ class EncodingCounter:
     """Counts tokens in one encoding, and caches the counts."""
 
     def __init__(
-        self, encoding: str, read: Callable[[str], Any] = load_encoding or _TokenEstimator
+        self, encoding: str, load: Callable[[str], Any] = load_encoding or _TokenEstimator
     ) -> None:
         self.encoding = encoding
         self.loaded = False
-        self._read = read
+        self._read = load
         self._reading = Lock()
         # By hash and length, so that this cache contains no texts.
         self._tokens: dict[tuple[int, int], int] = {}

@@ -149,7 +149,7 @@ class AnswerLimits:
         return [Rate(key, count, seconds) for key, count in counted.items() if count]
 
     async def _limit_notice(
-        self, message: IncomingMessage, rates: list[Rate], wait: float, *, is_refused: bool
+        self, message: IncomingMessage, rates: list[Rate], wait_seconds: float, *, is_refused: bool
     ) -> Text | None:
         if not await self._notices.is_due(message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
@@ -165,7 +165,7 @@ class AnswerLimits:
                 "{rule} I have read your message, but will not answer it. Please write again in"
                 " {wait} s.",
                 rule=rule,
-                wait=max(1, round(wait)),
+                wait=max(1, round(wait_seconds)),
             )
         interval = max(rate.interval for rate in rates)
         return translatable(
@@ -232,20 +232,20 @@ class CommandLimits:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return is_told
 
-    async def press_refusal(self, pressed: ButtonPress) -> Text | None:
+    async def press_refusal(self, press: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
-        data = parse_button(pressed)
+        data = parse_button(press)
         if data is None or data.action in _UNLIMITED_ACTIONS:
             return None
-        return await self._limit_refusal(pressed, "commands")
+        return await self._limit_refusal(press, "commands")
 
-    async def _limit_refusal(self, asked: Request, kind: str) -> Text | None:
-        rate = Rate(f"{kind}:{asked.author.id}", self.per_person, self.seconds)
+    async def _limit_refusal(self, request: Request, kind: str) -> Text | None:
+        rate = Rate(f"{kind}:{request.author.id}", self.per_person, self.seconds)
         wait = await self.rates.take([rate])
         if wait <= 0:
             return None
         LIMITED_MESSAGES.labels(kind).inc()
-        conversation, by = asked.address.conversation, asked.author.id
+        conversation, by = request.address.conversation, request.author.id
         _log.info("over_rate_limit", conversation=conversation, by=by, what=kind)
         rule = translatable_count(
             "That is more than one command or button in {seconds} s.",

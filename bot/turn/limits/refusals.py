@@ -162,11 +162,11 @@ class RestoreFilter:
 
 _CHECK_DELAY_SECONDS = 1.0
 """The delay before waiting messages are counted, so that a burst is counted once."""
-BUSY = translatable(
+BUSY_NOTICE = translatable(
     "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
     " answer them. Please write again later."
 )
-_COUNTED_BEYOND = 100
+_MAX_REFUSED_AT_ONCE = 100
 """The maximum number of messages over the limit that one query reads."""
 
 
@@ -218,7 +218,7 @@ class QueueLimit:
 
     async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
         refused = {one.id for one in group.message.refused}
-        limit = max_waiting + len(refused) + _COUNTED_BEYOND
+        limit = max_waiting + len(refused) + _MAX_REFUSED_AT_ONCE
         following = await self.conversations.load_after(group.claim, group.message, limit)
         waiting = [
             (one, one.incoming)
@@ -231,7 +231,7 @@ class QueueLimit:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.
-                await self.replies.open_notice(group.claim, message, BUSY)
+                await self.replies.open_notice(group.claim, message, BUSY_NOTICE)
             group.message = replace(group.message, refused=(*group.message.refused, message))
 
 

@@ -124,9 +124,9 @@ class SlotQueue:
         return request.chat in self._full_chats, request.urgency, served_at, request.number
 
 
-FREED_SLOTS = "provider_slots"
+FREED_SLOTS_TOPIC = "provider_slots"
 """The topic of signals about freed slots; each contains the provider."""
-TAKEN_SLOTS = "taken_provider_slots"
+TAKEN_SLOTS_TOPIC = "taken_provider_slots"
 """The topic of signals about taken slots: provider, slots held by other chats, and the chat."""
 _POLL_SECONDS = 0.1
 """The interval of checks for free slots, in case a signal is lost."""
@@ -161,8 +161,8 @@ class ProviderSlots:
         """Events that make waiting requests check for a free slot, by provider."""
         self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
         self._name = secrets.token_hex(8)  # identifies this process as a `WaitingProcess`
-        self.signals.subscribe(FREED_SLOTS, self._wake_waiting)
-        self.signals.subscribe(TAKEN_SLOTS, self._record_taken_slots)
+        self.signals.subscribe(FREED_SLOTS_TOPIC, self._wake_waiting)
+        self.signals.subscribe(TAKEN_SLOTS_TOPIC, self._record_taken_slots)
 
     def waiting_count(self, provider: str) -> int:
         """Return the number of this process's requests that wait for a slot."""
@@ -193,15 +193,15 @@ class ProviderSlots:
             await self.rates.release_slot(asked.provider, asked.holder)
             if asked.is_shared:
                 await self.rates.release_slot(asked.chat_key, asked.holder)
-            self.signals.publish(FREED_SLOTS, [asked.provider])
+            self.signals.publish(FREED_SLOTS_TOPIC, [asked.provider])
 
     def _wake_waiting(self, providers: Sequence[str]) -> None:
         for provider in providers:
             for pause in self._pauses.get(provider, ()):
                 pause.set()
 
-    def _record_taken_slots(self, taken: Sequence[str]) -> None:
-        for one in taken:
+    def _record_taken_slots(self, keys: Sequence[str]) -> None:
+        for one in keys:
             provider, held_by_others, chat = one.split(" ", 2)
             if provider in self._shares:  # other processes may have other providers
                 self._shares[provider].record_slot(chat, int(held_by_others))
@@ -233,7 +233,7 @@ class ProviderSlots:
             if not waiting:
                 raise BackendUnavailable(
                     f"{most} requests wait for provider {asked.provider!r}; set"
-                    " TROUPE_LIMITS__WAITING higher, or let it take more requests at once",
+                    " TROUPE_LIMITS__WAITING or MAX_IN_FLIGHT of the provider higher",
                     translatable(
                         "I am busy: your message would be number {position} in the queue for the"
                         " model. Please try again in a minute.",
@@ -287,7 +287,7 @@ class ProviderSlots:
             most = shares.slot_quota(asked.chat)
             if own := await self.rates.acquire_slot(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{provider} {held - own} {asked.chat}"
-                self.signals.publish(TAKEN_SLOTS, [taken])
+                self.signals.publish(TAKEN_SLOTS_TOPIC, [taken])
                 return True
         await self.rates.release_slot(provider, asked.holder)
         self._queues[provider].set_full(asked.chat, is_full=True)

@@ -175,7 +175,7 @@ class Spending:
         return bool(self.rules.limits) or preset.budget is not None
 
     def _build_caps(
-        self, preset: Preset, asking: Mapping[BudgetKind, str | None]
+        self, preset: Preset, owner_ids: Mapping[BudgetKind, str | None]
     ) -> list[BudgetCap]:
         if not self._has_limits(preset):
             return []
@@ -187,7 +187,7 @@ class Spending:
                 for period, dollars in own.items()
                 if dollars is not None
             }
-        owners = {**asking, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
+        owners = {**owner_ids, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
         today = self.clock.utc_now().date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
@@ -218,7 +218,7 @@ class Spending:
         if cap.period is Period.MONTH:
             renewed = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
         return translatable(
-            "{whose} of {amount} for {when} is used up. It is renewed at {time} UTC.",
+            "{whose} of {amount} for {when} is used up. It resets at {time} UTC.",
             whose=_BUDGET_NAMES[cap.kind],
             amount=format_cost(cap.limit),
             when=_PERIOD_NAMES[cap.period],
@@ -274,11 +274,11 @@ def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
         yield usage_or_estimate(Usage(), prompt_tokens, answer.begun)
 
 
-def usage_or_estimate(usage: Usage, prompt_tokens: int, written: str) -> Usage:
+def usage_or_estimate(usage: Usage, prompt_tokens: int, answer: str) -> Usage:
     """Return the reported usage, or an estimate if the provider reports none."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
-    return Usage(prompt_tokens, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
+    return Usage(prompt_tokens, output_tokens=math.ceil(len(answer) / _CHARS_PER_TOKEN))
 
 
 def _maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:

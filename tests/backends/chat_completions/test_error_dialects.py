@@ -40,7 +40,7 @@ def test_refusal_gets_the_message_for_its_kind(
     assert for_people in failed.notice
     assert for_operator in str(failed)
     assert "SECRET" not in f"{failed} {failed.notice}"
-    assert failed.retryable is (kind == "busy"), dialect
+    assert failed.is_retryable is (kind == "busy"), dialect
 
 
 @pytest.mark.parametrize(

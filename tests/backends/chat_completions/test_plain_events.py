@@ -53,7 +53,7 @@ def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
             if parsed[-1].error:
                 break
     parsed.append(parser.end())
-    shown = [(one.text, one.reasoning, one.progress, str(one.error)) for one in parsed]
+    shown = [(one.text, one.reasoning, one.has_progress, str(one.error)) for one in parsed]
     return [*shown, parser.reason, parser.usage, parser.done]
 
 

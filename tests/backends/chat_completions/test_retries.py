@@ -23,7 +23,7 @@ def test_retry_budget_is_ten_percent_of_calls_and_stays_between_three_and_ten(
 def breaker_after(*outcomes: bool) -> CircuitBreaker:
     breaker = CircuitBreaker()
     for success in outcomes:
-        breaker.record(0, success=success)
+        breaker.record(0, succeeded=success)
     return breaker
 
 
@@ -44,7 +44,7 @@ def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
     """Return a breaker after failed calls: pairs of the time and whether it was a retry."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
-        breaker.record(at, success=False, is_down=True, is_retry=is_retry)
+        breaker.record(at, succeeded=False, is_down=True, is_retry=is_retry)
     return breaker
 
 
@@ -66,15 +66,15 @@ def test_breaker_opens_sooner_if_the_provider_is_down_for_a_second(
 @pytest.mark.parametrize("success", [True, False])
 def test_any_response_counts_as_the_provider_being_up(success: bool) -> None:
     breaker = breaker_after_outage((0, False), (1, False))
-    breaker.record(2, success=success)
-    breaker.record(3, success=False, is_down=True)
-    breaker.record(3.5, success=False, is_down=True)
+    breaker.record(2, succeeded=success)
+    breaker.record(3, succeeded=False, is_down=True)
+    breaker.record(3.5, succeeded=False, is_down=True)
     assert breaker.allows(3.5) is True
 
 
 def test_late_failure_of_an_older_call_does_not_delay_the_trial() -> None:
     breaker = breaker_after(*[False] * 20)
-    breaker.record(4, success=False, is_down=True, is_trial=False)
+    breaker.record(4, succeeded=False, is_down=True, is_trial=False)
 
     assert (breaker.allows(5), breaker.failed_trials) == (True, 0)
 
@@ -100,6 +100,6 @@ def test_trial_call_closes_the_breaker_or_keeps_it_open(
     tried_at, *later = times
     breaker.allows(tried_at)
     if success is not None:
-        breaker.record(6, success=success)
+        breaker.record(6, succeeded=success)
 
     assert [breaker.allows(now) for now in later] == allowed

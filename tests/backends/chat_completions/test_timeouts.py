@@ -3,7 +3,7 @@
 import pytest
 
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.request_runner import REASONING_SECONDS, Timeouts
+from bot.backends.chat_completions.request_runner import REASONING_TIMEOUT_SECONDS, Timeouts
 from bot.backends.openai_compatible.settings import OpenAISettings
 
 
@@ -23,4 +23,4 @@ def test_endless_reasoning_ends_before_the_total_timeout() -> None:
 
     with pytest.raises(RequestFailed, match="no answer after its reasoning"):
         think()
-    assert now == 1 + REASONING_SECONDS  # counted from the first thought
+    assert now == 1 + REASONING_TIMEOUT_SECONDS  # counted from the first thought

@@ -40,7 +40,7 @@ def test_all_end_tokens_are_read(tmp_path: Path) -> None:
 
     tokens = read_special_tokens(write(tmp_path / "tiny.gguf", VOCABULARY, **more))
 
-    assert tokens.ends == ("<|im_start|>", "<|im_end|>")
+    assert tokens.end_tokens == ("<|im_start|>", "<|im_end|>")
 
 
 @given(data=st.data())

@@ -70,7 +70,7 @@ def test_error_in_an_unusual_form_gets_the_usual_message(body: bytes, told: str,
     assert (text, reason) == ("", None)
     assert failed is not None
     assert told in failed.notice
-    assert failed.retryable is (told == "")
+    assert failed.is_retryable is (told == "")
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
-from bot.backends.openai_compatible.services import WELL_KNOWN
+from bot.backends.openai_compatible.services import SERVICE_ADDRESSES
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Message, Prompt, Usage
 from tests.backends.asking import ask, prompt
@@ -74,10 +74,10 @@ async def test_each_service_gets_a_request_it_accepts(case: str) -> None:
 
 
 def test_every_well_known_service_has_a_request() -> None:
-    assert {case.split()[0] for case in REQUESTS} >= WELL_KNOWN.keys()
+    assert {case.split()[0] for case in REQUESTS} >= SERVICE_ADDRESSES.keys()
 
 
-@pytest.mark.parametrize("provider", sorted(WELL_KNOWN))
+@pytest.mark.parametrize("provider", sorted(SERVICE_ADDRESSES))
 async def test_prefill_is_the_last_message_for_every_service(provider: str) -> None:
     talk = (Message("system", "S"), Message("user", "hi"), Message("system", "Be brief."))
     question = replace(prompt(model="m"), messages=(*talk, Message("assistant", "Sure: ")))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bot.backends.anthropic import wire as anthropic
 from bot.console.pages import PageRenderer
 from bot.console.presets.form import (
-    NOT_IN_FORM,
+    KEYS_NOT_IN_FORM,
     apply_form,
     field_specs,
     form_fields,
@@ -61,7 +61,7 @@ def test_every_preset_key_has_a_field_or_is_listed_as_missing() -> None:
     shown = {one.path[0] for one in field_specs()}
     assert {*shown, *keys_without_field(everything), "name", "version"} == everything.keys()
     assert {"messages", "lorebook", "fallbacks"} <= set(keys_without_field(everything))
-    assert "parameters.n" in NOT_IN_FORM
+    assert "parameters.n" in KEYS_NOT_IN_FORM
 
 
 def test_untouched_form_changes_nothing() -> None:

@@ -344,9 +344,9 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
         checked_in.append(threading.get_ident())
         return []
 
-    editing = replace(console.service.console.preset_editing, unsupported=note_thread)
+    editor = replace(console.service.console.preset_editor, find_unsupported=note_thread)
     for system in ("", "x" * 100_000):
-        assert (await editing.check(json.dumps({**_LEAST, "system": system}))).preset is not None
+        assert (await editor.check(json.dumps({**_LEAST, "system": system}))).preset is not None
 
     assert checked_in[0] == threading.get_ident()
     assert checked_in[1] != threading.get_ident()
@@ -356,8 +356,8 @@ async def test_overlong_draft_is_refused_from_any_source(
     console: Playground,
 ) -> None:
     """A card of ten megabytes would make one of forty."""
-    editing, text = console.service.console.preset_editing, "x" * (MAX_CONTENT_CHARS + 1)
+    editor, text = console.service.console.preset_editor, "x" * (MAX_CONTENT_CHARS + 1)
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
-        await editing.begin_draft("long", text, None, "session", "import")
+        await editor.begin_draft("long", text, None, "session", "import")
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
-        await editing.save_draft("nora", text, 0)
+        await editor.save_draft("nora", text, 0)

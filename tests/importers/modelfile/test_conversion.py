@@ -57,7 +57,7 @@ def test_parser_returns_ollama_s_commands(case: dict[str, Any]) -> None:
 
     expected = case["expected"]
     assert modelfile.commands == [(item["name"], item["args"]) for item in expected["commands"]]
-    assert modelfile.formatted == expected["formatted"]
+    assert modelfile.text == expected["formatted"]
 
 
 SYNTAX_ERRORS = [
@@ -161,7 +161,7 @@ PARAMETER repeat_last_n -1
         ("parser", "qwen3-coder"),
         ("requires", "0.14.0"),
     ]
-    assert parse_modelfile(modelfile.formatted) == modelfile
+    assert parse_modelfile(modelfile.text) == modelfile
     assert preset_from_modelfile(text, "nova", "qwen3").parameters == {"repeat_last_n": 4096}
     [note] = import_notes(modelfile)
     assert note.startswith("DRAFT, PARSER, RENDERER, REQUIRES, PARAMETER draft_num_predict omitted")

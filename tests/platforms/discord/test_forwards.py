@@ -91,7 +91,7 @@ async def test_embeds_of_bots_are_read_in_replies_and_forwards(
     quoted = "\n".join(f"> {line}" for line in text.splitlines())
     assert forwarded.text == f"[forwarded message]\n{quoted}"
     by_webhook = {"content": "", "webhook_id": "77", **fields}
-    started = to_incoming_message(cache.message(**by_webhook), cache.bot, by_anybody=True)
+    started = to_incoming_message(cache.message(**by_webhook), cache.bot, allows_bots=True)
     assert started is not None
     assert started.text == text
 

@@ -121,7 +121,7 @@ async def cache() -> CachedGuild:
 async def test_second_bot_has_different_keys(cache: CachedGuild) -> None:
     message = cache.message("hello")
     incoming = to_incoming_message(message, cache.bot, "77")
-    command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), deferred=True)
+    command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), is_deferred=True)
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
     assert command.address.source == "discord@77"
@@ -167,7 +167,7 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
 async def test_command_author_is_admin_in_private_or_with_manage_guild(
     cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
-    incoming = command_to_incoming(cache.command(**given), PlatformContext(), deferred=True)
+    incoming = command_to_incoming(cache.command(**given), PlatformContext(), is_deferred=True)
     assert incoming.author_is_admin is is_admin
 
 
@@ -210,11 +210,11 @@ def test_thread_title_includes_channel_and_server_even_in_commands(cache: Cached
         assert cache.said("hello", where=where).channel_title == title
         place = {"id": str(where), "type": kind, "name": "plans"}
         called = cache.command(guild_id=str(GUILD), channel=place, permissions="0")
-        command = command_to_incoming(called, PlatformContext(), deferred=True)
+        command = command_to_incoming(called, PlatformContext(), is_deferred=True)
         assert command.channel_title == title
     place = {"id": "78", "type": 0, "name": "far", "position": 0}
     called = cache.command(guild_id="77", channel=place, permissions="0")
-    assert command_to_incoming(called, PlatformContext(), deferred=True).channel_title == ""
+    assert command_to_incoming(called, PlatformContext(), is_deferred=True).channel_title == ""
 
 
 async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
@@ -229,7 +229,7 @@ async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
         called = cache.command(
             guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
         )
-        command = command_to_incoming(called, PlatformContext(), deferred=True)
+        command = command_to_incoming(called, PlatformContext(), is_deferred=True)
         for asked in (command, press_to_incoming(called)):
             assert (asked.in_thread, asked.thread_title) == (True, title)
 

@@ -13,7 +13,7 @@ from bot.chat.incoming import Request
 from bot.commands.handlers import COMMANDS
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.storage.database import Database
-from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS_TOPIC
 from tests.platforms.discord.conftest import platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.turn.setup import Setup
@@ -69,7 +69,7 @@ class Server:
             is_platform_admin=self._is_admin,
         )
         self._woken: set[str] = set()
-        self.setup.signals.subscribe(CONVERSATIONS, self._woken.update)
+        self.setup.signals.subscribe(CONVERSATIONS_TOPIC, self._woken.update)
         self.channel = self.guild.create_text_channel("talk")
 
     async def _is_admin(self, asked: Request) -> bool:

@@ -53,7 +53,7 @@ def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> 
     history = group_history(Message(role, text) for role, text in said)  # type: ignore[arg-type]
     made = Draft(
         BASE,
-        (PromptPart("system", "Be brief.", required=True),),
+        (PromptPart("system", "Be brief.", is_required=True),),
         (),
         None,
         history,

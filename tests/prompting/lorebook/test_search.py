@@ -191,7 +191,7 @@ def test_search_of_any_book_ends_within_its_budget(
         assert found.tokens <= budget
         assert all(one.enabled for one in found.entries)
         assert [one.entry.uid for one in found.decisions] == [one.uid for one in entries]
-        assert sum(one.activated for one in found.decisions) == len(found.entries)
+        assert sum(one.is_activated for one in found.decisions) == len(found.entries)
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
             assert len(held) < 2 or any(one.sticky and one.uid in activated_at for one in held)

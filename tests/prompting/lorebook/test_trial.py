@@ -23,7 +23,7 @@ def try_on_text(text: str, book: Lorebook = BOOK) -> LorebookTrial:
 def test_activated_entries_include_their_matching_keys() -> None:
     trial = try_on_text("Alice: the LAMP by the tides")
     decisions, found = zip(*trial.entries, strict=True)
-    assert [one.activated for one in decisions] == [True, False, True, True]
+    assert [one.is_activated for one in decisions] == [True, False, True, True]
     assert found[:2] == (["Lamp"], ["/tides?/i"])
     assert decisions[0].reason.startswith("key 'Lamp'")
 
@@ -40,13 +40,13 @@ def test_marks_are_the_positions_of_the_keys() -> None:
 
 def test_each_line_is_a_message() -> None:
     book = Lorebook(BOOK.entries, scan_depth=1)
-    assert not try_on_text("the lamp\n\nand then", book).entries[0][0].activated
-    assert try_on_text("and then\nthe lamp", book).entries[0][0].activated
+    assert not try_on_text("the lamp\n\nand then", book).entries[0][0].is_activated
+    assert try_on_text("and then\nthe lamp", book).entries[0][0].is_activated
 
 
 def test_slow_pattern_is_skipped() -> None:
     slow = Lorebook((LoreEntry("slow", "", keys=("/(a+)+$/",)),))
-    assert not try_on_text("a" * 40 + "!", slow).entries[0][0].activated
+    assert not try_on_text("a" * 40 + "!", slow).entries[0][0].is_activated
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))

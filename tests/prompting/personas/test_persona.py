@@ -28,7 +28,7 @@ def fill_persona(
     text: str, found: Mapping[str, Sequence[Story]] | None, tokens: int | None = None
 ) -> str:
     return fill_placeholders(
-        parse_persona(text), found, newest="hi", tokens=tokens, count=words
+        parse_persona(text), found, message="hi", tokens=tokens, count=words
     ).text
 
 
@@ -84,7 +84,7 @@ def test_stories_and_names_are_not_expanded_again() -> None:
         {"hi": [story]},
         role_name="{{user}}",
         user_name="{{role}}",
-        newest="hi",
+        message="hi",
         max_input_tokens=None,
         count=words,
     )
@@ -130,7 +130,7 @@ def test_limits_are_respected_and_no_story_is_repeated(
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
     persona = parse_persona("\n".join(lines_with_placeholders))
 
-    made = fill_placeholders(persona, {"hi": stories}, newest="hi", tokens=tokens, count=words)
+    made = fill_placeholders(persona, {"hi": stories}, message="hi", tokens=tokens, count=words)
 
     ids = [story.id for story in made.stories]
     assert ids == sorted(set(ids))

@@ -111,7 +111,7 @@ async def test_request_is_repeated_when_its_process_is_killed(pool: RenderProces
 async def test_unresponsive_render_process_is_replaced(
     pool: RenderProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.templates.render_pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    monkeypatch.setattr("bot.templates.render_pool.ANSWER_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(RenderUnavailable, match="did not respond for 0 s; try again"):
         await pool.render(CHATML, HI)
     monkeypatch.undo()
