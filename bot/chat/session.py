@@ -218,6 +218,8 @@ class TurnResult:
     """Turns that are first removed from the history but kept as inactive versions."""
     was_stopped: bool = False
     """Whether an answer was stopped, after which sent messages without content may remain."""
+    may_be_begun: bool = False
+    """Whether an interrupted attempt may have sent a message of an answer, to be deleted now."""
     is_withdrawn: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
     next_part: int = 0

@@ -47,6 +47,8 @@ class PartChanges:
     """Each row's other columns; `opened`: whether the row is for an already queued part."""
     parts: Sequence[int]
     """The numbers of the final parts; messages of parts that are not listed are deleted."""
+    may_be_opened: bool
+    """Whether parts of this turn may have been queued before the answer was complete."""
 
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
@@ -195,9 +197,11 @@ def _queue_answer(
     if rows.result.in_place_of:
         targets = yield from histories.find_part_targets(rows.result.in_place_of)
         queued = answer.rows_in_place(targets)
-    else:
+    elif answer.may_be_opened:
         opened = yield SQL["opened_parts"].query(of_turn=answer.common["turn"])
         queued = answer.rows([row[0] for row in opened])
+    else:
+        queued = answer.rows(())
     return (yield from outbox.queue_rows(queued, sender, at)) if queued else None
 
 
@@ -217,6 +221,7 @@ def _finish_values(
         "at": now,
         "changes": rows.answer.changes,
         "parts": rows.answer.parts,
+        "may_be_opened": rows.answer.may_be_opened,
         **rows.answer.common,
         **outbox.sender_values(sender),
     }
@@ -293,6 +298,9 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         _common_columns(message),
         changes,
         [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
+        may_be_opened=bool(
+            outgoing or result.was_stopped or result.may_be_begun or message.crashes
+        ),
     )
 
 

@@ -138,14 +138,14 @@ CREATE OR REPLACE FUNCTION troupe_finish(
     _of text, _at_epoch bigint, _claimed_by text, _messages bigint[], _new_session boolean,
     _go_on boolean, _removed_count int, _removed_newer int, _superseded_count int,
     _superseded_newer int, _turns json, _receipts bytea[], _usages json, _at double precision,
-    _changes json, _parts int[], _turn text, _platform text, _bot_id text,
+    _changes json, _parts int[], _may_be_opened boolean, _turn text, _platform text, _bot_id text,
     _chat text, _thread text, _lane text, _reply_to text, _sender text, _settle double precision
 ) RETURNS TABLE (_held boolean, {message_columns}, {head_columns})
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $function$
 DECLARE
     _session int;
     _message bigint;
-    _opened int[];
+    _opened int[] := '{}';
     _one record;
     _leased double precision;
 BEGIN
@@ -202,7 +202,9 @@ LOOP
         {note_deleted_memory conversation=_of};
     END IF;
 END LOOP;
-_opened := ARRAY({opened_parts of_turn=_turn});
+IF _may_be_opened THEN
+    _opened := ARRAY({opened_parts of_turn=_turn});
+END IF;
 IF cardinality(_parts) + cardinality(_opened) > 0 THEN
     IF _sender IS NULL THEN
         {make_due key=_lane};

@@ -357,11 +357,13 @@ class ConversationWorker:
         stages.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(message, describe_silence(decision))
+        # What was sent for a late message stays: it was answered before a database restore.
+        begun = not message.is_late
         match decision:
             case Ignore():
-                return "ignored", await finisher.finish(group, TurnResult())
+                return "ignored", await finisher.finish(group, TurnResult(may_be_begun=begun))
             case Observe():
-                observed = TurnResult([observed_turn(message)])
+                observed = TurnResult([observed_turn(message)], may_be_begun=begun)
                 return "observed", await finisher.finish(group, observed)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent)
