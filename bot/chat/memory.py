@@ -207,6 +207,11 @@ class MemoryListener:
     people: tuple[str, ...] = ()
     """The ids of people who take part in the conversation or are mentioned, asker included."""
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The keys of everything present that a memory may be about."""
+        return (*self.people, self.asker, self.preset, self.place.channel, self.place.server)
+
 
 @value_class
 class RecalledMemories:

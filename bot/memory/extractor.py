@@ -160,7 +160,10 @@ class MemoryExtractor:
             await self._complete_note(one, watched_chat.active_presets_at(one.source, turns))
             for one in checked
         ]
-        await self.progress.finish(conversation, unread, read_up_to, complete)
+        try:
+            await self.progress.finish(conversation, unread, read_up_to, complete)
+        finally:  # a failed transaction may be committed
+            self.recaller.memories.read_again_for([one.memory for one in complete])
 
     async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns of those who consent to `HERE`."""

@@ -4,12 +4,14 @@ Deletion has two steps in one transaction: memories are marked as gone, then the
 the content of every receipt whose prompt contains one (see `delete_memories_and_prompts`).
 """
 
+import functools
 import json
+import math
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from operator import mul
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bot.chat.incoming import Person, to_storable_text
 from bot.chat.memory import (
@@ -30,13 +32,17 @@ from bot.chat.memory import (
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.errors import UserError
-from bot.storage.database import readonly, transaction
-from bot.storage.forgetting import RecordingStore, Tombstone
+from bot.ports import Clock
+from bot.runtime.in_process import BoundedDict
+from bot.storage.database import Database, readonly, transaction
+from bot.storage.forgetting import RecordingStore, Tombstone, skip_tombstone
 from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
 _MAX_LISTED = 1000
+_MAX_EMPTY_LISTENERS = 4096
+_EMPTY_SECONDS = 600.0  # in case of a late commit, or of an addition by another process
 _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
@@ -46,6 +52,24 @@ MEMORY_DELETIONS = (
     "delete_gone_memories",
 )
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _may_reveal(
+    method: Callable[Concatenate["SqlMemories", Given], Awaitable[Result]],
+) -> Callable[Concatenate["SqlMemories", Given], Coroutine[Any, Any, Result]]:
+    """Mark a method after which listeners may recall memories that they could not before."""
+
+    @functools.wraps(method)
+    async def run(self: "SqlMemories", /, *args: Given.args, **more: Given.kwargs) -> Result:
+        try:
+            return await method(self, *args, **more)
+        finally:  # a failed transaction may be committed
+            self.read_again_for(None)
+
+    return run
+
 
 class SqlMemories(RecordingStore):
     """Stores memories; readers get and change only those that they are allowed to.
@@ -54,6 +78,18 @@ class SqlMemories(RecordingStore):
     A memory may be changed by its author, its subject, and admins of its place who can see it.
     """
 
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
+    ) -> None:
+        super().__init__(database, clock, record_tombstone)
+        self._empty_at = BoundedDict[MemoryListener, float](_MAX_EMPTY_LISTENERS)
+        """Listeners without memories, and when this was read: most chats have none."""
+        self._changes = 0
+
+    @_may_reveal
     @transaction
     def add(
         self, new: Memory, sources: Sequence[StoredTurn] = (), outdated: PackedVector | None = None
@@ -70,20 +106,41 @@ class SqlMemories(RecordingStore):
         """
         return (yield from add(new, sources, outdated))
 
+    async def recall(self, listener: MemoryListener) -> RecalledMemories:
+        """Return the memories that a character may recall in a place, unranked."""
+        now, changes = self._clock.monotonic(), self._changes
+        if now - self._empty_at.get(listener, -math.inf) < _EMPTY_SECONDS:
+            return RecalledMemories()
+        found = await self._read_recallable(listener)
+        # On PostgreSQL, other processes may add memories.
+        if self._database.is_sqlite and changes == self._changes and found == RecalledMemories():
+            self._empty_at[listener] = now
+        return found
+
+    def read_again_for(self, added: Iterable[Memory] | None) -> None:
+        """Let `recall` read again for all listeners that may recall these memories; None: any."""
+        self._changes += 1
+        if added is None:
+            self._empty_at.clear()
+            return
+        keys = {key for one in added for key in (one.place.server, one.said_by, one.subject.key)}
+        for one in list(self._empty_at) if keys else ():
+            if not keys.isdisjoint(one.subjects):
+                del self._empty_at[one]
+
     @readonly
-    def recall(self, listener: MemoryListener) -> Unit[RecalledMemories]:
-        """Return the memories that a character may recall in a place, unranked, in one query.
+    def _read_recallable(self, listener: MemoryListener) -> Unit[RecalledMemories]:
+        """Return what a listener may recall, in one query.
 
         There may be hundreds, so only columns that ranking and prompts need are read. A subject's
         name is decoded once for all its memories, because encrypted names are slow to decode.
         """
         place, character = listener.place, encode_names([listener.preset])
-        subjects = [*listener.people, listener.asker, listener.preset, place.channel, place.server]
         rows = yield SQL["memories_for_listener"].query_alone(
             {
                 "here": place.narrowest_audience.database_value,
                 "in_server": place.audience_with_reach(Reach.SERVER).database_value,
-                "subjects": json.dumps(subjects),
+                "subjects": json.dumps(listener.subjects),
                 "character": character,
                 "asker": listener.asker,
             }
@@ -125,6 +182,7 @@ class SqlMemories(RecordingStore):
         rows = yield SQL["newest_memories"].query_alone(asked)
         return decode_all("memory", rows, _to_memory)
 
+    @_may_reveal
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
@@ -147,6 +205,7 @@ class SqlMemories(RecordingStore):
 
         return await self._run_deletion(number, reader, add_corrected)
 
+    @_may_reveal
     @transaction
     def change(
         self,
@@ -165,6 +224,7 @@ class SqlMemories(RecordingStore):
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
+    @_may_reveal
     @transaction
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
@@ -204,6 +264,7 @@ class SqlMemories(RecordingStore):
         await self._database.truncate_log()
         return changed
 
+    @_may_reveal
     @transaction
     def apply_consent(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.

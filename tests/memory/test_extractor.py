@@ -12,7 +12,14 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.memory import APPROVAL_KEY, Memory, MemoryReader, MemoryState
+from bot.chat.memory import (
+    APPROVAL_KEY,
+    Memory,
+    MemoryListener,
+    MemoryReader,
+    MemoryState,
+    RecalledMemories,
+)
 from bot.chat.prompt import Prompt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
@@ -179,6 +186,17 @@ async def running(database: Database, *scripts: list[ScriptStep]) -> AsyncIterat
         yield setup
     finally:
         await setup.end()
+
+
+async def test_extracted_memory_is_recalled_where_there_was_none(database: Database) -> None:
+    mara, tobi = (MemoryListener(GROUP, "nora", person(one).id) for one in ("Mara", "Tobi"))
+    async with running(database, notes({})) as setup:
+        for one in (mara, tobi):
+            assert await setup.memories.recall(one) == RecalledMemories()
+        await setup.exchanges(6)
+        [kept] = await setup.kept()
+        for one in (mara, tobi):
+            assert [one.id for one in (await setup.memories.recall(one)).memories] == [kept.id]
 
 
 async def test_six_exchanges_are_extracted_with_one_call(database: Database) -> None:

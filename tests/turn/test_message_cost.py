@@ -105,6 +105,14 @@ async def test_memory_for_six_answers_stays_within_its_cost(
     assert await cost_of_twelve_answers(tmp_path, memory=memory) == expected
 
 
+async def test_answer_in_a_chat_without_memories_reads_none(tmp_path: Path) -> None:
+    preset = NORA.model_copy(update={"memory": True})
+    backend = FakeBackend(["Hello."], ["Hello."])
+    async with running_parts(tmp_path, backend, preset=preset) as service:
+        await service.answer("5:1", None)
+        assert (await service.cost("5:2", None))["reads"] == 0
+
+
 @pytest.fixture
 async def round_trips() -> Counter[str]:
     return Counter()
