@@ -7,6 +7,7 @@ when a model was last asked, even without success; it limits how often models ar
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 
 from bot.chat.memory import CheckedNote
 from bot.chat.session import StoredTurn
@@ -44,21 +45,17 @@ class SqlExtractions(Store):
     @readonly
     def load(self, conversation_key: str) -> Unit[UnreadTurns]:
         """Return the turns not searched for memories yet; none if the conversation is missing."""
-        of = {"of": conversation_key}
-        state = yield SQL["extraction_state"].query(of)
-        # Separate queries, so that small talk does not displace the exchanges.
-        addressed = yield SQL["unread_turns"].query({**of, "is_observed": False})
-        observed = yield SQL["unread_turns"].query({**of, "is_observed": True})
-        rows = sorted([*addressed, *observed], key=lambda row: row[0])
+        found = yield SQL["unread_turns"].query_alone(of=conversation_key)
+        rows = sorted(found, key=itemgetter(0))
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
-        read_up_to, asked_up_to = state[0] if state else (0, 0)
+        read_up_to, asked_up_to = rows[0][-2:] if rows else (0, 0)
         return UnreadTurns(tuple(turns), read_up_to, asked_up_to)
 
     @transaction
     def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
         moved = {"known": unread.asked_up_to, "to": unread.turns[-1].id}
-        return bool((yield SQL["set_asked_to"].query({"of": conversation_key, **moved})))
+        return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **moved})))
 
     @transaction
     def finish(

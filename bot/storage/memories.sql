@@ -172,16 +172,23 @@ DELETE FROM memory WHERE state = 'gone'
 
 -- === how far conversations were read for memories (extractions.py) ===
 
--- name: extraction_state
-SELECT memory_read_to, memory_asked_to FROM conversation WHERE key = :of
+-- name: newest_unread
+SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
+    observed, files, memory_read_to, memory_asked_to
+FROM turn JOIN conversation ON conversation.key = turn.conversation
+WHERE turn.conversation = :of AND active AND id > memory_read_to
 
 -- name: unread_turns
-SELECT id, role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
-    observed, files
-FROM turn
-WHERE conversation = :of AND active AND observed = :is_observed
-    AND id > (SELECT memory_read_to FROM conversation WHERE key = :of)
-ORDER BY session DESC, id DESC LIMIT 100
+-- Each with a limit of its own, so that small talk does not displace the exchanges.
+SELECT * FROM (
+    {newest_unread} AND NOT observed
+    ORDER BY turn.session DESC, id DESC LIMIT 100
+) AS addressed
+UNION ALL
+SELECT * FROM (
+    {newest_unread} AND observed
+    ORDER BY turn.session DESC, id DESC LIMIT 100
+) AS overheard
 
 -- name: set_asked_to
 UPDATE conversation SET memory_asked_to = :to
