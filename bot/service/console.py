@@ -76,14 +76,6 @@ class ConsoleContainer:
     def _create_pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
         c, prompts, editor = self._container, self._container.exact_prompts, self.preset_editor
         providers, conversations = c.settings.providers, c.conversations
-        preview = PromptPreview(
-            c.prompt_sources,
-            c.resolver,
-            conversations,
-            c.spending,
-            c.clock,
-            c.history_router.preview_route,
-        )
         operation = self._create_operation_page(probes)
         memories = MemoryPage(c.memories, c.audit_log)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
@@ -94,7 +86,14 @@ class ConsoleContainer:
                 HistoryCopies(c.database, conversations),
                 c.resolver,
                 c.clock,
-                preview.preview,
+                PromptPreview(
+                    c.prompt_sources,
+                    c.resolver,
+                    conversations,
+                    c.spending,
+                    c.clock,
+                    c.history_router.preview_route,
+                ).preview,
                 to_incoming_message,
                 *(c.answer_log, editor.picture, COMMANDS, platforms_to_imitate()),
             ),
