@@ -218,7 +218,8 @@ class AccessRules:
         if roles is None:  # apply the strictest decision that any role could lead to
             named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
             found += [decide_access({*own, one}, levels) for one in sorted(named)]
-        access = next((one for one in found if not one.is_allowed), found[0])
+        # Pairing replaces other refusals in a private chat, but no block.
+        access = min(found, key=lambda one: (one.is_allowed, not one.rule.startswith("block ")))
         if event.is_private and not access.rule.startswith(("allow ", "block ")):
             rules = levels[INSTALLATION]
             if f"paired person {person}" in rules:

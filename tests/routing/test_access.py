@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typing_extensions import override
 
@@ -231,7 +231,18 @@ _changed = st.lists(
 """Rules that are written and deleted before those of the world."""
 
 
+_BLOCKED_ROLE = {
+    f"paired person {PEOPLE[0]}": "given",
+    f"role {ROLES[0]}": "block",
+    f"person {PEOPLE[1]}": "allow",
+}
+_PAIRED_WITH_UNKNOWN_ROLES = World(
+    ({}, {}, {}, _BLOCKED_ROLE), frozenset(), False, frozenset(), False, True, "hello", ()
+)
+
+
 @given(_worlds, _changed, st.booleans(), st.booleans())
+@example(_PAIRED_WITH_UNKNOWN_ROLES, [], False, False)
 async def test_decisions_match_a_simple_specification(
     world: World, changed: Sequence[tuple[str, int]], in_environment: bool, asks_for_roles: bool
 ) -> None:
