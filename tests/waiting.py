@@ -67,5 +67,4 @@ async def advance_in_steps(clock: FakeClock, seconds: float) -> None:
     for _ in range(10):
         await settle()
         await clock.advance(seconds / 10)
-        await asyncio.sleep(0.01)
     await settle()
