@@ -1,12 +1,16 @@
 """Rules of CONTRIBUTING.md that no linter knows: names, folders, imports, citations."""
 
 import ast
+import gc
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from bot import errors
 from bot.backends.registry import backend_specs
@@ -31,30 +35,52 @@ def trees() -> dict[Path, ast.Module]:
     return {file: ast.parse(file.read_text("utf-8")) for file in sorted(BOT.rglob("*.py"))}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_garbage_collection() -> Iterator[None]:
+    """Spare the garbage collector the trees, through which it would look again and again."""
+    gc.disable()
+    yield
+    trees.cache_clear()
+    nodes_by_type.cache_clear()
+    gc.enable()
+
+
 def suspicious_trees() -> dict[Path, ast.Module]:
     """Parse only what contains a private word: parsing all tests would take seconds."""
-    private = re.compile("|".join(PRIVATE_WORDS), re.IGNORECASE)
     files = [*BOT.rglob("*.py"), *(CHECKOUT / "tests").rglob("*.py")]
     texts = {file: file.read_text("utf-8") for file in files if "rigs" not in file.parts}
     del texts[Path(__file__)]
-    return {file: ast.parse(text) for file, text in texts.items() if private.search(text)}
+    return {file: ast.parse(text) for file, text in texts.items() if mentions_private_word(text)}
+
+
+def mentions_private_word(text: str) -> bool:
+    lower = text.lower()
+    return any(word in lower for word in PRIVATE_WORDS)
 
 
 def named(file: Path) -> str:
     return str(file.relative_to(CHECKOUT))
 
 
-def nodes() -> Iterator[tuple[Path, ast.AST]]:
+@cache
+def nodes_by_type() -> dict[type[ast.AST], list[tuple[Path, Any]]]:
+    """Sort the nodes of all files: to walk through a million takes seconds."""
+    found = defaultdict(list)
     for file, tree in trees().items():
         for node in ast.walk(tree):
-            yield file, node
+            found[type(node)].append((file, node))
+    return found
+
+
+def nodes(*types: type[ast.AST]) -> Iterator[tuple[Path, Any]]:
+    for each in types:
+        yield from nodes_by_type()[each]
 
 
 def test_class_names_are_unique() -> None:
     files = defaultdict(list)
-    for file, node in nodes():
-        if isinstance(node, ast.ClassDef):
-            files[node.name].append(named(file))
+    for file, node in nodes(ast.ClassDef):
+        files[node.name].append(named(file))
     assert {name: where for name, where in files.items() if len(where) > 1} == {}
 
 
@@ -63,12 +89,13 @@ def test_top_level_modules_are_the_known_ones() -> None:
 
 
 def test_imports_are_at_the_top_of_files() -> None:
+    lines_of_functions: dict[Path, set[int]] = defaultdict(set)
+    for file, function in nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        lines_of_functions[file].update(range(function.lineno, (function.end_lineno or 0) + 1))
     hidden = [
-        f"{named(file)}:{inner.lineno}"
-        for file, node in nodes()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Import | ast.ImportFrom)
+        f"{named(file)}:{node.lineno}"
+        for file, node in nodes(ast.Import, ast.ImportFrom)
+        if node.lineno in lines_of_functions[file]
     ]
     assert hidden == []
 
@@ -84,7 +111,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 def test_modules_do_not_import_each_other_even_by_name() -> None:
     files = {".".join(Path(named(file)).with_suffix("").parts): file for file in trees()}
     imports: dict[Path, set[Path]] = defaultdict(set)
-    for file, node in nodes():
+    for file, node in nodes(ast.ImportFrom, ast.Constant):
         imports[file] |= {files[name] for name in imported(node) if name in files} - {file}
     TopologicalSorter(imports).prepare()  # it raises CycleError
 
@@ -99,9 +126,8 @@ def test_error_classes_are_in_the_tree() -> None:
     assert ours <= drawn
     elsewhere = {
         f"{named(file)}: {node.name}"
-        for file, node in nodes()
-        if isinstance(node, ast.ClassDef)
-        and not node.name.startswith("_")
+        for file, node in nodes(ast.ClassDef)
+        if not node.name.startswith("_")
         and any(
             ast.unparse(base).rpartition(".")[2] in ours | {"Exception", "ValueError"}
             for base in node.bases
@@ -116,9 +142,8 @@ def test_code_never_checks_the_kind_of_a_plug_in() -> None:
     kinds = {spec.kind for spec in platform_specs()} | {spec.kind for spec in backend_specs()}
     asked = [
         f"{named(file)}:{node.lineno}"
-        for file, node in nodes()
-        if isinstance(node, ast.Compare)
-        and any(
+        for file, node in nodes(ast.Compare)
+        if any(
             isinstance(side, ast.Constant) and side.value in kinds
             for side in (node.left, *node.comparators)
         )
@@ -129,9 +154,8 @@ def test_code_never_checks_the_kind_of_a_plug_in() -> None:
 def test_functions_fit_on_a_page() -> None:
     long = {
         f"{named(file)}:{node.name}": node.end_lineno - node.lineno + 1
-        for file, node in nodes()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
-        if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+        for file, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if node.end_lineno is not None and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
     }
     assert long == {}
 
@@ -166,20 +190,12 @@ def test_identifiers_are_standard_terms() -> None:
 
 def test_comments_and_docstrings_use_standard_terms() -> None:
     private = re.compile(rf"\b({'|'.join(PRIVATE_WORDS)})\b", re.IGNORECASE)
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = [
-        f"{named(file)}: {match[0]}"
-        for file, tree in trees().items()
-        for text in [
-            *(
-                ast.get_docstring(node) or ""
-                for node in ast.walk(tree)
-                if isinstance(node, documented)
-            ),
-            *re.findall(r"(?:^|\s)# .*$", file.read_text("utf-8"), flags=re.MULTILINE),
-        ]
-        for match in private.finditer(text)
-    ]
+    documented = nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [(file, ast.get_docstring(node) or "") for file, node in documented]
+    for file in trees():
+        comments = re.findall(r"(?:^|\s)# .*$", file.read_text("utf-8"), flags=re.MULTILINE)
+        texts += [(file, comment) for comment in comments]
+    found = [f"{named(file)}: {one[0]}" for file, text in texts for one in private.finditer(text)]
     assert found == []
 
 
