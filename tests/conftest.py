@@ -1,8 +1,9 @@
 """What tests of many parts start from."""
 
+import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,26 @@ structlog.configure(processors=[*_processors, _console])
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job; inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector modules and tests, which stay: a fifth of the CPU time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="module")
+def all_objects() -> Iterator[None]:
+    """Let `gc.get_objects()` return all, also those that were there before the first test."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

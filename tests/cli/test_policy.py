@@ -10,6 +10,8 @@ from bot.service import drill
 from bot.storage.statements import SQL, Statement
 from tests.cli.command import troupe, use_database
 
+pytestmark = pytest.mark.usefixtures("all_objects")
+
 
 async def nothing(_: object) -> None:
     return

@@ -18,6 +18,8 @@ from tests.sqlite import create_sqlite_database
 from tests.support.store import open_store
 from tests.valkey import run_valkey
 
+pytestmark = pytest.mark.usefixtures("all_objects")
+
 STATEMENTS = {
     "turn.text": ["delete_listed"],
     "summary.text": ["delete_summaries_from"],

@@ -375,6 +375,7 @@ def render_everywhere(text: str) -> None:
     confusable_skeleton(text)
 
 
+@pytest.mark.usefixtures("all_objects")
 async def test_no_object_in_memory_contains_forgotten_words(tmp_path: Path) -> None:
     backwards = f"canary{secrets.token_hex(4)}"[::-1]
     async with running_parts(tmp_path, EchoBackend()) as service:
