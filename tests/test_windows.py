@@ -1,8 +1,11 @@
 """As far as another system can show it: nothing needs what Windows lacks."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,36 @@ from tests.checkout import CHECKOUT
 pytestmark = pytest.mark.slow
 
 
-def as_on_windows(folder: Path, *words: str, given: str = "") -> str:
-    """Run a module in a process without what Windows lacks; return what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-m", "tests.support.windows", *words],
-        cwd=folder,
+@dataclass
+class Windows:
+    """A process without what Windows lacks, whose forks run modules in an empty folder."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def run(self, *words: str, given: str = "") -> str:
+        """Run a module; return what it printed."""
+        files = {name: self.folder / name for name in ("output", "errors")}
+        work = self.folder / "work"
+        work.mkdir()
+        request = {
+            "words": words,
+            "given": given,
+            "folder": str(work),
+            "files": {name: str(file) for name, file in files.items()},
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline() == "0\n", files["errors"].read_text()
+        return files["output"].read_text()
+
+
+@pytest.fixture(scope="module")
+def windows_process() -> Iterator[subprocess.Popen[str]]:
+    """Return a process that has imported the libraries, which takes seconds."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.windows"],
         env={
             "PATH": os.environ["PATH"],  # noqa: TID251 # no setting of the service
             "PYTHONPATH": str(CHECKOUT),
@@ -27,25 +55,28 @@ def as_on_windows(folder: Path, *words: str, given: str = "") -> str:
             "TROUPE_EMBEDDING__KIND": "words",
             "TROUPE_PROVIDERS__LOCAL__KIND": "echo",
         },
-        input=given.encode(),
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    return result.stdout.decode()
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
 
 
-def test_every_module_can_be_imported(tmp_path: Path) -> None:
-    as_on_windows(tmp_path, "everything")
+@pytest.fixture
+def windows(windows_process: subprocess.Popen[str], tmp_path: Path) -> Windows:
+    return Windows(windows_process, tmp_path)
 
 
-def test_check_command_runs_without_unix_modules(tmp_path: Path) -> None:
-    assert "ok     provider local: an echo" in as_on_windows(tmp_path, "bot", "check")
+def test_every_module_can_be_imported(windows: Windows) -> None:
+    windows.run("everything")
 
 
-def test_piped_line_is_answered(tmp_path: Path) -> None:
-    assert as_on_windows(tmp_path, "bot", "run", given="hello there\n") == "hello there\n"
+def test_check_command_runs_without_unix_modules(windows: Windows) -> None:
+    assert "ok     provider local: an echo" in windows.run("bot", "check")
+
+
+def test_piped_line_is_answered(windows: Windows) -> None:
+    assert windows.run("bot", "run", given="hello there\n") == "hello there\n"
 
 
 async def test_endless_template_is_stopped_without_a_cpu_time_limit(

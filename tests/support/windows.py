@@ -1,11 +1,13 @@
-"""Run a module of ours as if on Windows: hide what Windows lacks, except from libraries.
+"""Run modules of ours as if on Windows: hide what Windows lacks, except from libraries.
 
-`python -m tests.support.windows MODULE ARGUMENT ...`, or `everything` to import all modules.
 Libraries are imported first, because they would ask the real Windows for things. Its event loop
-handles no signals.
+handles no signals. A request is one line of JSON on standard input: what to run (a module and its
+arguments, or `everything`, which imports all modules), in which folder, with which standard input,
+and the files of its output and errors. A forked process runs it; the response is its exit code.
 """
 
 import asyncio
+import json
 import os
 import pkgutil
 import runpy
@@ -13,6 +15,7 @@ import signal
 import sys
 import types
 from importlib import import_module  # noqa: TID251
+from pathlib import Path
 
 import bot
 
@@ -98,10 +101,39 @@ def import_everything() -> None:
             import_module(module.name)
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    fork = os.fork
     hide()
-    del sys.argv[0]
-    if sys.argv == ["everything"]:
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = fork()
+        if child == 0:
+            redirect(**request["files"], given=request["given"])
+            os.chdir(request["folder"])
+            run(request["words"])
+            sys.exit()
+        _, status = os.waitpid(child, 0)
+        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def redirect(output: str, errors: str, given: str) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, given.encode())
+    os.close(writer)
+    os.dup2(reader, 0)
+    sys.stdin = open(0)  # noqa: SIM115 # the other one is being read
+    for number, name in ((1, output), (2, errors)):
+        with Path(name).open("wb") as file:
+            os.dup2(file.fileno(), number)
+
+
+def run(words: list[str]) -> None:
+    if words == ["everything"]:
         import_everything()
     else:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        sys.argv = words
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    serve()
