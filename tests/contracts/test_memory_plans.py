@@ -3,17 +3,15 @@
 import sys
 import time
 from statistics import median
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, text
 from typing_extensions import override
 
 from bot.chat.memory import MemoryListener, MemoryPlace
 from bot.runtime.clock import SystemClock
 from bot.storage.memories import SqlMemories
 from bot.storage.statements import SQL, Query
-from bot.storage.tables import memory
 from tests.support.memory_world import MortalDatabase
 from tests.support.store import Store
 
@@ -25,38 +23,30 @@ VECTOR = bytes(1536)
 RECALLS = 50
 
 
-def rows(first: int, last: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "subject_kind": "person",
-            "subject": f"discord:{number % PEOPLE}",
-            "subject_name": "Ann",
-            "text": f"Ann keeps {number} bees",
-            "kind": "fact",
-            "said_by": f"discord:{number % PEOPLE}",
-            "present": "\nnora\n" if number % 2 else "",
-            "conversation": f"discord:{number % CHANNELS}",
-            "turns": "[]",
-            "is_derived": True,
-            "audience": f"server {SERVER}"
-            if number % 5 == 0
-            else f"channel discord:{number % CHANNELS}",
-            "origin": f"channel discord:{number % CHANNELS}",
-            "server": SERVER,
-            "is_widened": False,
-            "state": "kept",
-            "is_pinned": number % 100 == 0,
-            "since": float(number),
-            "model": "m",
-            "embedding": VECTOR,
-        }
-        for number in range(first, last)
-    ]
+FILL = """
+    INSERT INTO memory (
+        subject_kind, subject, subject_name, text, kind, said_by, present, conversation, turns,
+        is_derived, audience, origin, server, is_widened, state, is_pinned, since, model, embedding
+    )
+    WITH RECURSIVE numbers (number) AS (
+        SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 99999
+    )
+    SELECT
+        'person', 'discord:' || (number % :people), 'Ann', 'Ann keeps ' || number || ' bees',
+        'fact', 'discord:' || (number % :people), CASE number % 2 WHEN 1 THEN :present ELSE '' END,
+        'discord:' || (number % :channels), '[]', true,
+        CASE number % 5
+            WHEN 0 THEN 'server ' || :server ELSE 'channel discord:' || (number % :channels)
+        END,
+        'channel discord:' || (number % :channels), :server, false, 'kept', number % 100 = 0,
+        CAST(number AS DOUBLE PRECISION), 'm', :vector
+    FROM numbers
+"""
 
 
 def fill(connection: Connection) -> None:
-    for first in range(0, 100_000, 10_000):
-        connection.execute(insert(memory), rows(first, first + 10_000))
+    values = {"people": PEOPLE, "channels": CHANNELS, "server": SERVER, "present": "\nnora\n"}
+    connection.execute(text(FILL).bindparams(vector=VECTOR, **values))
 
 
 class CountingDatabase(MortalDatabase):
