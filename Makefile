@@ -26,9 +26,11 @@ IS_FIRST_START := [ -t 0 ] && [ -t 1 ] && [ ! -e .env ] && [ ! -e $(VENV)/.insta
 
 test: $(VENV)/.installed-test ## everything that CI runs
 	@$(PARALLEL) lint $(if $(CI),bindings) # mypy uses one core
-	@$(BIN)/python -m pytest -n logical -q -m "not service and not soak"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not service and not soak"
 	@$(PARALLEL) service-tests-1 service-tests-2 service-tests-3
 
+# One more than cores, because many tests wait; no core is left with the long tests of the end.
+WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 QUICK := -q -m "not service and not soak and not slow" --hypothesis-profile quick
 
