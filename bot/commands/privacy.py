@@ -257,10 +257,10 @@ class PrivacyNotice:
         active, days = await self.resolver.resolve(scopes), self.history_days
         reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        local = marked("{provider} (on the machine of this bot)")
+        on_this_machine = marked("{provider} (on the machine of this bot)")
         recipients = join_texts(
             (
-                translatable(local, provider=name) if is_local else name
+                translatable(on_this_machine, provider=name) if is_local else name
                 for name, is_local in self.list_recipients(active.presets).items()
             ),
             _COMMA,

@@ -103,7 +103,7 @@ class AnswerReports:
     context: ContextView
     operators: Collection[str]
 
-    @private_command("report")  # also in the message menu  # also in the message menu
+    @private_command("report")  # also in the message menu
     @private_command(
         "settings report",
         marked("report an answer to the people who run me, as a reply to that answer"),

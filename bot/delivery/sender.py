@@ -280,7 +280,10 @@ class Sender:
                 return following
         notice = ""
         if not private.is_quiet:
-            how = await chats.private_chat_instructions(private.person)
+            try:
+                how = await chats.private_chat_instructions(private.person)
+            except Refused as error:  # a refused edit would be sent again, to the group
+                raise Unreachable(str(error)) from error
             notice = translate(how, supported_language(private.locale))
         following = await self.outbox.give_up(row, reason, notice)
         if private.group:

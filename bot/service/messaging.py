@@ -110,7 +110,10 @@ class MessagingContainer(StorageContainer, ABC):
                     await host.delete_unused_pictures(await self.preset_versions.picture_urls())
 
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        """Return earlier messages of a channel that the bot may read, oldest first."""
+        """Return earlier messages by people who may use the bot, oldest first.
+
+        The caller checks whether the chat's messages may be read at all.
+        """
         platform = self.platforms[message.address.source]
         if not isinstance(platform, HistoryReader):
             return ()

@@ -79,7 +79,9 @@ def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     found = []
     for file in files:
         try:
-            lines = file.read_bytes().split(b"\n") if file.exists() else []
+            lines = file.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            continue
         except OSError as error:
             raise StoreError(f"{file} cannot be read: {error.strerror}") from error
         # Text after the last line break is incomplete, because the process died while writing.

@@ -301,7 +301,8 @@ class CommandRunner:
         address = incoming.address
         is_alone = message.incoming.interaction is not None and not incoming.has_public_response
         prepare, scopes = self._prepare_greeting, incoming.scopes
-        greeting = turn, line, face = await prepare(address, scopes, result, request.now)
+        greeting = await prepare(address, scopes, result, request.now)
+        turn, line, face = greeting
         is_apart = is_alone or bool(line) or face is not None
         words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
         shown = self._reply_result(

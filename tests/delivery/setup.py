@@ -9,7 +9,14 @@ from typing import Any
 from sqlalchemy import select, update
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingPart
+from bot.chat.outgoing import (
+    Attachment,
+    Face,
+    Limits,
+    MessageContent,
+    OutgoingPart,
+    PrivateDelivery,
+)
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender
 from bot.storage.conversations import Conversations
@@ -55,6 +62,7 @@ class Delivery:
         opening: str | None = None,
         face: Face | None = None,
         first_part: int = 0,
+        private: PrivateDelivery | None = None,
     ) -> None:
         """Queue an answer with one part for each text; with `opening`, the parts are edits."""
         conversations = Conversations(self.database, self.clock)
@@ -64,12 +72,13 @@ class Delivery:
         claim, message = await begin(conversations, LANE)
         contents = [MessageContent(text, face) for text in texts]
         parts = [
-            OutgoingPart(part, content, file) for part, content in enumerate(contents, first_part)
+            OutgoingPart(part, content, file, private=private)
+            for part, content in enumerate(contents, first_part)
         ]
         if opening is not None:
             content = MessageContent(opening)
             for part in parts:
-                await conversations.open(claim, message, OutgoingPart(part.part, content))
+                await conversations.open(claim, message, replace(part, content=content, file=None))
         await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:

@@ -16,6 +16,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutboxState,
     OutgoingMessage,
+    PrivateDelivery,
 )
 from bot.delivery.sender import derive_nonce
 from bot.errors import (
@@ -30,9 +31,10 @@ from bot.errors import (
     WordsRefused,
 )
 from bot.storage.database import Database
+from bot.texts.text import Text
 from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
-from tests.fakes import LIMITS, FakeSurface
-from tests.samples import make_incoming
+from tests.fakes import LIMITS, FakePrivateChats, FakeSurface
+from tests.samples import ALICE, make_incoming
 from tests.waiting import advance_in_steps, wait_until
 
 
@@ -65,6 +67,31 @@ async def test_refused_content_is_sent_again_as_plain_text(database: Database, o
     assert delivery.texts == ["**a**", "b"]
     [first, second, *_] = [one for one in delivery.surface.contents if one.text == "**a**"]
     assert (first.is_plain, second.is_plain) == (False, True)
+
+
+class SilentPrivateChats(FakePrivateChats):
+    """Opens no chats, and the platform refuses to say how to open one."""
+
+    requests = 0
+
+    @override
+    async def private_chat_instructions(self, person: str) -> Text:
+        self.requests += 1
+        raise Refused("unauthorized")
+
+
+@pytest.mark.parametrize("opening", [None, "first"])
+async def test_private_part_is_retried_while_nobody_knows_how_to_open_a_chat(
+    database: Database, opening: str | None
+) -> None:
+    chats = SilentPrivateChats(refuses=True)
+    delivery = Delivery(database, private_chats={"telegram": chats})
+    await delivery.queue("secret", opening=opening, private=PrivateDelivery(ALICE.id))
+    async with working(delivery):
+        await wait_until(lambda: chats.requests == 1)
+        await advance_in_steps(delivery.clock, 10)
+        await wait_until(lambda: chats.requests > 1)
+    assert "secret" not in delivery.texts
 
 
 async def test_notice_replaces_content_that_is_refused_in_every_form(database: Database) -> None:
