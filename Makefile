@@ -61,7 +61,7 @@ OTHERS = tests/contracts $(filter-out $(WIRES:%=%/%) tests/contracts/%, \
 	$(shell grep -rl mark.service tests --include='test_*.py'))
 
 service-tests-1: # model engines, databases
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) $(OTHERS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile $(SERVICE) $(OTHERS)
 
 service-tests-2: # the whole service, killed
 	@$(BIN)/python -m pytest -n 3 --dist load $(SERVICE) $(KILLS)
