@@ -108,12 +108,13 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     while end and turns[end - 1].role == "user":
         end -= 1
     start = end
-    while start and turns[start - 1].role != "user":
+    while start and (turns[start - 1].role != "user" or turns[start - 1].observed):
         start -= 1
     if start == 0:  # nothing but a greeting
         return None
     place = TurnRange(len(turns) - end, end - start + 1)
-    return NewestExchange(turns[start - 1], tuple(turns[start:end]), place)
+    answers = tuple(one for one in turns[start:end] if one.role != "user")
+    return NewestExchange(turns[start - 1], answers, place)
 
 
 def _find_failed_question(

@@ -91,7 +91,7 @@ class StoredTurns(ClockStore):
             elif speaker == person_id:
                 gone.add(id_)
                 is_asking = is_asking or not is_observed
-            elif is_asking and not is_observed:
+            elif is_asking:
                 answered_together.add(id_)
         return sorted(gone)
 
@@ -126,7 +126,9 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     asked = {"of": conversation, "in_session": session, "question": question.id}
     before = yield SQL["turns_before"].query({**asked, "most": max_turns})
     later = _read_turns((yield SQL["turns_after"].query(asked)))
-    answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
+    answers: tuple[StoredTurn, ...] = ()
+    if not question.turn.observed:  # otherwise, they are to an earlier question
+        answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
     names = [name for one in answers for name in one.turn.sent_as]

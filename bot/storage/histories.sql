@@ -30,7 +30,7 @@ ORDER BY turn.id DESC LIMIT 1
 -- name: question_before
 SELECT {turn_columns}, turn.session, conversation.session, turn.active
 FROM turn JOIN conversation ON conversation.key = turn.conversation
-WHERE turn.conversation = :of AND turn.role = 'user' AND turn.active
+WHERE turn.conversation = :of AND turn.role = 'user' AND turn.active AND NOT turn.observed
     AND turn.session = :in_session AND turn.id < :answer
 ORDER BY turn.id DESC LIMIT 1
 
@@ -61,8 +61,10 @@ WHERE turn.conversation = :of AND turn.session = :in_session AND turn.active AND
 ORDER BY turn.id DESC LIMIT :most
 
 -- name: turns_after
+-- Observed lines may precede the answer to a question that was edited.
 SELECT {turn_columns} FROM turn
 WHERE turn.conversation = :of AND turn.session = :in_session AND turn.active AND turn.id > :question
+    AND NOT turn.observed
 ORDER BY turn.id LIMIT 400
 
 -- name: sends_of_turns

@@ -179,8 +179,7 @@ def _replace_answers(
 
 def _may_change_addressees(message: IncomingMessage, exchange: Exchange) -> bool:
     """Return whether the edit may have added or removed a leading mention of the bot."""
-    is_background = exchange.question.turn.observed
-    return is_background and not exchange.answers if message.wake else not is_background
+    return exchange.question.turn.observed == bool(message.wake)
 
 
 def _mark_as_question(exchange: Exchange, result: TurnResult) -> TurnResult:

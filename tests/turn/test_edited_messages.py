@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Incoming,
     IncomingMessage,
@@ -30,6 +31,7 @@ from tests.turn.setup import (
     Setup,
     answering,
     pass_time_until,
+    pressed,
     running_worker,
     working,
 )
@@ -153,6 +155,66 @@ async def test_question_that_was_edited_twice_while_it_waited_is_answered(
         await end(setup, worker)
     assert setup.texts == ["Oslo."]
     assert await setup.history() == [("user", "capital of Norway?"), ("assistant", "Oslo.")]
+
+
+async def test_second_edit_is_answered_if_another_message_was_observed_before_the_answer(
+    database: Database,
+) -> None:
+    backend = FakeBackend([asyncio.Event()], ["It is", asyncio.Event()], ["Oslo."])
+    setup, mention = Setup(database, backend=backend), WakeReason.MENTION
+    first = edit("capital of Italy?", "5:1", 1, mention)
+    second = edit("capital of Norway?", "5:1", 2, mention)
+    question = said("capital of France?", "5:1", mention)
+    async with answering(setup, question, said("hm", "5:2", None, BOB)) as worker:
+        await receive(setup, first)
+        setup.stops.announce([first])
+        await pass_time_until(setup, lambda: setup.texts == ["It is"])
+        await receive(setup, second)
+        setup.stops.announce([second])
+        await end(setup, worker)
+    assert setup.texts == ["Oslo."]
+    assert await versions(setup) == [("capital of Norway?", True), ("hm", True), ("Oslo.", True)]
+
+
+PART = "telegram:5:1:e1/0"
+ROME, OSLO, HM = ("assistant", "Rome."), ("assistant", "Oslo."), ("user", "hm")
+QUESTION, CHANGED = ("user", "capital of Italy?"), ("user", "capital of Norway?")
+UNDO, FORGET = (said(f"/{name}", "5:9", WakeReason.COMMAND) for name in ("undo", "forget me"))
+
+
+@pytest.mark.parametrize(
+    ("events", "history"),
+    [
+        ([pressed(ButtonAction.RETRY, PART)], [QUESTION, HM, OSLO]),
+        ([pressed(ButtonAction.RETRY, PART, by=BOB)], [QUESTION, HM, ROME]),
+        (
+            [
+                pressed(ButtonAction.RETRY, PART),
+                pressed(ButtonAction.VERSION, PART, number=1, key="2"),
+            ],
+            [QUESTION, HM, ROME],
+        ),
+        ([pressed(ButtonAction.DELETE, PART)], [QUESTION, HM]),
+        ([edit(CHANGED[1], "5:1", 2, WakeReason.MENTION)], [CHANGED, HM, OSLO]),
+        ([edit(QUESTION[1], "5:1", 2, None)], [QUESTION, HM]),
+        ([edit("hmm", "5:2", 2, None)], [QUESTION, ("user", "hmm"), ROME]),
+        ([replace(UNDO, text="/retry")], [QUESTION, OSLO]),
+        ([UNDO], []),
+        ([FORGET, pressed(ButtonAction.FORGET, "telegram:5:9/0")], [HM]),
+    ],
+)
+async def test_answer_after_an_observed_message_belongs_to_the_question_before_it(
+    database: Database, events: Sequence[Incoming], history: list[tuple[str, str]]
+) -> None:
+    setup = Setup(database, ["Rome."], ["Oslo."])
+    await handle(setup, said(QUESTION[1], "5:1", None), said("hm", "5:2", None, BOB))
+    await handle(setup, edit(QUESTION[1], "5:1", wake=WakeReason.MENTION))
+    assert await setup.history() == [QUESTION, HM, ROME]
+    await setup.clock.advance(1)
+    await handle(setup, *events)
+    assert await setup.history() == history
+    asked = [one.messages[-1].content for one in setup.backend.prompts]
+    assert all(one.endswith("?") for one in asked)
 
 
 @pytest.mark.parametrize("seconds", [0, 10], ids=["same second", "later"])
