@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.storage.database import open_database
+from tests.postgres import create_postgres_database
 from tests.sqlite import create_sqlite_database
 from tests.support.memory_world import (
     KINDS,
@@ -54,12 +55,14 @@ async def test_visible_memories_match_a_simple_model_on_each_database(store: Sto
         await run_schedule(database, random_schedule(Random(seed)), seed)
 
 
-@pytest.fixture
-async def database() -> AsyncIterator[MortalDatabase]:
-    with tempfile.TemporaryDirectory() as folder:
-        url = await create_sqlite_database(Path(folder) / "troupe.db")
-        async with open_database(url) as opened:
-            yield MortalDatabase(opened)
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MortalDatabase]:
+    if request.param == "sqlite":
+        url = await create_sqlite_database(tmp_path / "troupe.db")
+    else:
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+    async with open_database(url) as opened:
+        yield MortalDatabase(opened)
 
 
 @pytest.mark.soak
