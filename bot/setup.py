@@ -267,7 +267,7 @@ def bot_variables(
 
 @dataclass(slots=True)
 class BotStep:
-    """A bot that is being set up."""
+    """The set-up of one bot."""
 
     spec: PlatformSpec
     token: str = field(repr=False)

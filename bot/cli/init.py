@@ -161,7 +161,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose_option(
     question: str, options: Mapping[str, T], find_option: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Ask for an option, by number or by a text for `find_option`; return None for Enter."""
+    """Ask for an option, by its number or a text that names it; return None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:

@@ -66,7 +66,7 @@ _MISSING_TARGET_NOTICE = translatable(
     "Who do you mean? Mention a person or role, reply to a message, or write an id: /access block"
     " person 123, role 123 or channel 123."
 )
-_UNKNOWN_NAME_NOTICE = translatable("I know people only by id. Reply to one of their messages.")
+_UNKNOWN_NAME_NOTICE = translatable("I cannot find people by name. Reply to one of their messages.")
 _MISSING_COMMAND_NOTICE = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )

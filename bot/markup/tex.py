@@ -74,9 +74,9 @@ class _TexConverter:
             case "}":
                 return ""
             case "^":
-                return _convert_script(self._convert_argument(depth), _SUPERSCRIPTS, "^")
+                return _convert_raised_text(self._convert_argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _convert_script(self._convert_argument(depth), _SUBSCRIPTS, "_")
+                return _convert_raised_text(self._convert_argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -98,7 +98,7 @@ class _TexConverter:
             degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
                 self._position += 1
-                degree = _convert_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
+                degree = _convert_raised_text(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
             return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             letter = self._convert_argument(depth)
@@ -112,7 +112,7 @@ class _TexConverter:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _convert_script(text: str, letters: Mapping[str, str], mark: str) -> str:
+def _convert_raised_text(text: str, letters: Mapping[str, str], mark: str) -> str:
     """Return a superscript or subscript in Unicode or, if impossible, `mark` and the text."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)

@@ -28,7 +28,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
 from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
-PLAIN = Limits(
+DEFAULT_LIMITS = Limits(
     max_units=100_000,
     unit="characters",
     seconds_between_edits=0.25,
@@ -149,12 +149,12 @@ class WebSurface(Surface):
         """Set the platform that a channel imitates; its limits determine how messages are split."""
         imitated = self._find_limits(look) if look else None
         if imitated is None:
-            self._limits[channel_id] = PLAIN
+            self._limits[channel_id] = DEFAULT_LIMITS
             return
         # Split messages as on that platform, but do not limit calls; repeated sends are harmless.
         self._limits[channel_id] = replace(
             imitated,
-            seconds_between_edits=PLAIN.seconds_between_edits,
+            seconds_between_edits=DEFAULT_LIMITS.seconds_between_edits,
             typing_seconds=0,
             chat_calls=(),
             bot_calls=(),
@@ -166,7 +166,7 @@ class WebSurface(Surface):
 
     @override
     def limits(self, address: Address) -> Limits:
-        return self._limits.get(address.chat, PLAIN)
+        return self._limits.get(address.chat, DEFAULT_LIMITS)
 
     @override
     async def send(self, message: OutgoingMessage) -> str:

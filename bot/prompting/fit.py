@@ -233,7 +233,7 @@ def prompt_tokens(receipt: Receipt) -> int:
 
 
 def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
-    """Yield a prompt's spans, each with its start and end in its first message (None: no end)."""
+    """Yield each span with its start and end in its first message; None: it ends in a later one."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     for span in receipt.layout:
         begin = read.get(span.message, 0)

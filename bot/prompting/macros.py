@@ -233,7 +233,7 @@ class Macros:
     now: datetime
     """The time for `{{time}}` and `{{date}}`."""
     rng: random.Random = field(default_factory=random.Random)
-    picks: Callable[[str], random.Random] = random.Random
+    random_for: Callable[[str], random.Random] = random.Random
     """Returns the random generator for a `{{pick}}`, the same in all prompts of a session."""
     fields: Mapping[str, str] = field(default_factory=dict)
     greetings: Sequence[str] = ()
@@ -392,7 +392,7 @@ class Macros:
         if len(options) == 1:
             listed = _split_outside_braces(options[0].replace("\\,", "\x00"), ",")
             options = [one.strip().replace("\x00", ",") for one in listed]
-        rng = self.rng if call.name == "random" else self.picks(f"{call.start} {call.inner}")
+        rng = self.rng if call.name == "random" else self.random_for(f"{call.start} {call.inner}")
         return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll_dice(self, argument: str) -> str:

@@ -164,7 +164,7 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
 
 
 MODEL_NOT_ALLOWED = translatable(
-    "Only some roles may use this character's model here, and it has no other one."
+    "Only some roles may use this character's model here, and the character has no other."
 )
 
 

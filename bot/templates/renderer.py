@@ -137,9 +137,9 @@ class Renderer(AsyncExitStack):
     ) -> ToolCallFormat | None:
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
         prepared = await self._prepare(choice, model_template)
-        if not prepared.has_detected_tool_form:
+        if not prepared.is_tool_format_detected:
             prepared.tool_call_format = await self._detect_tool_form(prepared)
-            prepared.has_detected_tool_form = True
+            prepared.is_tool_format_detected = True
         return prepared.tool_call_format
 
     async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
@@ -218,7 +218,7 @@ class _TrustedTemplate:
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if not self.is_jinja and has_parts(messages):
-            raise TemplateError("only Jinja templates can read contents that are lists of parts")
+            raise TemplateError("a message with several content parts needs a Jinja template")
         return render_messages(self.template, messages, **self._with_defaults(options))
 
     async def render_spans(
@@ -251,7 +251,7 @@ class _PreparedTemplate:
     template: _TrustedTemplate | _UntrustedTemplate
     capabilities: TemplateCapabilities
     stop: tuple[str, ...]
-    has_detected_tool_form: bool = False
+    is_tool_format_detected: bool = False
     tool_call_format: ToolCallFormat | None = None
 
 

@@ -56,7 +56,7 @@ _FORGETTING_NOTICE = translatable(
     " it and everything that was stored about it."
 )
 _STILL_OPTED_OUT_NOTICE = translatable(
-    "I stay switched off for you; /settings me reset deletes that choice, too."
+    "I am still switched off for you; to change that, send /settings me reset."
 )
 _NOTHING_DELETED_NOTICE = translatable("Nothing was deleted.")
 _AGE_CONFIRMED_NOTICE = translatable(

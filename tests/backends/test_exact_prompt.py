@@ -83,7 +83,9 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
     assert "user\na␀b<|im_end|>" in await prompts.write(1, receipt(odd))
 
 
-async def test_services_prompt_is_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
+async def test_exact_prompt_of_a_service_is_the_request_body(
+    renderer: Renderer, tmp_path: Path
+) -> None:
     written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
     assert "model: here / m\n" in written
     assert "template: the service's own, which renders the messages below\n\n{" in written

@@ -36,7 +36,7 @@ def test_text_that_may_become_unwanted_is_held_back() -> None:
     assert stream(["Hi <|e", "nd|> you <|", "x|>"], ["<|end|>"]) == ["Hi", "  you", " <|x|>", ""]
 
 
-def test_text_is_held_back_through_all_filters() -> None:
+def test_text_held_back_by_one_filter_passes_the_later_ones() -> None:
     # Without "x" the rest is "ab", which the second stage takes away.
     assert stream(["a", "x", "b", "c"], ["x", "ab"]) == ["", "", "", "c", ""]
 

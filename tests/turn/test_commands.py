@@ -36,7 +36,7 @@ async def test_context_points_admins_to_the_file_and_masks_secrets(database: Dat
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
-async def test_native_response_is_urgent_if_the_platform_does_not_count_it(
+async def test_native_response_is_urgent_if_no_rate_limit_counts_it(
     database: Database,
 ) -> None:
     limits = replace(LIMITS, counts_responses=False)

@@ -312,7 +312,7 @@ async def test_only_the_choice_off_survives_forget_me(
     await setup.say(said("/settings me off", "5:4"))
     await setup.say(said("/forget me", "5:5"))
     await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0", key="2"))
-    assert "I stay switched off for you" in setup.texts[-1]
+    assert "I am still switched off for you" in setup.texts[-1]
     await setup.say(said("hello?", "5:6"), said("/settings me reset", "5:7"))
     assert setup.texts[-1].startswith("Your choice was deleted")
     assert (await data.export(ALICE.id))["consent"] is None

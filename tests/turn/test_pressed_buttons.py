@@ -204,7 +204,7 @@ async def test_stop_button_stops_the_answer_above_it(database: Database) -> None
     assert refusal == "No answer is being written here."
 
 
-async def test_answer_of_two_characters_is_retried_as_one(database: Database) -> None:
+async def test_retry_replaces_the_answers_of_both_characters(database: Database) -> None:
     setup = Setup(database, ["N1"], ["L1"], ["N2"], ["L2"], others=[{"name": "luna"}])
     await setup.say("/preset add luna", make_incoming("nora and luna, hello", key="5:2"))
     await setup.clock.advance(1)

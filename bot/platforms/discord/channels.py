@@ -30,7 +30,7 @@ _DIRECT_MESSAGE_TYPES = frozenset({1, 3})
 _INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
 _PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
-_MAX_AVATAR_CHARS = 2048
+_MAX_AVATAR_URL_CHARS = 2048
 # Discord refuses webhook names that contain these words, and names in the set.
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
@@ -130,7 +130,7 @@ def webhook_fields(face: Face) -> dict[str, str]:
     """Return the fields for a webhook message's name and, if its URL is valid, picture."""
     fields = {"username": to_webhook_name(face.name)}
     avatar = face.avatar or ""
-    if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
+    if len(avatar) <= _MAX_AVATAR_URL_CHARS and is_http_address(avatar):
         fields["avatar_url"] = avatar
     return fields
 

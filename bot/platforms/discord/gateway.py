@@ -206,7 +206,7 @@ class Gateway(ShardClient):
         self._queue_event(incoming.guild_to_join(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue a join if the bot just joined; Discord also reports servers after an outage."""
+        """Queue a join event if the bot just joined; after an outage, Discord sends this, too."""
         arrived = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
         is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
         if self._connected and is_new and guild.channels:

@@ -62,7 +62,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
         user=_join_names(people),
         now=inputs.incoming.at,
         rng=seeded_random(inputs.seed),
-        picks=partial(seeded_random, inputs.seed),
+        random_for=partial(seeded_random, inputs.seed),
         fields={
             "group": ", ".join([preset.character_name, *others]),
             "notchar": _join_names([*others, *people]),

@@ -56,7 +56,9 @@ async def test_model_list_cut_off_by_a_closing_connection_is_requested_again() -
         await connection.close()
 
 
-async def test_query_of_the_address_is_always_sent(connect: Connect, service: FakeOpenAI) -> None:
+async def test_query_string_of_the_base_url_is_always_sent(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     backend = connect(base_url=f"{service.base_url}?team=a%2Fb")
 
     await ask(backend)
