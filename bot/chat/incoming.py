@@ -161,7 +161,7 @@ class ThreadTitle:
 
 @value_class(kw_only=True)
 class PersonEvent:
-    """What is known of the person who caused an event, and of the chat."""
+    """Fields about the chat and the person who caused the event."""
 
     author_is_admin: bool | None = None
     """None: unknown until the platform is asked."""

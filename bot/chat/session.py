@@ -219,7 +219,7 @@ class TurnResult:
     was_stopped: bool = False
     """Whether an answer was stopped, after which sent messages without content may remain."""
     may_be_begun: bool = False
-    """Whether an interrupted attempt may have sent a message of an answer, to be deleted now."""
+    """Whether to delete messages that an interrupted attempt at an answer may have sent."""
     is_withdrawn: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
     next_part: int = 0

@@ -32,10 +32,9 @@ from bot.chat.memory import (
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.errors import UserError
-from bot.ports import Clock
 from bot.runtime.in_process import BoundedDict
-from bot.storage.database import Database, readonly, transaction
-from bot.storage.forgetting import RecordingStore, Tombstone, skip_tombstone
+from bot.storage.database import readonly, transaction
+from bot.storage.forgetting import RecordingStore, Tombstone
 from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
@@ -78,16 +77,12 @@ class SqlMemories(RecordingStore):
     A memory may be changed by its author, its subject, and admins of its place who can see it.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
-    ) -> None:
-        super().__init__(database, clock, record_tombstone)
-        self._empty_at = BoundedDict[MemoryListener, float](_MAX_EMPTY_LISTENERS)
+    _changes = 0
+
+    @functools.cached_property
+    def _empty_at(self) -> BoundedDict[MemoryListener, float]:
         """Listeners without memories, and when this was read: most chats have none."""
-        self._changes = 0
+        return BoundedDict(_MAX_EMPTY_LISTENERS)
 
     @_may_reveal
     @transaction
