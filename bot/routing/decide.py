@@ -322,7 +322,7 @@ def _is_command(event: Request, commands: Sequence[str]) -> bool:
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
-_SECONDS_BETWEEN_BATCHES = 0.1
+_SECONDS_BETWEEN_BATCHES = 2.0
 _MAX_PENDING = 1000
 _ANSWERED_TEXT = marked("answered")
 _OBSERVED_TEXT = marked("not answered, but remembered")
