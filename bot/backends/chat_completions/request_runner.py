@@ -56,7 +56,7 @@ _USAGE_TIMEOUT_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
 # Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
 # one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
-_READ_PAUSES = (0.03, 0.3)  # in seconds; the last repeats, and is the maximum delay of a stop
+_READ_PAUSES = (0.2, 0.3)  # in seconds; the last repeats, and is the maximum delay of a stop
 MAX_ERROR_BYTES = 64 * 1024
 _CHECK_TIMEOUT_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
