@@ -152,40 +152,36 @@ class ResumeLimiter:
     """
 
     def __init__(self) -> None:
-        self._resumed_in_pass = 0
+        self._resumed_count = 0
         self._waiting = deque[Callable[[], None]]()
-        self._is_scheduled = False
 
     def call_or_defer(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
-        if self._resumed_in_pass < _MAX_PER_PASS and not self._waiting:
-            self._resumed_in_pass += 1
-            self._schedule_next_pass()
+        if self._resumed_count < _MAX_PER_PASS:
+            self._count_resumed()
             callback()
         else:
             self._waiting.append(callback)
 
     async def wait_turn(self) -> None:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
-        if self._resumed_in_pass < _MAX_PER_PASS and not self._waiting:
-            self._resumed_in_pass += 1
-            self._schedule_next_pass()
+        if self._resumed_count < _MAX_PER_PASS:
+            self._count_resumed()
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(partial(resolve_waiter, admitted))
         await admitted
 
-    def _schedule_next_pass(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
+    def _count_resumed(self) -> None:
+        """Count a resumed task; the count restarts only in the pass after the limit is reached."""
+        self._resumed_count += 1
+        if self._resumed_count == _MAX_PER_PASS:
             asyncio.get_running_loop().call_soon(self._start_pass)
 
     def _start_pass(self) -> None:
-        self._is_scheduled = False
-        self._resumed_in_pass = 0
-        while self._waiting and self._resumed_in_pass < _MAX_PER_PASS:
-            self._resumed_in_pass += 1
-            self._schedule_next_pass()
+        self._resumed_count = 0
+        while self._waiting and self._resumed_count < _MAX_PER_PASS:
+            self._count_resumed()
             self._waiting.popleft()()
 
 
