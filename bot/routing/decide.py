@@ -153,8 +153,6 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
             blocks take precedence; if it allows any target, all others are blocked.
     """
     for scope, rules in levels.items():
-        if not rules:
-            continue
         for value in ("block", "allow"):
             if found := sorted(one for one in targets if rules.get(one) == value):
                 return Access(value == "allow", f"{value} {found[0]}", scope)
