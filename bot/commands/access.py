@@ -49,7 +49,6 @@ ACCESS_GROUP = CommandSpec(
     is_for_admins=True,
     default_action="show",
 )
-_STILL_OFF = marked("I am still switched off: {place}.")
 _CODE_PREFIX, _WRONG_PREFIX = "code ", "wrong "
 """Prefixes of setting names: for a person's code, and for an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -199,7 +198,7 @@ class AccessHandlers:
         if access.rule != "off":
             text = translatable("I am switched on here.")
         elif not turns_off:
-            text = translatable(_STILL_OFF, place=_place_text(access.scope, request.incoming))
+            text = describe_access(access, request.incoming)
         return CommandResult(text, changes_channel=True)
 
     @admin_command(
@@ -349,9 +348,9 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
     """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
-    if access.rule == "off":
-        return translatable(_STILL_OFF, place=_place_text(access.scope, message))
     figures = {"rule": access.rule, "where": _place_text(access.scope, message)}
+    if access.rule == "off":
+        return translatable("I am still switched off: {place}.", place=figures["where"])
     if access.is_allowed:
         return translatable("You may use me here: {rule} ({where}).", **figures)
     return translatable(
