@@ -67,6 +67,7 @@ class Recaps:
             raise UserError(error.notice) from None
         text = await self.check(message, preset.provider, text)
         links = [self._message_link(message, one.turn.message_id) for one in covered]
+        cited = {number: f"[#{number}]({link})" for number, link in enumerate(links, 1) if link}
         heading = translatable_count(
             "1 message here since {moment} UTC:",
             "{count} messages here since {moment} UTC:",
@@ -75,7 +76,7 @@ class Recaps:
         )
         lines: list[str] = [
             heading,
-            _CITATION.sub(lambda cited: _citation_link(int(cited[1]), links), text),
+            _CITATION.sub(lambda found: cited.get(int(found[1]), ""), text),
         ]
         if first := next(filter(None, links), None):
             lines.append(translatable("What you missed begins here: {link}", link=first))
@@ -114,12 +115,6 @@ class Recaps:
         chat = here.address.chat.removeprefix("-100")  # Telegram's links omit it
         place = {"server": here.scopes[-1].rpartition(":")[2], "chat": chat}
         return self.limits(here.address).message_link.format(**place, message=message_id)
-
-
-def _citation_link(number: int, links: Sequence[str]) -> str:
-    """Return a Markdown link for a cited number, or "" if there is none."""
-    link = links[number - 1] if 1 <= number <= len(links) else ""
-    return f"[#{number}]({link})" if link else ""
 
 
 def _parse_start_time(argument: str, now: datetime) -> datetime | None:
