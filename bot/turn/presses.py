@@ -211,7 +211,9 @@ class PressHandler:
             if (command := parse_command(line)) is not None:
                 result = await commands.handle(replace(asked, command=command))
         except UserError as error:
-            if isinstance(error, PrivateError) and self._is_read_by_others(press):
+            has_private = self.stages.replies.limits(press.address).has_private_chats
+            is_read_by_others = has_private and not (press.is_private or press.is_ephemeral)
+            if isinstance(error, PrivateError) and is_read_by_others:
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
             result = CommandResult(problem, buttons=(back_button(asked),)) if is_memory else result
@@ -221,10 +223,6 @@ class PressHandler:
         menu = await commands.menus.show_after_choice(data, asked)
         text = join_texts([problem, menu.text]) if problem else menu.text
         return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
-
-    def _is_read_by_others(self, press: ButtonPress) -> bool:
-        has_private = self.stages.replies.limits(press.address).has_private_chats
-        return has_private and not (press.is_private or press.is_ephemeral)
 
     async def _retry(
         self,
