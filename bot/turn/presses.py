@@ -176,11 +176,8 @@ class PressHandler:
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.deletions.request_person_deletion(press)
-                return (
-                    join_texts([_FORGETTING_NOTICE, _STILL_OPTED_OUT_NOTICE], " ")
-                    if is_off
-                    else _FORGETTING_NOTICE
-                )
+                others = [_STILL_OPTED_OUT_NOTICE] if is_off else []
+                return join_texts([_FORGETTING_NOTICE, *others], " ")
             case ButtonAction.ADULT:
                 person, settings = press.author.id, self.stages.access.chat_settings
                 await settings.set(person, AGE_KEY, "confirmed", person)
