@@ -141,9 +141,7 @@ class TurnFinisher:
         finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
         if finished.row or result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming
-            is_response = (
-                isinstance(asked, IncomingMessage | ButtonPress) and asked.interaction is not None
-            )
+            is_response = asked.interaction is not None
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
 
@@ -367,11 +365,8 @@ def is_native_command(message: InboxMessage) -> bool:
 def has_private_response(message: InboxMessage) -> bool:
     """Return whether a message is a native command whose response only its author sees."""
     incoming = message.incoming
-    return (
-        isinstance(incoming, IncomingMessage)
-        and bool(incoming.interaction)
-        and not incoming.has_public_response
-    )
+    is_public = isinstance(incoming, IncomingMessage) and incoming.has_public_response
+    return is_native_command(message) and not is_public
 
 
 def add_private_response(
