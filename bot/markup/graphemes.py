@@ -25,5 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return the positions in a range of a text where grapheme clusters start."""
+    """Return the positions from `start` to `stop` at which grapheme clusters start."""
     return {cluster.start() for cluster in _GRAPHEME_CLUSTER.finditer(text, start, stop)}

@@ -24,26 +24,26 @@ _MAX_NESTING = 20
 
 
 def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
-    r"""Return the formula that starts at a position, as TeX, and its end position, or None.
+    r"""Return the TeX and the end position of the formula that starts at `position`, or None.
 
     Formulas are written as `\(x\)`, `\[x\]`, `$x$` or `$$x$$`.
     """
     for pattern in (_BACKSLASH_FORMULA, _DOUBLE_DOLLAR_FORMULA, _DOLLAR_FORMULA):
-        found = pattern.match(text, position, end)
-        if found is None:
+        match = pattern.match(text, position, end)
+        if match is None:
             continue
-        tex = next(group for group in found.groups() if group is not None)
+        tex = next(group for group in match.groups() if group is not None)
         if pattern is not _DOLLAR_FORMULA or _LOOKS_LIKE_TEX.search(tex):
-            return tex, found.end()
+            return tex, match.end()
     return None
 
 
 def _parse_math(state: StateInline, silent: bool) -> bool:
     is_start = state.src[state.pos] in "$\\"
-    found = find_formula(state.src, state.pos, state.posMax) if is_start else None
-    if found is None:
+    formula = find_formula(state.src, state.pos, state.posMax) if is_start else None
+    if formula is None:
         return False
-    tex, end = found
+    tex, end = formula
     if not silent:
         state.push("math", "", 0).content = tex
     state.pos = end
@@ -70,21 +70,21 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_math_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Parse lines from `$$` to `$$` or from `\[` to `\]`; if not closed, to the end."""
+    r"""Parse lines from `$$` to `$$` or from `\[` to `\]`, or to the end if the block is open."""
     begin = state.bMarks[first] + state.tShift[first]
-    closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
-    if closer is None:
+    closing_mark = _BLOCK_MARKS.get(state.src[begin : begin + 2])
+    if closing_mark is None:
         return False
     rest = state.src[begin + 2 : state.eMarks[first]].rstrip()
-    if closer in rest and not rest.endswith(closer):
+    if closing_mark in rest and not rest.endswith(closing_mark):
         return False  # a formula inside a sentence
     if silent:
         return True
-    line, lines = first, [rest.removesuffix(closer)]
-    while not rest.endswith(closer) and line + 1 < last:
+    line, lines = first, [rest.removesuffix(closing_mark)]
+    while not rest.endswith(closing_mark) and line + 1 < last:
         line += 1
         rest = state.src[state.bMarks[line] : state.eMarks[line]].strip()
-        lines.append(rest.removesuffix(closer))
+        lines.append(rest.removesuffix(closing_mark))
     state.line = line + 1
     token = state.push("math_block", "", 0)
     token.content = "\n".join(one for one in lines if one.strip())
@@ -111,5 +111,5 @@ _PARSER = _create_parser()
 
 @text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
-    """Return the tokens of a Markdown text; they are cached, so do not modify them."""
+    """Parse Markdown into tokens; they are cached, so do not modify them."""
     return tuple(_PARSER.parse(text))

@@ -113,21 +113,22 @@ class _TextWriter:
 
         Whitespace at both ends is stripped, but not the indentation of code blocks.
         """
-        whole = "".join(self._pieces)
-        if not is_visible(whole.strip()):
+        full_text = "".join(self._pieces)
+        if not is_visible(full_text.strip()):
             return None
-        indented = {
+        code_starts = {
             one.start
             for one in self._spans
-            if one.style is Style.CODE_BLOCK and whole[one.start : one.end].strip()
+            if one.style is Style.CODE_BLOCK and full_text[one.start : one.end].strip()
         }
-        begin = _skip_whitespace(whole, 0, len(whole), indented)
-        text = whole[begin:].rstrip()
-        spans = [_trim_span(one, whole, begin, begin + len(text), indented) for one in self._spans]
+        begin = _skip_whitespace(full_text, 0, len(full_text), code_starts)
+        text = full_text[begin:].rstrip()
+        end = begin + len(text)
+        spans = [_trim_span(one, full_text, begin, end, code_starts) for one in self._spans]
         # Spans are added when they end, so an outer span follows its inner spans.
-        visible = [one for one in reversed(spans) if one is not None]
-        visible.sort(key=lambda one: (one.start, -one.end))
-        return StyledText(text, tuple(visible))
+        visible_spans = [one for one in reversed(spans) if one is not None]
+        visible_spans.sort(key=lambda one: (one.start, -one.end))
+        return StyledText(text, tuple(visible_spans))
 
     def write_block(self, token: Token) -> None:
         match token.type:
@@ -156,9 +157,9 @@ class _TextWriter:
             case "heading_open":
                 self._start_span(Style.BOLD)
             case "fence":
-                self._write_styled(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
+                self._write_code(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
             case "math_block":
-                self._write_styled(tex_to_unicode(token.content), Style.CODE_BLOCK)
+                self._write_code(tex_to_unicode(token.content), Style.CODE_BLOCK)
             case "hr":
                 self._write(_HORIZONTAL_RULE)
             case "table_open":
@@ -192,12 +193,12 @@ class _TextWriter:
                 self._alignments.append(style.rpartition(":")[2])
             case "table_close":
                 self._rows = None
-                self._write_styled(format_table(rows, self._alignments), Style.CODE_BLOCK)
+                self._write_code(format_table(rows, self._alignments), Style.CODE_BLOCK)
             case _:
                 pass
 
     def _start_block(self, token: Token, *, has_text: bool = True) -> None:
-        """Start a new line, after a blank line if the source has one; write the list's bullet."""
+        """Start a line (after a blank line if the source has one); write the list item's mark."""
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
@@ -231,7 +232,7 @@ class _TextWriter:
             case "link_close":
                 self._end_link()
             case "code_inline":
-                self._write_styled(token.content, Style.CODE)
+                self._write_code(token.content, Style.CODE)
             case "math":
                 self._write(tex_to_unicode(token.content))
             case _ if token.nesting > 0:
@@ -247,8 +248,8 @@ class _TextWriter:
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
         is_web = self._has_links and _URL.fullmatch(span.detail) is not None
-        inside = any(one.style is Style.LINK for one in self._open_spans[:-1])
-        if is_web and not is_shown and not inside and not _LOOKS_LIKE_ADDRESS.match(text):
+        is_nested = any(one.style is Style.LINK for one in self._open_spans[:-1])
+        if is_web and not is_shown and not is_nested and not _LOOKS_LIKE_ADDRESS.match(text):
             self._end_span()
             return
         self._open_spans.pop()
@@ -265,19 +266,19 @@ class _TextWriter:
     def _end_span(self) -> None:
         """End the innermost span; drop the span if an outer one has the same style."""
         span = self._open_spans.pop()
-        outer = {one.style for one in self._open_spans}
-        if span.start < self._length and span.style not in outer:
+        outer_styles = {one.style for one in self._open_spans}
+        if span.start < self._length and span.style not in outer_styles:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
 
-    def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
+    def _write_code(self, text: str, style: Style, detail: str = "") -> None:
         """Write code; split the bold, italic and struck-through spans around it."""
         open_styles = {one.style for one in self._open_spans}
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code splits these spans
             self._write(text)
             return
         emphasis = [one for one in self._open_spans if one.style in EMPHASIS]
-        outermost = {one.style: one for one in reversed(emphasis)}
-        for one in outermost.values():
+        outermost_spans = {one.style: one for one in reversed(emphasis)}
+        for one in outermost_spans.values():
             if one.start < self._length:
                 self._spans.append(StyledSpan(one.style, one.start, self._length))
         start = self._length
@@ -287,18 +288,18 @@ class _TextWriter:
             one.start = self._length
 
 
-def _skip_whitespace(text: str, start: int, stop: int, indentation: Collection[int]) -> int:
-    while start < stop and text[start].isspace() and start not in indentation:
+def _skip_whitespace(text: str, start: int, stop: int, code_starts: Collection[int]) -> int:
+    while start < stop and text[start].isspace() and start not in code_starts:
         start += 1
     return start
 
 
 def _trim_span(
-    span: StyledSpan, text: str, begin: int, end: int, indentation: Collection[int]
+    span: StyledSpan, text: str, begin: int, end: int, code_starts: Collection[int]
 ) -> StyledSpan | None:
-    """Trim a span, except indentation at `indentation`, and make it relative to `begin`."""
+    """Trim a span, except at the positions `code_starts`, and make it relative to `begin`."""
     stop = min(span.end, end)
-    start = _skip_whitespace(text, max(span.start, begin), stop, indentation)
+    start = _skip_whitespace(text, max(span.start, begin), stop, code_starts)
     while start < stop and text[stop - 1].isspace():
         stop -= 1
     if start >= stop:

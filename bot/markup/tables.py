@@ -15,15 +15,16 @@ def display_width(text: str) -> int:
 
 
 def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
-    """Format rows as a table, or as a list if too wide; the first row is the header."""
+    """Format rows, the first of which is the header, as a table or, if too wide, as a list."""
     columns = max(map(len, rows), default=0)
-    filled = [[*row, *[""] * (columns - len(row))] for row in rows]
-    widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
+    full_rows = [[*row, *[""] * (columns - len(row))] for row in rows]
+    widths = [max(map(display_width, column)) for column in zip(*full_rows, strict=True)]
     is_wide = sum(widths) + len(_COLUMN_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
     if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
-        return _format_as_list(filled)
-    sides = [*alignments, *[""] * columns][:columns]
-    head, *lines = [_COLUMN_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
+        return _format_as_list(full_rows)
+    column_alignments = [*alignments, *[""] * columns][:columns]
+    cells = (map(_pad, row, widths, column_alignments) for row in full_rows)
+    head, *lines = [_COLUMN_GAP.join(row).rstrip() for row in cells]
     rule = "─┼─".join("─" * width for width in widths)
     return "\n".join([head, rule, *lines])
 
@@ -33,9 +34,9 @@ def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
     head, *body = rows
     if not body:
         return "\n".join(filter(None, head))
-    named = [[(name, cell) for name, cell in zip(head, row, strict=True) if cell] for row in body]
+    entries = [[(name, cell) for name, cell in zip(head, row, strict=True) if cell] for row in body]
     paragraphs = (
-        "\n".join(f"{name}: {cell}" if name else cell for name, cell in row) for row in named
+        "\n".join(f"{name}: {cell}" if name else cell for name, cell in row) for row in entries
     )
     return "\n\n".join(filter(None, paragraphs))
 

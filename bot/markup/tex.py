@@ -33,8 +33,8 @@ _MAX_DEPTH = 12
 def tex_to_unicode(tex: str) -> str:
     """Return a TeX formula as Unicode text; unknown commands are shown by name."""
     tokens = _TOKEN.findall(tex)
-    written = _TexConverter(tokens).convert_until(None, 0)
-    lines = [_SPACES.sub(" ", line).strip() for line in written.split("\n")]
+    text = _TexConverter(tokens).convert_until(None, 0)
+    lines = [_SPACES.sub(" ", line).strip() for line in text.split("\n")]
     return "\n".join(line for line in lines if line) or tex.strip()
 
 
@@ -47,10 +47,10 @@ class _TexConverter:
         """Convert everything up to the token `end`; None: up to the end of the formula."""
         pieces: list[str] = []
         while self._position < len(self._tokens):
-            following = self._next_token()
-            if following == end:
+            token = self._next_token()
+            if token == end:
                 break
-            pieces.append(self._convert_token(following, depth))
+            pieces.append(self._convert_token(token, depth))
         return "".join(pieces)
 
     def _next_token(self) -> str:
@@ -89,11 +89,11 @@ class _TexConverter:
     def _convert_command(self, token: str, depth: int) -> str:
         name = token[1:].rstrip("*")
         if name in {"frac", "dfrac", "tfrac", "cfrac"}:
-            above = self._convert_argument(depth)
-            return f"{_parenthesize(above)}/{_parenthesize(self._convert_argument(depth))}"
+            top = self._convert_argument(depth)
+            return f"{_parenthesize(top)}/{_parenthesize(self._convert_argument(depth))}"
         if name == "binom":
-            above = self._convert_argument(depth)
-            return f"C({above}, {self._convert_argument(depth)})"
+            top = self._convert_argument(depth)
+            return f"C({top}, {self._convert_argument(depth)})"
         if name == "sqrt":
             degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
