@@ -45,7 +45,7 @@ from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
-from bot.telemetry.logs import ERROR_NOTES, parse_failure_notes
+from bot.telemetry.logs import ERROR_PREFIX, parse_failure_notes
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
@@ -248,7 +248,7 @@ class AnswerPages(RouteGroup):
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page | Values:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
-            notes = await self.notes.newest_with_key_prefix(ERROR_NOTES, _MAX_ERRORS, since, until)
+            notes = await self.notes.newest_with_key_prefix(ERROR_PREFIX, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
         found = await self.list_answers(query)
         given = {name: one for name, one in request.http.query.items() if one}

@@ -17,7 +17,7 @@ from bot.console.operation import OperationPage
 from bot.console.routes import NavigationItem, RouteGroup, Values, as_download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
-from bot.telemetry.logs import ERROR_NOTES
+from bot.telemetry.logs import ERROR_PREFIX
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
@@ -114,7 +114,7 @@ class HomePage(RouteGroup):
         first_words = [Counter[float]() for _ in range(count)]
         for at, seconds, answers in await self.totals.first_word_delays(since, until, step):
             first_words[at][seconds] = answers
-        errors = await self.totals.count_failures(ERROR_NOTES, since, until, step)
+        errors = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
         rows = await self.totals.over_time(by, since, until, step)
         sums = usage_sums(rows)
         places = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}

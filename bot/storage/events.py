@@ -15,7 +15,7 @@ from bot.chat.usage import MICROS_PER_DOLLAR
 from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.leases import read_installation_id
 from bot.storage.statements import SQL, Rows, Unit
-from bot.telemetry.logs import ERROR_NOTES
+from bot.telemetry.logs import ERROR_PREFIX
 from bot.value_class import value_class
 
 _SENT_PREFIX = "events:"
@@ -123,8 +123,8 @@ def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: 
                 data |= {"prompt_tokens": read, "output_tokens": written}
                 data |= {"cost": None if cost is None else cost / MICROS_PER_DOLLAR}
         case EventKind.FAILED:
-            if (key := columns[0]).startswith(ERROR_NOTES):
-                data = {"error": key.removeprefix(ERROR_NOTES)}
+            if (key := columns[0]).startswith(ERROR_PREFIX):
+                data = {"error": key.removeprefix(ERROR_PREFIX)}
         case EventKind.FEEDBACK:
             receipt, reaction, person = columns
             if not _belongs_to_drill(person):

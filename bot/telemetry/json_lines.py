@@ -57,7 +57,7 @@ class JsonLines(io.TextIOBase):
 
     @property
     @override
-    def encoding(self) -> str:  # type: ignore[override] # which a stream does not set
+    def encoding(self) -> str:  # type: ignore[override] # read-only
         return self.stream.encoding
 
     def _write_line(self, line: str) -> None:

@@ -26,13 +26,11 @@ from bot.telemetry.secret_masker import SecretMasker
 from bot.texts.text import escape_to_one_line
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
-
 _SECONDS_BETWEEN_REPEATS = 60.0
 _MAX_ERROR_IDS = 500
 _UNIQUE_FIELDS = {"timestamp", "turn", "error_id"}
 # A number that may differ between repeats, such as a duration; not part of a name or URL.
 _VARIABLE_NUMBER = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
-
 
 _format_exception = structlog.dev.plain_traceback
 _render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_format_exception)
@@ -50,12 +48,12 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
 class _RepeatedRecord:
     written_at: float
     """When a record was last written."""
-    newest: logging.LogRecord | None = None
+    last_repeat: logging.LogRecord | None = None
     count: int = 0
     error_ids: list[str] = field(default_factory=list)  # shown to people in chats
 
     def add(self, record: logging.LogRecord) -> None:
-        self.newest = record
+        self.last_repeat = record
         self.count += 1
         error_id = record.msg.get("error_id") if isinstance(record.msg, dict) else None
         if error_id is not None and len(self.error_ids) < _MAX_ERROR_IDS:
@@ -91,13 +89,13 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         self._write_repeats(math.inf, math.inf)
         super().close()
 
-    def _write_repeats(self, now: float, before: float) -> None:
-        """Log how often records last written before `before` were repeated; forget the others."""
+    def _write_repeats(self, now: float, cutoff: float) -> None:
+        """Log the repeats of records written before `cutoff`; forget records without repeats."""
         for key, repeats in list(self._recent_records.items()):
-            if repeats.written_at > before:
+            if repeats.written_at > cutoff:
                 continue
             del self._recent_records[key]
-            if (record := repeats.newest) is None:
+            if (record := repeats.last_repeat) is None:
                 continue
             self._recent_records[key] = _RepeatedRecord(now)
             if isinstance(record.msg, dict):  # logged with structlog
@@ -136,8 +134,8 @@ class TurnLogContext:
 
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
-    """In the block, log only warnings and errors, to stderr, so as not to mix logs and output."""
-    before = structlog.get_config()
+    """Log only warnings and errors in the block, to stderr, so that they do not mix with output."""
+    config = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -145,7 +143,7 @@ def only_warnings_logged() -> Iterator[None]:
     try:
         yield
     finally:
-        structlog.configure(**before)
+        structlog.configure(**config)
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
@@ -158,8 +156,8 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         SecretMasker(secrets),
         RECENT_EVENTS,
     ]
-    as_json = structlog.processors.JSONRenderer()
-    renderer: Processor = as_json if form == "json" else render_for_console
+    json_renderer = structlog.processors.JSONRenderer()
+    renderer: Processor = json_renderer if form == "json" else render_for_console
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -200,7 +198,7 @@ def open_log_stream(file: Path | None) -> TextIO:
 
 
 _MAX_KEPT_EVENTS = 2000
-_MAX_STEPS_PER_MESSAGE = 30  # per message
+_MAX_STEPS_PER_MESSAGE = 30
 _MAX_VALUE_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
 _FAILURE_LEVELS = {"warning", "error", "critical"}
 _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
@@ -215,9 +213,9 @@ class RecentEvents:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         turn = event.get("turn")
         if turn is not None:
-            special = event.keys() - _COMMON_FIELDS
+            detail_names = event.keys() - _COMMON_FIELDS
             details = {
-                name: str(event[name])[-_MAX_VALUE_CHARS:] for name in event if name in special
+                name: str(event[name])[-_MAX_VALUE_CHARS:] for name in event if name in detail_names
             }
             at, level = str(event.get("timestamp", "")), str(event.get("level", method))
             step = LoggedStep(at, level, str(event.get("event", "")), details)
@@ -226,14 +224,15 @@ class RecentEvents:
 
     def failed_messages(self, limit: int) -> Sequence[FailedMessage]:
         """Return up to `limit` messages that logged a warning or error, newest first."""
-        failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURE_LEVELS)
-        return [self._failed_message(turn) for turn in list(dict.fromkeys(failed))[:limit]]
+        newest_first = reversed(self._steps)
+        failed_turns = (turn for turn, step in newest_first if step.level in _FAILURE_LEVELS)
+        return [self._failed_message(turn) for turn in list(dict.fromkeys(failed_turns))[:limit]]
 
     def find_failed_message(self, error_id: str) -> FailedMessage | None:
-        """Return the message with an error id shown to a user, or None if it is not known here."""
+        """Return the failed message with an error id, or None if this process did not log it."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
-        found = next((turn for turn in turns if short_error_id(turn) == error_id), None)
-        return None if found is None else self._failed_message(found)
+        failed_turn = next((turn for turn in turns if short_error_id(turn) == error_id), None)
+        return None if failed_turn is None else self._failed_message(failed_turn)
 
     def _failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
@@ -247,8 +246,8 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 def create_failure_note(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
-    failed = events.find_failed_message(error_id) or FailedMessage(error_id, turn, ())
-    return MessageNote(_note_key(error_id), _encode(failed).decode())
+    message = events.find_failed_message(error_id) or FailedMessage(error_id, turn, ())
+    return MessageNote(_note_key(error_id), _encode(message).decode())
 
 
 async def find_failed_message(
@@ -260,18 +259,18 @@ async def find_failed_message(
 
 def parse_failure_notes(notes: Iterable[str]) -> Sequence[FailedMessage]:
     """Parse notes into failed messages; skip notes that another version of Troupe wrote."""
-    found = []
+    messages = []
     for one in notes:
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(_decode(one))
-    return found
+            messages.append(_decode(one))
+    return messages
 
 
-ERROR_NOTES = "error:"
+ERROR_PREFIX = "error:"  # of the keys of failure notes
 
 
 def _note_key(error_id: str) -> str:
-    return f"{ERROR_NOTES}{error_id}"
+    return f"{ERROR_PREFIX}{error_id}"
 
 
 RECENT_EVENTS = RecentEvents()

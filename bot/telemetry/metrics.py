@@ -60,9 +60,9 @@ CHECKED_ANSWERS = Counter(
     "Answers withheld by a check, or shown or withheld because moderation was unavailable",
     ["outcome"],  # withheld by words, moderation, plugin, withheld_unchecked; shown unchecked
 )
-FENCED = Counter(
+LOST_WORK = Counter(
     "troupe_fenced_total",
-    "Work that was dropped because another process has claimed it since",
+    "Work that was dropped because another process has since claimed it",
     ["queue"],  # conversations, lanes
 )
 POLLING_CONFLICTS = Counter(
@@ -110,15 +110,15 @@ def record_usage(usage: Usage) -> None:
 def count_withheld_answers() -> int:
     """Return the number of answers that checks withheld since this process started."""
     samples = [one for metric in CHECKED_ANSWERS.collect() for one in metric.samples]
-    withheld = (one for one in samples if one.labels.get("outcome") != "unchecked")
-    return sum(int(one.value) for one in withheld if one.name.endswith("_total"))
+    withheld_samples = (one for one in samples if one.labels.get("outcome") != "unchecked")
+    return sum(int(one.value) for one in withheld_samples if one.name.endswith("_total"))
 
 
 def count_unanswered_messages(platform: str) -> int:
     """Return the number of messages on a platform that got a notice instead of an answer."""
     labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
-    found = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
-    return sum(int(count or 0) for count in found)
+    counts = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
+    return sum(int(count or 0) for count in counts)
 
 
 _NANOSECONDS_PER_SECOND = 1_000_000_000
@@ -171,7 +171,7 @@ class MessageTraces:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
         kind = api.SpanKind.CLIENT if is_remote_call else api.SpanKind.INTERNAL
-        started = self._tracer.start_span(
+        span = self._tracer.start_span(
             name,
             context=api.set_span_in_context(parent),
             kind=kind,
@@ -180,26 +180,26 @@ class MessageTraces:
         )
         self._ids.root = None
         if error is None:
-            started.set_status(api.StatusCode.OK)
+            span.set_status(api.StatusCode.OK)
         else:
-            started.set_attribute("error.type", error)
-            started.set_status(api.StatusCode.ERROR, error)
-        started.end(end_time=int(max(start, end) * _NANOSECONDS_PER_SECOND))
+            span.set_attribute("error.type", error)
+            span.set_status(api.StatusCode.ERROR, error)
+        span.end(end_time=int(max(start, end) * _NANOSECONDS_PER_SECOND))
 
 
-_current: list[MessageTraces] = []  # one item while tracing is on, otherwise empty
+_active_traces: list[MessageTraces] = []  # one item while tracing is on, otherwise empty
 
 
 def record_span(name: str, turn: str | None, start: float, end: float, **attributes: Any) -> None:
     """Record a span for one step in the processing of a message, if tracing is on.
 
     If `turn` is None, use the turn of the log context. `attributes` contains further arguments for
-    `MessageTraces.record`; attributes must not contain text from people.
+    `MessageTraces.record`, none of which may contain text from people.
     """
-    for traces in _current:
-        of_turn = turn or structlog.contextvars.get_contextvars().get("turn")
-        if of_turn is not None:
-            traces.record(name, of_turn, start, end, **attributes)
+    for traces in _active_traces:
+        span_turn = turn or structlog.contextvars.get_contextvars().get("turn")
+        if span_turn is not None:
+            traces.record(name, span_turn, start, end, **attributes)
 
 
 def start_tracing(url: str) -> Callable[[], None]:
@@ -211,16 +211,16 @@ def start_tracing(url: str) -> Callable[[], None]:
             "exporter.otlp.proto.http.trace_exporter",
         )
     )
-    about = {"service.name": "troupe", "service.version": __version__}
+    service = {"service.name": "troupe", "service.version": __version__}
     ids = type("SdkTurnIds", (TurnIdGenerator, id_generator.IdGenerator), {})()
-    provider = sdk.TracerProvider(resource=resources.Resource.create(about), id_generator=ids)
+    provider = sdk.TracerProvider(resource=resources.Resource.create(service), id_generator=ids)
     exporter = otlp.OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
     provider.add_span_processor(export.BatchSpanProcessor(exporter))
     traces = MessageTraces(provider.get_tracer("troupe"), ids)
-    _current.append(traces)
+    _active_traces.append(traces)
 
-    def end() -> None:
-        _current.remove(traces)
+    def stop_tracing() -> None:
+        _active_traces.remove(traces)
         provider.shutdown()  # exports the remaining spans
 
-    return end
+    return stop_tracing

@@ -52,26 +52,26 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
-# People write words such as sk-learning, so in their texts only long words with a digit count.
+# People write words such as sk-learning; in their texts, only long words with a digit are tokens.
 _MIN_PASTED_CHARS = 20
-_MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
-# A text without digits, @ and other scripts contains no token except a private key.
+_PASTED_TOKEN_HINT = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
+# A text that contains only ASCII letters and signs except @ has no token except a private key.
 _DIGIT_OR_AT = re.compile(r"[^\x00-/:-?A-~]")
-_MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
+_NAMED_SECRET_HINT = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
 _MIN_NAMED_CHARS = 8
-_ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+_ZERO_WIDTH_CHARACTERS = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
 # The last word of a text may still grow into a token if it contains signs or digits, or may be
 # the start of a prefix. A Discord token starts with an id's digits in base64.
 _PRINTABLE_ASCII = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _PLAIN_WORD = re.compile(r"[A-Za-z]*[.,!?]*")
-_LETTERS_BEFORE = (
+_LETTER_PREFIXES = (
     *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
     *(first + second for first in "MNO" for second in "DTjz"),
 )
 _PREFIX_STARTS = {
     one[:length]
-    for one in (*_TOKEN_PREFIXES, *_LETTERS_BEFORE)
+    for one in (*_TOKEN_PREFIXES, *_LETTER_PREFIXES)
     for length in range(1, len(one) + 1)
 }
 _NAMES_BEFORE_TOKENS = ("Bot ", "oken: ")
@@ -79,7 +79,6 @@ _MAX_HELD_CHARS = 16_384
 _MAX_CONTEXT_CHARS = 20  # the longest context before a token that a format checks
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
 _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
-
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
 _ADDED_SECRETS: set[str] = set()
@@ -95,8 +94,8 @@ def register_secrets(secrets: Iterable[str]) -> None:
 
 def find_passwords(address: str) -> set[str]:
     """Return the password in a URL or in "name:password", as written and percent-decoded."""
-    found = _PASSWORD.search(address)
-    password = (found[1] or found[2]) if found else ""
+    match = _PASSWORD.search(address)
+    password = (match[1] or match[2]) if match else ""
     return {password, unquote(password)} - {""}
 
 
@@ -104,10 +103,9 @@ class SecretMasker:
     """A structlog processor that masks secrets; long ones keep their last four characters."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {each for one in secrets for each in (one, *find_passwords(one))}
-        forms = {
-            form for one in known if len(one) >= _MIN_SECRET_CHARS for form in _list_encodings(one)
-        }
+        texts = {text for one in secrets for text in (one, *find_passwords(one))}
+        long_texts = (text for text in texts if len(text) >= _MIN_SECRET_CHARS)
+        forms = {form for text in long_texts for form in _list_encodings(text)}
         self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -141,75 +139,75 @@ def mask_pasted_tokens(text: str) -> str:
     After a name such as `PASSWORD=`, a value with letters and digits is masked. Zero-width
     characters cannot hide a token: if anything is masked, they are removed.
     """
-    bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
-    masked = bare
-    if _MAY_BE_PASTED.search(bare):
-        masked = _TOKEN_FORMATS.sub(_mask_pasted_token, masked)
-    if _MAY_BE_NAMED.search(bare):
-        masked = _NAMED_SECRET.sub(_mask_named_secret, masked)
-    return text if masked == bare else masked
+    bare_text = text if text.isascii() else text.translate(_ZERO_WIDTH_CHARACTERS)
+    masked_text = bare_text
+    if _PASTED_TOKEN_HINT.search(bare_text):
+        masked_text = _TOKEN_FORMATS.sub(_mask_pasted_token, masked_text)
+    if _NAMED_SECRET_HINT.search(bare_text):
+        masked_text = _NAMED_SECRET.sub(_mask_named_secret, masked_text)
+    return text if masked_text == bare_text else masked_text
 
 
 def _may_have_token(text: str) -> bool:
-    """Return whether a text may contain a token or key, by a quick check."""
+    """Quickly check whether a text may contain a token or key."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
-    longest = max(map(len, text.split()), default=0)
-    return longest >= _MIN_PASTED_CHARS or "@" in text or "-----BEGIN" in text
+    max_length = max(map(len, text.split()), default=0)
+    return max_length >= _MIN_PASTED_CHARS or "@" in text or "-----BEGIN" in text
 
 
 class TokenFilter:
-    """Masks secret tokens in streamed text, and holds text back that may still become one.
+    """Masks secret tokens in streamed text, and holds back text that may still become a token.
 
     Values after names such as `PASSWORD=` are not masked, because the model invents them.
     """
 
     def __init__(self) -> None:
         self._text_before = ""
-        """The end of the text returned so far, unmasked, as context for the formats."""
-        self._held = ""
+        """The end of the text returned so far, unmasked, as context for the token formats."""
+        self._held_text = ""
 
     def feed(self, text: str) -> str:
         """Add text, and return the text that can be shown now."""
-        self._held += text
+        self._held_text += text
         return self._release_text(self._releasable_length())
 
     def finish(self) -> str:
         """Return the text that is still held back, at the end of the stream."""
-        return self._release_text(len(self._held))
+        return self._release_text(len(self._held_text))
 
     def _releasable_length(self) -> int:
         """Return how many characters can be shown because they cannot become a secret token."""
-        held, after_keys = self._held, 0
-        while begin := _KEY_BEGIN.search(held, after_keys):
-            end = _KEY_END.search(held, begin.end())
+        held_text, keys_end = self._held_text, 0
+        while begin := _KEY_BEGIN.search(held_text, keys_end):
+            end = _KEY_END.search(held_text, begin.end())
             if end is None:
                 return begin.start()
-            after_keys = end.end()
+            keys_end = end.end()
         # Other formats contain no whitespace.
-        start = max(after_keys, len(held.rstrip(_PRINTABLE_ASCII)))
-        word = held[start:]
+        start = max(keys_end, len(held_text.rstrip(_PRINTABLE_ASCII)))
+        word = held_text[start:]
         may_grow = (
             _PLAIN_WORD.fullmatch(word) is None
             or word in _PREFIX_STARTS
-            or word.startswith(_LETTERS_BEFORE)
-            or (self._text_before + held[:start]).endswith(_NAMES_BEFORE_TOKENS)
+            or word.startswith(_LETTER_PREFIXES)
+            or (self._text_before + held_text[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )
-        return start if may_grow and len(word) <= _MAX_HELD_CHARS else len(held)
+        return start if may_grow and len(word) <= _MAX_HELD_CHARS else len(held_text)
 
     def _release_text(self, length: int) -> str:
-        released, self._held = self._held[:length], self._held[length:]
-        if not released:
+        new_text, self._held_text = self._held_text[:length], self._held_text[length:]
+        if not new_text:
             return ""
-        whole, at = self._text_before + released, len(self._text_before)
-        self._text_before = whole[-_MAX_CONTEXT_CHARS:]
-        if not _may_have_token(whole):
-            return released
-        masked: list[str] = []
-        for found in _TOKEN_FORMATS.finditer(whole, at):
-            masked += [whole[at : found.start()], _mask_pasted_token(found)]
-            at = found.end()
-        return "".join([*masked, whole[at:]])
+        full_text, position = self._text_before + new_text, len(self._text_before)
+        self._text_before = full_text[-_MAX_CONTEXT_CHARS:]
+        if not _may_have_token(full_text):
+            return new_text
+        pieces: list[str] = []
+        for match in _TOKEN_FORMATS.finditer(full_text, position):
+            pieces += [full_text[position : match.start()], _mask_pasted_token(match)]
+            position = match.end()
+        return "".join([*pieces, full_text[position:]])
 
 
 def _mask_pasted_token(match: re.Match[str]) -> str:
@@ -236,10 +234,10 @@ def _mask_base64_token(match: re.Match[str]) -> str:
     """Mask a base64 word if it decodes to a Telegram token; return any other word unchanged."""
     word = match[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
-        decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
+        decoded_word = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return match[0]
-    return _mask_secret(match[0]) if re.search(_TELEGRAM_PATTERN, decoded) else match[0]
+    return _mask_secret(match[0]) if re.search(_TELEGRAM_PATTERN, decoded_word) else match[0]
 
 
 def _mask_secret(secret: str) -> str:

@@ -53,7 +53,7 @@ from bot.routing.decide import (
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import ResumeLimiter
 from bot.telemetry.logs import TurnLogContext
-from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
+from bot.telemetry.metrics import LOST_WORK, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
 from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, has_crashed_too_often
 from bot.turn.commands import CommandRunner
@@ -136,7 +136,7 @@ class ConversationWorker:
                 while message is not None:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:
-            FENCED.labels("conversations").inc()
+            LOST_WORK.labels("conversations").inc()
             _log.warning("claim_lost", conversation=claim.conversation, reason=str(error))
         except (asyncio.CancelledError, StoreError):  # so that nobody waits for the lease to expire
             with contextlib.suppress(Fenced, StoreError):

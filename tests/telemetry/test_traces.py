@@ -69,9 +69,9 @@ class RecordingTracer:
 def tracer() -> Iterator[RecordingTracer]:
     recording = RecordingTracer()
     kept = MessageTraces(recording, recording.ids)
-    metrics._current.append(kept)
+    metrics._active_traces.append(kept)
     yield recording
-    metrics._current.remove(kept)
+    metrics._active_traces.remove(kept)
 
 
 def test_spans_of_a_turn_share_their_own_root_span(
