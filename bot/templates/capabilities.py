@@ -2,9 +2,9 @@
 
 Some templates have no system role, or require that roles alternate and start with the user. Group
 chats need several users in a row, a greeting by the character, and a persona. So messages are
-rewritten to a form that the template accepts, judging by its output, not by the model's name:
+rewritten to a form that the template accepts; its output decides, not the model's name:
 
-- A system message that it rejects or drops is put in front of the next user message.
+- A system message that the template rejects or drops is put in front of the next user message.
 - Consecutive messages with the same role are merged if roles must alternate.
 - A user message is inserted before an assistant message at the start, if necessary.
 - A string becomes a list with one text part if the template drops strings (vision models).
@@ -83,65 +83,65 @@ def has_parts(messages: Sequence[Message]) -> bool:
 def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> bool:
     if prompt is None:
         return False
-    lowered = prompt.casefold()
-    return all(message["content"] in lowered for message in messages)
+    lowercase_prompt = prompt.casefold()
+    return all(message["content"] in lowercase_prompt for message in messages)
 
 
 def adapt_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
     """Return a conversation rewritten to a form that the template accepts."""
-    adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
+    result = [_trim(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
-        adapted = _fold_system_into_user(adapted, capabilities)
+        result = _fold_system_into_user(result, capabilities)
     if not capabilities.accepts_repeated_roles:
-        adapted = _merge_repeated_roles(adapted)
+        result = _merge_repeated_roles(result)
     if not capabilities.accepts_assistant_first:
-        adapted = _insert_first_user_message(adapted)
-    return adapted if capabilities.accepts_text_content else _with_content_parts(adapted)
+        result = _insert_first_user_message(result)
+    return result if capabilities.accepts_text_content else _with_content_parts(result)
 
 
 def _fold_system_into_user(
     messages: Sequence[Message], capabilities: TemplateCapabilities
 ) -> list[Message]:
-    folded: list[Message] = []
-    pending: Message | None = None
+    result: list[Message] = []
+    pending_message: Message | None = None
     for index, message in enumerate(messages):
         if message["role"] == "system" and not (capabilities.accepts_system and index == 0):
-            pending = _join_messages(pending, {**message, "role": "user"}, "\n\n")
-        elif pending is not None and message["role"] == "user":
-            folded.append(_join_messages(pending, message, "\n\n"))
-            pending = None
+            pending_message = _join_messages(pending_message, {**message, "role": "user"}, "\n\n")
+        elif pending_message is not None and message["role"] == "user":
+            result.append(_join_messages(pending_message, message, "\n\n"))
+            pending_message = None
         else:
-            if pending is not None:
-                _append_folded(folded, pending, capabilities)
-            folded.append(message)
-            pending = None
-    if pending is not None:
-        _append_folded(folded, pending, capabilities)
-    return folded
+            if pending_message is not None:
+                _append_or_merge(result, pending_message, capabilities)
+            result.append(message)
+            pending_message = None
+    if pending_message is not None:
+        _append_or_merge(result, pending_message, capabilities)
+    return result
 
 
-def _append_folded(
-    folded: list[Message], pending: Message, capabilities: TemplateCapabilities
+def _append_or_merge(
+    result: list[Message], message: Message, capabilities: TemplateCapabilities
 ) -> None:
-    if folded and not capabilities.accepts_repeated_roles and _can_merge(folded[-1], pending):
-        pending = _join_messages(folded.pop(), pending, "\n\n")
-    folded.append(pending)
+    if result and not capabilities.accepts_repeated_roles and _can_merge(result[-1], message):
+        message = _join_messages(result.pop(), message, "\n\n")
+    result.append(message)
 
 
 def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
-    merged: list[Message] = []
+    result: list[Message] = []
     for message in messages:
-        same_role = merged and merged[-1]["role"] == message["role"]
-        if same_role and _can_merge(merged[-1], message):
-            joined = _join_messages(merged[-1], message, "\n")
-            if joined.get("name") != merged[-1].get("name"):  # its parts have different speakers
-                joined = {key: value for key, value in joined.items() if key != "name"}
-            merged[-1] = joined
+        same_role = result and result[-1]["role"] == message["role"]
+        if same_role and _can_merge(result[-1], message):
+            new_message = _join_messages(result[-1], message, "\n")
+            if new_message.get("name") != result[-1].get("name"):  # it has two speakers
+                new_message = {key: value for key, value in new_message.items() if key != "name"}
+            result[-1] = new_message
         else:
-            merged.append(message)
-    return merged
+            result.append(message)
+    return result
 
 
 def _can_merge(first: Message, second: Message) -> bool:

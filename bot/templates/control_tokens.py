@@ -6,7 +6,7 @@ A rendered prompt is split into spans of template text and of people's text.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, islice
 from typing import Any
 
@@ -34,15 +34,15 @@ def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
     """Return the control tokens that a template writes, longest first."""
     match template:
         case JinjaTemplate():
-            special = (template.bos_token, template.eos_token)
-            found = {*_tokens_in_source(template.source), *special}
+            special_tokens = (template.bos_token, template.eos_token)
+            tokens = {*_tokens_in_source(template.source), *special_tokens}
         case StringTemplate():
-            found = {*template.keywords, template.end_template.strip()}
+            tokens = {*template.keywords, template.end_template.strip()}
         case _:
             texts = [getattr(template, name, None) or "" for name in ROLE_TEXT_KEYS]
-            found = {token for text in texts for token in _tokens_in_text(text)}
-            found.update(template.stop_words or ())
-    return tuple(sorted((token for token in found if len(token) > 1), key=_longest_first_key))
+            tokens = {token for text in texts for token in _tokens_in_text(text)}
+            tokens.update(template.stop_words or ())
+    return tuple(sorted((token for token in tokens if len(token) > 1), key=_longest_first_key))
 
 
 def split_separators(template: ChatTemplate) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _tokens_in_source(source: str) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _separators_in_source(source: str) -> frozenset[str]:
     tree = ENVIRONMENT.parse(source)
-    assigned: dict[str, nodes.Node] = {
+    assignments: dict[str, nodes.Node] = {
         node.target.name: node.node
         for node in tree.find_all(nodes.Assign)
         if isinstance(node.target, nodes.Name)
@@ -79,7 +79,7 @@ def _separators_in_source(source: str) -> frozenset[str]:
         for argument in call.args
     ]
     values = [
-        assigned.get(node.name, node) if isinstance(node, nodes.Name) else node
+        assignments.get(node.name, node) if isinstance(node, nodes.Name) else node
         for node in arguments
     ]
     texts = [node.value for node in values if isinstance(node, nodes.Const)]
@@ -92,8 +92,8 @@ def _tokens_in_text(text: str) -> Iterable[str]:
 
 
 def leading_control_token(text: str) -> str | None:
-    found = _CONTROL_TOKEN.match(text)
-    return found[0] if found else None
+    match = _CONTROL_TOKEN.match(text)
+    return match[0] if match else None
 
 
 def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
@@ -119,7 +119,6 @@ class TextSpan:
     """A part of a prompt that comes from the template or from people."""
 
     text: str
-
     trusted: bool
     """False for people's text, which must not yield control tokens."""
 
@@ -127,15 +126,15 @@ class TextSpan:
 def render_spans(
     template: ChatTemplate, messages: Sequence[Message], **options: Any
 ) -> list[TextSpan]:
-    """Render a conversation as spans; their texts joined are the prompt.
+    """Render a conversation as spans, whose joined texts are the prompt.
 
     If people's texts cannot be located because the template changes them, control tokens in them
     are broken up before rendering, and the prompt contains invisible characters. `options` are
     passed to the template's `render`.
     """
 
-    def render(given: Sequence[Message]) -> str:
-        return render_messages(template, given, **options)
+    def render(variant: Sequence[Message]) -> str:
+        return render_messages(template, variant, **options)
 
     tokens = find_control_tokens(template)
     prompt = render(messages)
@@ -143,9 +142,10 @@ def render_spans(
         spans = _locate_texts(render, messages, prompt, mark, tokens)
         if spans is not None:
             return spans
-    safe = [_map_texts(one, lambda text: break_control_tokens(text, tokens)) for one in messages]
-    prompt = render(safe)
-    return _locate_texts(render, safe, prompt, _mark_stripped, tokens) or [
+    break_tokens = partial(break_control_tokens, tokens=tokens)
+    messages = [_map_texts(message, break_tokens) for message in messages]
+    prompt = render(messages)
+    return _locate_texts(render, messages, prompt, _mark_stripped, tokens) or [
         TextSpan(prompt, trusted=True)
     ]
 
@@ -177,14 +177,14 @@ def _locate_texts(
     if marks is None:
         return None
     try:
-        marked = render([
+        output = render([
             _map_texts(message, _make_marker(mark_text, *texts), _make_marker(mark_text, *names))
             for message, texts, names in zip(messages, marks[::2], marks[1::2], strict=True)
         ])  # fmt: skip
     except TemplateError:
         return None
     every_mark = [ord(mark) for pair in marks for mark in pair]
-    parts = re.split(f"({_character_class(every_mark)})", marked) if every_mark else [marked]
+    parts = re.split(f"({_character_class(every_mark)})", output) if every_mark else [output]
     if "".join(parts[::2]) != prompt:
         return None
     return _parse_marks(parts, dict(marks), tokens)
@@ -194,28 +194,28 @@ def _parse_marks(
     parts: Sequence[str], closing_marks: Mapping[str, str], tokens: Sequence[str]
 ) -> list[TextSpan] | None:
     spans = [TextSpan(parts[0], trusted=True)]
-    previous, expected = "", ""
+    previous_mark, expected_mark = "", ""
     for mark, text in zip(parts[1::2], parts[2::2], strict=True):
-        if expected:
-            if mark != expected:
+        if expected_mark:
+            if mark != expected_mark:
                 return None
             spans.append(TextSpan(text, trusted=True))
-            expected = ""
+            expected_mark = ""
         else:
             if mark not in closing_marks:
                 return None
-            expected = closing_marks[mark]
-            if previous == expected and any(token in spans[-1].text for token in tokens):
+            expected_mark = closing_marks[mark]
+            if previous_mark == expected_mark and any(token in spans[-1].text for token in tokens):
                 # This control token is between two parts of a message, so people wrote it.
                 spans[-1] = TextSpan(spans[-1].text, trusted=False)
             spans.append(TextSpan(text, trusted=False))
-        previous = mark
-    if expected:
+        previous_mark = mark
+    if expected_mark:
         return None
-    return _merge_neighbours(spans)
+    return _merge_neighbors(spans)
 
 
-def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
+def _merge_neighbors(spans: Iterable[TextSpan]) -> list[TextSpan]:
     not_empty = (span for span in spans if span.text)
     return [
         TextSpan("".join(span.text for span in group), trusted)
@@ -226,20 +226,20 @@ def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
 def _map_texts(
     message: Message, change: Callable[[str], str], change_name: Callable[[str], str] | None = None
 ) -> Message:
-    changed: dict[str, Any] = dict(message)
+    changed_message: dict[str, Any] = dict(message)
     for field in UNTRUSTED_FIELDS:
         value = message.get(field)
         if isinstance(value, str):
             change_field = change_name if field == "name" and change_name else change
-            changed[field] = change_field(value)
+            changed_message[field] = change_field(value)
         elif field == "content" and isinstance(value, list | tuple):
-            changed[field] = [
+            changed_message[field] = [
                 {**part, "text": change(part["text"])}
                 if isinstance(part, Mapping) and isinstance(part.get("text"), str)
                 else part
                 for part in value
             ]
-    return changed
+    return changed_message
 
 
 def _make_marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], str]:
@@ -272,15 +272,15 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 def _character_class(code_points: Sequence[int]) -> str:
     """Return a regex character class for ascending code points; runs become ranges, for speed."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
-    ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
+    ends = [(run[0][1], run[-1][1]) for _, positions in runs if (run := list(positions))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return two pairs of unused characters per message, to enclose its texts and name, or None."""
-    used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
-    unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
-    found = list(islice(unused, 4 * len(messages)))
-    if len(found) < 4 * len(messages):
+    """Return two pairs of unused characters for each message, or None if there are too few."""
+    used_characters = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
+    unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used_characters)
+    marks = list(islice(unused, 4 * len(messages)))
+    if len(marks) < 4 * len(messages):
         return None
-    return list(zip(found[::2], found[1::2], strict=True))
+    return list(zip(marks[::2], marks[1::2], strict=True))

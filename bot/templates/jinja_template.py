@@ -36,7 +36,7 @@ class UnprintableFunction:
 
     @override
     def __str__(self) -> str:
-        raise SecurityError("a template can print texts and data, but not a function")
+        raise SecurityError("a template can print text and data, but not functions")
 
     @override
     def __repr__(self) -> str:
@@ -132,7 +132,6 @@ def compile_template(source: str) -> jinja2.Template:
 
 Message = Mapping[str, Any]  # "role", "content", and other keys for templates, such as tool_calls
 
-
 # All errors that a template can raise, since it may compute, index, and call anything.
 RENDER_ERRORS: Final = (
     jinja2.TemplateError,
@@ -160,13 +159,13 @@ class JinjaTemplate:
         eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile the template, leaving None tokens undefined; raise `TemplateError` if invalid."""
+        """Compile the template; tokens that are None stay undefined. Raises `TemplateError`."""
         self.stop_words = stop_words
         self.source = source
         self.bos_token = bos_token or ""
         self.eos_token = eos_token or ""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._fixed: dict[str, Any] = {
+        self._default_variables: dict[str, Any] = {
             "tools": None,
             "documents": None,
             "add_generation_prompt": False,
@@ -199,8 +198,8 @@ class JinjaTemplate:
         Raises `TemplateError` if the template rejects the messages (with the text of its
         `raise_exception`) or fails (with a text that starts with the type of the error).
         """
-        given = {
-            **self._fixed,
+        inputs = {
+            **self._default_variables,
             "messages": messages if isinstance(messages, list) else list(messages),
             "tools": tools,
             "documents": documents,
@@ -208,21 +207,20 @@ class JinjaTemplate:
             **variables,
         }
         if self._uses_clock:
-            given["strftime_now"] = UnprintableFunction(
-                (now or datetime.now().astimezone()).strftime
-            )
+            time = now or datetime.now().astimezone()
+            inputs["strftime_now"] = UnprintableFunction(time.strftime)
         try:
             if self._uses_reasoning:
-                given["messages"] = _with_both_reasoning_keys(given["messages"])
+                inputs["messages"] = _with_both_reasoning_keys(inputs["messages"])
             if continue_final_message:
-                return self._render_with_open_end(given)
-            return self._compiled.render(given)
+                return self._render_with_open_end(inputs)
+            return self._compiled.render(inputs)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
     def _render_with_open_end(self, variables: dict[str, Any]) -> str:
-        *earlier, last = variables["messages"]
-        variables["messages"] = [*earlier, _with_continue_mark(last)]
+        *earlier_messages, last_message = variables["messages"]
+        variables["messages"] = [*earlier_messages, _with_continue_mark(last_message)]
         text = self._compiled.render(variables)
         mark = CONTINUE_MARK.strip()
         if mark not in text:
@@ -241,11 +239,11 @@ def check_source(source: str) -> None:
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
-        parsed = ENVIRONMENT.parse(source)
-        used = parsed.find_all((nodes.Filter, nodes.Test))
-        for node in used:
-            known = ENVIRONMENT.filters if isinstance(node, nodes.Filter) else ENVIRONMENT.tests
-            if node.name not in known:
+        tree = ENVIRONMENT.parse(source)
+        used_nodes = tree.find_all((nodes.Filter, nodes.Test))
+        for node in used_nodes:
+            names = ENVIRONMENT.filters if isinstance(node, nodes.Filter) else ENVIRONMENT.tests
+            if node.name not in names:
                 raise TemplateError(f"line {node.lineno}: there is no filter or test {node.name!r}")
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"line {error.lineno}: {error.message}") from None

@@ -71,8 +71,8 @@ class ChatGLM2(BaseTemplate):
     count: int = 0
 
     def __init__(self, **values: Any) -> None:
-        hidden = {f"_{name}": values.get(name) for name in ("user", "eoh", "assistant", "eoa")}
-        super().__init__(**values, **{key: one for key, one in hidden.items() if one is not None})
+        fields = {f"_{name}": values.get(name) for name in ("user", "eoh", "assistant", "eoa")}
+        super().__init__(**values, **{key: one for key, one in fields.items() if one is not None})
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -99,13 +99,13 @@ class CodeLlama(RoleTemplate):
 
     suffix_first: bool = False
 
-    def __init__(self, **words: Any) -> None:
-        super().__init__(**words)
-        known = ("completion", "infilling", "chat", "python")
-        if self.capability not in known:
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        capabilities = ("completion", "infilling", "chat", "python")
+        if self.capability not in capabilities:
             raise UnsupportedCapability(
                 f"the capability {self.capability!r} is not supported; "
-                f"choose one of {', '.join(known)}"
+                f"choose one of {', '.join(capabilities)}"
             )
         if self.capability == "infilling" and self.stop_words is None:
             self.stop_words = ["<EOT>"]
@@ -146,8 +146,8 @@ class Llama31(StartTokenTemplate):
 
     @override
     def _texts_by_role(self) -> dict[str, tuple[str, str]]:
-        result = (self.ipython, self.eoi)
-        return {**super()._texts_by_role(), "ipython": result, "tool": result}
+        tool_texts = (self.ipython, self.eoi)
+        return {**super()._texts_by_role(), "ipython": tool_texts, "tool": tool_texts}
 
 
 class InternLM2(RoleTemplate):
@@ -160,8 +160,8 @@ class InternLM2(RoleTemplate):
 
     @override
     def _texts_by_role(self) -> dict[str, tuple[str, str]]:
-        result = (self.environment, self.eoenv)
-        return {**super()._texts_by_role(), "environment": result, "tool": result}
+        tool_texts = (self.environment, self.eoenv)
+        return {**super()._texts_by_role(), "environment": tool_texts, "tool": tool_texts}
 
 
 class Qwen25(RoleTemplate):
@@ -204,9 +204,9 @@ def _register_all() -> None:
     for template in catalog["template"]:
         names = template.pop("names")
         template_class = globals()[template.pop("class", "RoleTemplate")]
-        inherited = catalog["base"].get(template.pop("like", ""), {})
-        unset = dict.fromkeys(template.pop("unset", []))
-        register(*names)(partial(template_class, **inherited | template | unset))
+        base_values = catalog["base"].get(template.pop("like", ""), {})
+        none_values = dict.fromkeys(template.pop("unset", []))
+        register(*names)(partial(template_class, **base_values | template | none_values))
 
 
 _register_all()

@@ -38,9 +38,9 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 def get(name: str) -> Callable[..., Any]:
     """Return a registered class or factory; raises `TemplateError`, suggesting similar names."""
     if name not in _factories:
-        nearest = get_close_matches(name, _factories, n=3)
+        matches = get_close_matches(name, _factories, n=3)
         hint = (
-            join_texts(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
+            join_texts(map(repr, matches), translatable(" or ")) if matches else "one of `names()`"
         )
         raise TemplateError.translatable(
             "no template {name}; did you mean {hint}?",
@@ -76,9 +76,9 @@ def _register_all() -> None:
         bos_token, eos_token = family.get("bos", ""), family.get("eos", "")
         stop_words = tuple(family.get("stop", [eos_token] if eos_token else []))
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        name, *others = family["names"]
+        name, *other_names = family["names"]
         file = Path(__file__).parent / "families" / f"{name}.jinja"
-        register(name, *others)(partial(_read_template, file, **tokens, stop_words=stop_words))
+        register(name, *other_names)(partial(_read_template, file, **tokens, stop_words=stop_words))
         FAMILIES.append(name)
         FAMILY_BY_SHA256.update(dict.fromkeys(family.get("sha256", ()), name))
 

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def harden() -> None:
-    """Make attacks by templates harder: remove globals, and let filters return lists."""
+    """Make attacks by templates harder: remove globals, and replace generators with lists."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
@@ -57,11 +57,11 @@ def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that does the same as `apply`, but returns a list for a generator."""
 
     @wraps(apply)
-    def filtered(*args: Any, **kwargs: Any) -> Any:
-        found = apply(*args, **kwargs)
-        return list(found) if isinstance(found, Iterator) else found
+    def apply_fully(*args: Any, **kwargs: Any) -> Any:
+        result = apply(*args, **kwargs)
+        return list(result) if isinstance(result, Iterator) else result
 
-    return filtered
+    return apply_fully
 
 
 def warm_up() -> None:
@@ -80,7 +80,7 @@ def answer_request(request: bytes) -> bytes:
             return TEMPLATE_FAILED + str(error).encode(errors="replace")[:MAX_OUTPUT_BYTES]
         except (OSError, ImportError) as error:
             kind = type(error).__name__
-            return TEMPLATE_FAILED + f"{kind}: the template needs files, which are closed".encode()
+            return TEMPLATE_FAILED + f"{kind}: a template cannot open files".encode()
         except MemoryError:
             compile_template.cache_clear()
     return OUT_OF_MEMORY

@@ -1,7 +1,7 @@
 """Render untrusted templates in child processes that can be killed.
 
 Twenty characters of Jinja can allocate ten gigabytes, so CPU time, memory, and output are limited.
-If a request gets no CPU time, the error can be retried; it does not count against the template.
+A request that gets no CPU time may be retried, and does not count against its template.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from bot.templates.render_child import (
 )
 
 _log = structlog.get_logger(__name__)
-
 # Far above MAX_CPU_SECONDS for a busy machine; the only limit where CPU time is not limited.
 ANSWER_TIMEOUT_SECONDS: Final = 30.0 if HAS_CPU_LIMIT else 5.0
 START_TIMEOUT_SECONDS: Final = 60.0
@@ -41,7 +40,7 @@ MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
 _CPU_LIMIT_EXIT_CODES: Final = {-24, -27}  # SIGXCPU and SIGPROF
-_KILLED_EXIT_CODES: Final = {None, -9, -15}  # it does not end, SIGKILL, and SIGTERM
+_KILLED_EXIT_CODES: Final = {None, -9, -15}  # no exit, SIGKILL, and SIGTERM
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 
@@ -49,12 +48,12 @@ class RenderProcessPool:
     """A pool of processes that each render one request at a time, and are replaced if killed."""
 
     def __init__(self, processes: int = 2) -> None:
-        self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
-        self._all: set[_RenderProcess] = set()
+        self._idle_processes: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
+        self._processes: set[_RenderProcess] = set()
         self._process_count = processes
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._replacement_tasks: set[asyncio.Task[None]] = set()
         self._strikes: Counter[str] = Counter()
-        self._closing = False
+        self._is_closing = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -72,12 +71,12 @@ class RenderProcessPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        return tuple(one.process.pid for one in self._all)
+        return tuple(one.process.pid for one in self._processes)
 
     async def _add_process(self) -> None:
         process = await _start_process()
-        self._all.add(process)
-        self._idle.put_nowait(process)
+        self._processes.add(process)
+        self._idle_processes.put_nowait(process)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
         """Render like `JinjaTemplate`; also raises `RenderUnavailable`, `TemplateLimitExceeded`."""
@@ -96,17 +95,17 @@ class RenderProcessPool:
             raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
         if self._strikes[source] >= MAX_STRIKES:
             raise TemplateLimitExceeded(
-                f"this template was stopped {MAX_STRIKES} times; correct it first"
+                f"this template was stopped {MAX_STRIKES} times; fix it before you use it again"
             )
         tokens = {name: options.pop(name) for name in TOKEN_OPTIONS if name in options}
-        given = {
+        fields = {
             "source": source,
             "messages": messages,
             "tokens": tokens,
             "options": options,
             "as_spans": as_spans,
         }
-        request = json.dumps(given, default=datetime.isoformat).encode()
+        request = json.dumps(fields, default=datetime.isoformat).encode()
         try:
             try:
                 answer = await self._ask_idle_process(request)
@@ -124,17 +123,17 @@ class RenderProcessPool:
         return text
 
     async def _ask_idle_process(self, request: bytes) -> bytes:
-        process = await self._next_idle()
+        process = await self._take_idle_process()
         try:
             answer = await process.ask(request)
         except BaseException:
             # This process is dead, or may still be working on the abandoned request.
             process.kill()
             task = asyncio.create_task(self._restart(process), name="replace a render process")
-            self._replacing.add(task)
-            task.add_done_callback(self._replacing.discard)
+            self._replacement_tasks.add(task)
+            task.add_done_callback(self._replacement_tasks.discard)
             raise
-        self._idle.put_nowait(process)
+        self._idle_processes.put_nowait(process)
         if answer.startswith(OUT_OF_MEMORY):
             limit = MAX_MEMORY_BYTES // 2**20
             raise TemplateLimitExceeded(
@@ -142,10 +141,10 @@ class RenderProcessPool:
             )
         return answer
 
-    async def _next_idle(self) -> "_RenderProcess":
+    async def _take_idle_process(self) -> "_RenderProcess":
         try:
             async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
-                return await self._idle.get()
+                return await self._idle_processes.get()
         except TimeoutError:
             raise RenderUnavailable(
                 f"no render process was free for {IDLE_TIMEOUT_SECONDS:.0f} s; try again"
@@ -153,8 +152,8 @@ class RenderProcessPool:
 
     async def _restart(self, process: "_RenderProcess") -> None:
         await process.stop()
-        self._all.discard(process)
-        while not self._closing:
+        self._processes.discard(process)
+        while not self._is_closing:
             try:
                 await self._add_process()
             except (OSError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
@@ -165,10 +164,10 @@ class RenderProcessPool:
 
     async def _close(self) -> None:
         # Wait for starts in progress, because a cancelled start would leave a process behind.
-        self._closing = True
-        for task in tuple(self._replacing):
+        self._is_closing = True
+        for task in tuple(self._replacement_tasks):
             await task
-        for process in self._all:
+        for process in self._processes:
             await process.stop()
 
 
@@ -223,14 +222,14 @@ async def _start_process() -> _RenderProcess:
         **OWN_SESSION,
     )
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))
-    started = _RenderProcess(process, *pipes)
+    render_process = _RenderProcess(process, *pipes)
     try:
         async with asyncio.timeout(START_TIMEOUT_SECONDS):
-            await started.read()
+            await render_process.read()
     except BaseException:
-        await started.stop()
+        await render_process.stop()
         raise
-    return started
+    return render_process
 
 
 def _too_slow_error(limit: str) -> TemplateLimitExceeded:

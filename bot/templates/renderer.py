@@ -44,17 +44,17 @@ from bot.templates.tool_forms import (
     ToolCallFormat,
     detect_tool_call_format,
     exchange_messages,
-    offered_tools,
+    to_template_tools,
 )
 from bot.value_class import value_class
 
 FALLBACK_TEMPLATE: Final = "chatml"
 MAX_CACHED_TEMPLATES: Final = 256
-_ANSWER, _NEXT_QUESTION = "probe answer 1", "probe question 2"
+_PROBE_ANSWER, _PROBE_QUESTION = "probe answer 1", "probe question 2"
 _TURN_END_PROBE = (
     {"role": "user", "content": "probe question 1"},
-    {"role": "assistant", "content": _ANSWER},
-    {"role": "user", "content": _NEXT_QUESTION},
+    {"role": "assistant", "content": _PROBE_ANSWER},
+    {"role": "user", "content": _PROBE_QUESTION},
 )
 
 
@@ -64,7 +64,6 @@ class ModelTemplate:
 
     source: str | None = None
     """Jinja source, or None if the model has no template and gets ChatML."""
-
     bos_token: str = ""
     eos_token: str = ""
 
@@ -75,7 +74,7 @@ class ToolUse:
 
     specs: Sequence[ToolSpec] = ()
     exchanges: Sequence[ToolExchange] = ()
-    special: Sequence[str] = ()
+    special_tokens: Sequence[str] = ()
     """The texts of the model's special tokens, which must not occur in tools and calls."""
 
 
@@ -95,7 +94,7 @@ class Renderer(AsyncExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._prepared: dict[object, _PreparedTemplate] = {}
+        self._prepared_templates: dict[object, _PreparedTemplate] = {}
         self._pool: RenderProcessPool | None = None
         self._pool_start = asyncio.Lock()
 
@@ -122,14 +121,15 @@ class Renderer(AsyncExitStack):
             if not (tools and tools.exchanges):  # after tool results, a new answer starts
                 prefill.append(TextSpan(messages[-1].content.rstrip(), trusted=False))
             messages = messages[:-1]
-        plain: list[Mapping[str, Any]] = [_plain_message(one, choice.names) for one in messages]
-        offered: list[Mapping[str, Any]] = []
+        names = choice.names
+        inputs: list[Mapping[str, Any]] = [_plain_message(one, names) for one in messages]
+        template_tools: list[Mapping[str, Any]] = []
         if tools is not None and form is not None:
-            plain += exchange_messages(tools.exchanges, form, tools.special)
-            offered = offered_tools(tools.specs, tools.special)
-        adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
-        options = {"tools": offered} if offered else {}
-        spans = await prepared.template.render_spans(adapted, choice.names, **options)
+            inputs += exchange_messages(tools.exchanges, form, tools.special_tokens)
+            template_tools = to_template_tools(tools.specs, tools.special_tokens)
+        inputs = adapt_messages(inputs, prepared.capabilities, trim_inputs=choice.trim_inputs)
+        options = {"tools": template_tools} if template_tools else {}
+        spans = await prepared.template.render_spans(inputs, names, **options)
         return RenderedPrompt((*spans, *prefill), prepared.stop, form)
 
     async def tool_call_format(
@@ -138,17 +138,17 @@ class Renderer(AsyncExitStack):
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.is_tool_format_detected:
-            prepared.tool_call_format = await self._detect_tool_form(prepared)
+            prepared.tool_call_format = await self._detect_call_format(prepared)
             prepared.is_tool_format_detected = True
         return prepared.tool_call_format
 
-    async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
+    async def _detect_call_format(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
         if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
             return None  # these templates do not support tools
         for probe in PROBES:
             messages = adapt_messages(probe, prepared.capabilities)
             text = await render_or_none(
-                lambda given: prepared.template.render(given, tools=PROBE_TOOLS), messages
+                lambda chat: prepared.template.render(chat, tools=PROBE_TOOLS), messages
             )
             if text is not None and (form := detect_tool_call_format(text)):
                 return form
@@ -164,16 +164,16 @@ class Renderer(AsyncExitStack):
             json.dumps(choice.role_texts, sort_keys=True),
             model_template,
         )
-        if key not in self._prepared:
+        if key not in self._prepared_templates:
             template = self._choose_template(choice, model_template)
             capabilities = await detect_capabilities(template.render)
             probe = adapt_messages(_TURN_END_PROBE, capabilities)
             text = await render_or_none(template.render, probe) or ""
             stop = tuple(dict.fromkeys([*template.stop_words, *_turn_end_strings(text)]))
-            if len(self._prepared) >= MAX_CACHED_TEMPLATES:
-                self._prepared.clear()
-            self._prepared[key] = _PreparedTemplate(template, capabilities, stop)
-        return self._prepared[key]
+            if len(self._prepared_templates) >= MAX_CACHED_TEMPLATES:
+                self._prepared_templates.clear()
+            self._prepared_templates[key] = _PreparedTemplate(template, capabilities, stop)
+        return self._prepared_templates[key]
 
     def _choose_template(
         self, choice: TemplateChoice, model_template: ModelTemplate
@@ -235,15 +235,15 @@ class _UntrustedTemplate:
     stop_words: Sequence[str] = ()
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        given = {"add_generation_prompt": True, **self.tokens, **options}
-        return await (await self.pool()).render(self.source, messages, **given)
+        variables = {"add_generation_prompt": True, **self.tokens, **options}
+        return await (await self.pool()).render(self.source, messages, **variables)
 
     async def render_spans(
         self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
     ) -> list[TextSpan]:
         variables = {} if names is None else asdict(names)
-        given = {"add_generation_prompt": True, **self.tokens, **options, **variables}
-        return await (await self.pool()).render_spans(self.source, messages, **given)
+        all_variables = {"add_generation_prompt": True, **self.tokens, **options, **variables}
+        return await (await self.pool()).render_spans(self.source, messages, **all_variables)
 
 
 @dataclass(slots=True)
@@ -267,12 +267,12 @@ def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, s
 
 
 def _turn_end_strings(prompt: str) -> tuple[str, ...]:
-    between = prompt.partition(_ANSWER)[2].partition(_NEXT_QUESTION)[0].strip()
-    if not between:
+    turn_end = prompt.partition(_PROBE_ANSWER)[2].partition(_PROBE_QUESTION)[0].strip()
+    if not turn_end:
         return ()
-    token = leading_control_token(between)
+    token = leading_control_token(turn_end)
     # Templates without control tokens mark roles with headings at the start of a line.
-    return (token,) if token else ("\n" + between.splitlines()[0],)
+    return (token,) if token else ("\n" + turn_end.splitlines()[0],)
 
 
 _ADDED_TEXT_PROBE = (
@@ -293,11 +293,11 @@ _ROLES = frozenset(
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
-    """Return text that a template adds, or "" for known families; raises like `Renderer.render`."""
+    """Return the text that a template adds, or "" if its family is known; raises like `render`."""
     if template.source is None or detect_family(template.source) is not None:
         return ""
-    rendered = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)
-    added = " ".join(span.text for span in rendered.spans if span.trusted)
-    plain = " ".join(_TEMPLATE_MARKUP.sub(" ", added).split())
-    is_plain = all(word.casefold() in _ROLES for word in _WORD.findall(plain))
-    return "" if is_plain else plain
+    prompt = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)
+    added_text = " ".join(span.text for span in prompt.spans if span.trusted)
+    plain_text = " ".join(_TEMPLATE_MARKUP.sub(" ", added_text).split())
+    is_plain = all(word.casefold() in _ROLES for word in _WORD.findall(plain_text))
+    return "" if is_plain else plain_text

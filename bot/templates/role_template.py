@@ -34,10 +34,10 @@ class StringTemplate:
         assistant_template: str | None = None,
         end_template: str | None = None,
     ) -> None:
-        given = {"system": system_template, "user": user_template, "assistant": assistant_template}
+        texts = {"system": system_template, "user": user_template, "assistant": assistant_template}
         self.templates: dict[str, str] = {
             role: DEFAULT_TEMPLATES[role] if template is None else template
-            for role, template in given.items()
+            for role, template in texts.items()
         }
         self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
 
@@ -70,14 +70,14 @@ class StringTemplate:
 Message = Mapping[str, Any]
 
 SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
-UNUSED_KEYS = {"model_path", "tool", "eotool"}  # from newer versions, for roles unused here
+UNUSED_KEYS = {"model_path", "tool", "eotool"}  # keys of newer versions that have no effect here
 
 
 class UnknownRole(TemplateError, ValueError):
     """A message has a role that the template has no texts for."""
 
     def __init__(self, role: object, known_roles: Sequence[str]) -> None:
-        super().__init__(f"no role {role!r} in this template; it knows {', '.join(known_roles)}")
+        super().__init__(f"no role {role!r} in this template; use one of {', '.join(known_roles)}")
 
 
 class UnsupportedCapability(TemplateError, AssertionError):
@@ -151,10 +151,10 @@ class RoleTemplate(BaseTemplate):
         """
         values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
-        if unknown := sorted(values.keys() - JSON_KEYS):
+        if unknown_keys := sorted(values.keys() - JSON_KEYS):
             raise TemplateError.translatable(
                 "unknown key {key} in a chat template; known: {known}",
-                key=repr(unknown[0]),
+                key=repr(unknown_keys[0]),
                 known=", ".join(sorted(JSON_KEYS)),
             )
         for key in ROLE_TEXT_KEYS & values.keys():
@@ -167,13 +167,13 @@ class RoleTemplate(BaseTemplate):
                 "the key 'stop_words' of a chat template must be a list of strings"
             )
         factory = get(name) if name in names() else partial(cls)
-        made_by, defaults = getattr(factory, "func", factory), getattr(factory, "keywords", {})
-        if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
+        template, defaults = getattr(factory, "func", factory), getattr(factory, "keywords", {})
+        if not (isinstance(template, type) and issubclass(template, BaseTemplate)):
             raise TemplateError.translatable(
                 "{name} is a Jinja template, not one of LMDeploy's; choose another model_name",
                 name=repr(name),
             )
-        return made_by(**{**defaults, **values})
+        return template(**{**defaults, **values})
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:

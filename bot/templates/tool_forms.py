@@ -16,7 +16,7 @@ from bot.chat.prompt import ToolExchange, ToolSpec
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.jinja_template import Message
 
-_NAME, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
+_TOOL, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
 _MAX_DEPTH: Final = 8
 _MAX_ARGUMENT_CHARS: Final = 2000  # for one call, as JSON
 
@@ -41,21 +41,21 @@ class ToolCallFormat(StrEnum):
 _FORMAT_PATTERNS: Final = (
     (
         ToolCallFormat.TAGGED,
-        re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>'),
+        re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_TOOL}"[^<]*</tool_call>'),
     ),
-    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*<function={_NAME}>\s*<parameter=probe>")),
-    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*{_NAME}\s*<arg_key>probe</arg_key>")),
+    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*<function={_TOOL}>\s*<parameter=probe>")),
+    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*{_TOOL}\s*<arg_key>probe</arg_key>")),
     (
         ToolCallFormat.SECTION,
-        re.compile(rf"<\|tool_call_begin\|>functions\.{_NAME}:0<\|tool_call_arg"),
+        re.compile(rf"<\|tool_call_begin\|>functions\.{_TOOL}:0<\|tool_call_arg"),
     ),
     (
         ToolCallFormat.CHANNEL,
-        re.compile(rf"to=functions\.{_NAME}<\|channel\|>commentary json<\|mess"),
+        re.compile(rf"to=functions\.{_TOOL}<\|channel\|>commentary json<\|mess"),
     ),
-    (ToolCallFormat.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_NAME}"')),
-    (ToolCallFormat.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(\[ARGS\])?\{{")),
-    (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_NAME}", "parameters": \{{')),
+    (ToolCallFormat.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_TOOL}"')),
+    (ToolCallFormat.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_TOOL}(\[ARGS\])?\{{")),
+    (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_TOOL}", "parameters": \{{')),
 )
 
 PROBE_TOOLS: Final[Sequence[Message]] = (
@@ -71,36 +71,36 @@ PROBE_TOOLS: Final[Sequence[Message]] = (
 
 
 def _probe_messages(call_id: str) -> Sequence[Message]:
-    function = {"name": _NAME, "arguments": {"probe": _ARGUMENT}}
+    function = {"name": _TOOL, "arguments": {"probe": _ARGUMENT}}
     call = {"id": call_id, "type": "function", "function": function}
     return (
         {"role": "user", "content": "probe question"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": _NAME, "tool_call_id": call_id, "content": _RESULT},
+        {"role": "tool", "name": _TOOL, "tool_call_id": call_id, "content": _RESULT},
     )
 
 
-PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_NAME}:0"))
+PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_TOOL}:0"))
 """Messages with a call. Mistral's templates accept only the first call's id, and Kimi K2's newer
 templates read names from ids like the second."""
 
 
 def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
     """Return the tool call form in a rendered probe; None if tool, call or result is missing."""
-    if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
+    if not all(text in prompt for text in ("probe_offered", _TOOL, _ARGUMENT, _RESULT)):
         return None
     return next((form for form, pattern in _FORMAT_PATTERNS if pattern.search(prompt)), None)
 
 
-def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
-    """Return tools in chat templates' format, breaking up control and other `special` tokens."""
+def to_template_tools(specs: Sequence[ToolSpec], special_tokens: Sequence[str]) -> list[Message]:
+    """Convert tools to chat templates' format; break up control tokens and `special_tokens`."""
     return [
         {
             "type": "function",
             "function": {
                 "name": spec.name,
-                "description": break_control_tokens(spec.description, special),
-                "parameters": _break_tokens(spec.parameters, special),
+                "description": break_control_tokens(spec.description, special_tokens),
+                "parameters": _break_tokens(spec.parameters, special_tokens),
             },
         }
         for spec in specs
@@ -108,28 +108,28 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 
 
 def exchange_messages(
-    exchanges: Sequence[ToolExchange], form: ToolCallFormat, special: Sequence[str]
+    exchanges: Sequence[ToolExchange], form: ToolCallFormat, special_tokens: Sequence[str]
 ) -> list[Message]:
-    """Return messages for earlier tool calls and results, breaking up `special` tokens in calls."""
+    """Return messages for earlier tool calls and results; break up `special_tokens` in calls."""
     messages: list[Message] = []
     number = 0
-    is_named = form is ToolCallFormat.SECTION
+    has_named_ids = form is ToolCallFormat.SECTION
     for exchange in exchanges:
         text = exchange.text
         pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        is_single = form in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
-        groups = [[pair] for pair in pairs] if is_single else [pairs]
+        allows_one_call = form in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
+        groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
         for group in groups:
             calls, results = [], []
             for index, (call, result) in enumerate(group):
-                name = break_control_tokens(to_storable_text(call.name), special)
-                made = f"functions.{name}:{index}" if is_named else f"call{number:05}"
+                name = break_control_tokens(to_storable_text(call.name), special_tokens)
+                call_id = f"functions.{name}:{index}" if has_named_ids else f"call{number:05}"
                 number += 1
-                arguments = _break_tokens(_read_arguments(call.arguments), special)
+                arguments = _break_tokens(_read_arguments(call.arguments), special_tokens)
                 function = {"name": name, "arguments": arguments}
-                calls.append({"id": made, "type": "function", "function": function})
+                calls.append({"id": call_id, "type": "function", "function": function})
                 results.append(
-                    {"role": "tool", "name": name, "tool_call_id": made, "content": result}
+                    {"role": "tool", "name": name, "tool_call_id": call_id, "content": result}
                 )
             messages.append({"role": "assistant", "content": text, "tool_calls": calls})
             messages += results
@@ -147,16 +147,16 @@ def _read_arguments(text: str) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _break_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
+def _break_tokens(value: Any, special_tokens: Sequence[str], depth: int = 0) -> Any:
     if isinstance(value, str):
-        return break_control_tokens(to_storable_text(value), special)
+        return break_control_tokens(to_storable_text(value), special_tokens)
     if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
         return None
     if isinstance(value, Mapping):
         return {
-            _break_tokens(str(key), special): _break_tokens(each, special, depth + 1)
+            _break_tokens(str(key), special_tokens): _break_tokens(each, special_tokens, depth + 1)
             for key, each in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_break_tokens(each, special, depth + 1) for each in value]
+        return [_break_tokens(each, special_tokens, depth + 1) for each in value]
     return value

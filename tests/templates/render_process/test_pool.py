@@ -211,7 +211,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("expression", FUNCTIONS.splitlines())
 async def test_template_can_print_only_data(pool: RenderProcessPool, expression: str) -> None:
-    with pytest.raises(TemplateError, match="can print texts and data"):
+    with pytest.raises(TemplateError, match="can print text and data"):
         await pool.render("{{ " + expression + " }}", HI)
 
 
