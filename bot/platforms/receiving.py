@@ -15,13 +15,13 @@ _MAX_NUMBER = (1 << 63) - 1
 
 def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], Cursor]) -> list[Cursor]:
     """Parse stored cursors with `parse`; log and skip those that cannot be parsed."""
-    found: list[Cursor] = []
+    parsed_cursors: list[Cursor] = []
     for name, value in cursors.items():
         try:
-            found.append(parse(name, value))
+            parsed_cursors.append(parse(name, value))
         except (TypeError, ValueError) as error:
             _log.warning("not_decodable", what="cursor", row=name, reason=str(error))
-    return found
+    return parsed_cursors
 
 
 def parse_number(text: str) -> int:
@@ -31,14 +31,14 @@ def parse_number(text: str) -> int:
 
 
 def find_number(cursors: Mapping[str, str], name: str) -> int | None:
-    """Return the stored number with a name, or None if it is missing or not a number."""
-    given = {name: cursors[name]} if name in cursors else {}
-    return next(iter(parse_cursors(given, lambda _, value: parse_number(value))), None)
+    """Return the number stored under a name, or None if it is missing or malformed."""
+    entry = {name: cursors[name]} if name in cursors else {}
+    return next(iter(parse_cursors(entry, lambda _, value: parse_number(value))), None)
 
 
-def mark_late(incoming: Incoming, oldest: float) -> Incoming:
-    """Mark a message or edit from before `oldest` (in Unix seconds) as too late to answer."""
-    if not isinstance(incoming, IncomingMessage | MessageEdit) or incoming.at.timestamp() >= oldest:
+def mark_late(incoming: Incoming, cutoff: float) -> Incoming:
+    """Mark a message or edit from before `cutoff` (in Unix seconds) as too late to answer."""
+    if not isinstance(incoming, IncomingMessage | MessageEdit) or incoming.at.timestamp() >= cutoff:
         return incoming
     if isinstance(incoming, MessageEdit):
         return replace(incoming, said=replace(incoming.said, is_late=True))

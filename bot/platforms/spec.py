@@ -38,12 +38,11 @@ class PlatformSpec:
     """A platform's name, settings, and the import path of its code."""
 
     kind: str
-    """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
+    """The name used in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
     factory: str
     """The function or class that creates the platform from its settings and a `PlatformContext`, as
     "module:name". It is imported only when the platform starts, because importing a vendor's
     library takes up to a second."""
-
     settings: type[PlatformSettings] | None = None
     account_setup: str | None = None
     """The subclass of `AccountSetup`, as "module:name"; None if bots need no account."""
@@ -59,9 +58,8 @@ class PlatformSpec:
     """Whether the chat is in the terminal that Troupe was started from. `troupe chat` starts such a
     platform, as does `troupe run` if no other platform is configured. Logs then go to a file.
     """
-
     is_companion: bool = False
-    """Whether the platform runs whenever the web console does, and stops with other platforms."""
+    """Whether the platform runs whenever the web console runs, until the other platforms stop."""
 
 
 @value_class
@@ -73,7 +71,7 @@ class EditableText:
     text: str = ""
     refusal: str = ""
     """A private notice to show instead of the form; empty if the form may be opened."""
-    too_long: str = ""
+    too_long_notice: str = ""
     """A private notice to show if the text is too long for the platform's forms."""
     fields: tuple["EditableText", ...] = ()
     """The form's fields, each titled with its name; empty for a form with one field."""
@@ -85,17 +83,17 @@ class EditableText:
 _T = TypeVar("_T")
 
 
-def _always(value: _T) -> Callable[..., Awaitable[_T]]:
-    """Return a function that always returns this value, for a platform without the service."""
+def _provide(value: _T) -> Callable[..., Awaitable[_T]]:
+    """Return an async function that returns `value`, as the default for a missing service."""
 
-    async def give(*_given: object) -> _T:
+    async def return_value(*_arguments: object) -> _T:
         return value
 
-    return give
+    return return_value
 
 
 class WebChannels(Protocol):
-    """The interface of `SqlWebChannels`, because settings must not import its database library."""
+    """The interface of `SqlWebChannels`; settings use it to avoid importing a database library."""
 
     async def all(self) -> Sequence[WebChannel]: ...
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
@@ -120,20 +118,20 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _always(None)
+    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _provide(None)
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
-    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _always(EditableText())
+    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _provide(EditableText())
     """Returns the form to open for a command that was called without a file, or on a message."""
-    complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
+    complete_preset: Callable[[str], Sequence[str]] = lambda _prefix: ()
     """Returns the names of presets that start with some text."""
-    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _always(())
+    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _provide(())
     """Returns the values that complete the text typed for a command's option."""
-    wait_until_idle: Callable[[], Awaitable[None]] = _always(None)
+    wait_until_idle: Callable[[], Awaitable[None]] = _provide(None)
     """Waits until all received messages are answered and all answers are sent."""
-    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _always(None)
+    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _provide(None)
     """Returns a private notice if a person may not press a button, or None if they may."""
-    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _always(False)
+    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _provide(False)
     """Returns whether a command's author may not use the bot in the channel. If so, the response
     should be private."""
     find_limits: Callable[[str], Limits | None] = lambda _kind: None
@@ -141,7 +139,7 @@ class PlatformContext:
     web_channels: WebChannels | None = None
     clock: Clock = field(default_factory=SystemClock)
     cursors: Intake | None = None
-    """Stores cursors, even in a process that receives no messages; None: cursors are not stored."""
+    """Stores cursors, even in a process that receives no messages; if None, none are stored."""
     data_dir: Path | None = None
     """A folder for the platform's own files; None if there is none."""
     chat: str = ""
@@ -158,7 +156,7 @@ class PlatformContext:
 
 @value_class
 class BotAccount:
-    """The account of a bot, as found with its token."""
+    """A bot's account, which was looked up with its token."""
 
     name: str
     link: str

@@ -59,18 +59,18 @@ class BotToken(Generic[SettingsT]):
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_retry(self, rejected_token: str, error: TokenRejected) -> None:
-        """Log that the platform rejected a token; wait 30 seconds, or until the token changes."""
+        """Log that the platform rejected a token; wait up to 30 seconds until the token changes."""
         hint = "; restart Troupe to change a setting" if self._file is None else ""
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
-        until = self._clock.monotonic() + _RETRY_SECONDS
-        while self.read() == rejected_token and self._clock.monotonic() < until:
+        deadline = self._clock.monotonic() + _RETRY_SECONDS
+        while self.read() == rejected_token and self._clock.monotonic() < deadline:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _use_token(self, token: str) -> None:
         register_secrets([token])
-        changed = self.settings.model_copy(update={"token": SecretStr(token)})
-        if changed.bot_account != self.settings.bot_account:
+        new_settings = self.settings.model_copy(update={"token": SecretStr(token)})
+        if new_settings.bot_account != self.settings.bot_account:
             _log.error("token_of_another_bot_ignored", bot=self.settings.bot_account)
             return
-        self.settings = changed
+        self.settings = new_settings
         _log.info("token_replaced", bot=self.settings.bot_account)

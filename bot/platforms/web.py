@@ -1,4 +1,4 @@
-"""The web platform: channels in Troupe's own database, for the playground of the console."""
+"""The web platform: channels in Troupe's own database, for the console's playground."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ SPEC = PlatformSpec(
 
 
 def to_incoming(
-    channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
+    channel: WebChannel, message: WebMessage, original: WebMessage | None, known_revision: int
 ) -> Incoming | None:
     """Convert a new or changed message to an event; return None if it needs no event.
 
@@ -78,14 +78,14 @@ def to_incoming(
         return MessageDeletion(
             address, f"{key}:deleted", (message.id,), message.at, (address.lane,)
         )
-    incoming = to_incoming_message(channel, message, author, replied_to)
+    incoming = to_incoming_message(channel, message, author, original)
     if is_new:
         return incoming
     return MessageEdit(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
 
 
 def to_incoming_message(
-    channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
+    channel: WebChannel, message: WebMessage, author: Person, original: WebMessage | None
 ) -> IncomingMessage:
     """Convert a web message to a received message.
 
@@ -95,15 +95,15 @@ def to_incoming_message(
     text, mention = message.text, _BOT_MENTION.search(message.text)
     if mention is not None and mention.start() == 0 and mention.end() < len(text):
         text = text[mention.end() :]
-    is_alone = len(channel.people) == 1
+    has_one_person = len(channel.people) == 1
     address = channel.address
-    is_reply_to_us = replied_to is not None and replied_to.author is None
+    is_reply_to_us = original is not None and original.author is None
     quote = None
-    if replied_to is not None:
-        quote = Quote(replied_to.author, replied_to.id, replied_to.text, is_ours=is_reply_to_us)
+    if original is not None:
+        quote = Quote(original.author, original.id, original.text, is_ours=is_reply_to_us)
     if text.startswith("/"):
         wake: WakeReason | None = WakeReason.COMMAND
-    elif is_alone:
+    elif has_one_person:
         wake = WakeReason.DM
     elif mention is not None:
         wake = WakeReason.MENTION
@@ -122,20 +122,20 @@ def to_incoming_message(
         quote=quote,
         mentions=_list_mentions(text, channel.people, author),
         locale=channel.locale,
-        is_private=is_alone,
+        is_private=has_one_person,
         is_age_restricted=True,  # only the operator reads it
         has_masked_token=message.has_masked_token,
     )
 
 
 def _list_mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str, ...]:
-    lowered = text.casefold()
-    named = (one for one in people if one.id != author.id)
-    return tuple(one.id for one in named if f"@{one.name.casefold()}" in lowered)
+    lowercase_text = text.casefold()
+    other_people = (one for one in people if one.id != author.id)
+    return tuple(one.id for one in other_people if f"@{one.name.casefold()}" in lowercase_text)
 
 
 class WebSurface(Surface):
-    """Writes messages to the database; the nonce is the id, so that no message appears twice."""
+    """Writes messages to the database; a message's id is its nonce, so that none appears twice."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, find_limits: Callable[[str], Limits | None]
@@ -145,15 +145,15 @@ class WebSurface(Surface):
         self._find_limits = find_limits
         self._limits: dict[str, Limits] = {}
 
-    def set_imitated_platform(self, channel_id: str, look: str) -> None:
+    def set_imitated_platform(self, channel_id: str, platform: str) -> None:
         """Set the platform that a channel imitates; its limits determine how messages are split."""
-        imitated = self._find_limits(look) if look else None
-        if imitated is None:
+        imitated_limits = self._find_limits(platform) if platform else None
+        if imitated_limits is None:
             self._limits[channel_id] = DEFAULT_LIMITS
             return
         # Split messages as on that platform, but do not limit calls; repeated sends are harmless.
         self._limits[channel_id] = replace(
-            imitated,
+            imitated_limits,
             seconds_between_edits=DEFAULT_LIMITS.seconds_between_edits,
             typing_seconds=0,
             chat_calls=(),
@@ -171,7 +171,7 @@ class WebSurface(Surface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         content = message.content
-        sent = WebMessage(
+        web_message = WebMessage(
             message.nonce,
             None,
             content.text,
@@ -182,31 +182,31 @@ class WebSurface(Surface):
             reply_to=message.reply_to,
             file=message.file,
         )
-        await self._channels.add(message.address.chat, [sent])
+        await self._channels.add(message.address.chat, [web_message])
         return message.nonce
 
     @override
     async def edit(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
-        found = await self._channels.find(address.chat, message_id)
-        if found is not None:
-            edited = replace(
-                found,
+        message = await self._channels.find(address.chat, message_id)
+        if message is not None:
+            new_message = replace(
+                message,
                 text=content.text,
                 face=content.face,
                 buttons=content.buttons,
                 menus=content.menus,
             )
-            if edited == found or await self._channels.replace(address.chat, edited):
+            if new_message == message or await self._channels.replace(address.chat, new_message):
                 return
         raise MessageNotFound(f"no message {message_id}")
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        found = await self._channels.find(address.chat, message_id)
-        if found is not None:
-            await self._channels.replace(address.chat, found.to_tombstone())
+        message = await self._channels.find(address.chat, message_id)
+        if message is not None:
+            await self._channels.replace(address.chat, message.to_tombstone())
 
     @override
     async def typing(self, address: Address) -> None:
@@ -214,15 +214,15 @@ class WebSurface(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        found = await self._channels.find(message.address.chat, message.nonce)
-        return None if found is None else found.id
+        web_message = await self._channels.find(message.address.chat, message.nonce)
+        return None if web_message is None else web_message.id
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
     """Reads each channel's changes, and stores the last revision that it has read."""
 
     name = WEB_PLATFORM
-    account = "the playground of the console"
+    account = "the console's playground"
 
     def __init__(self, _settings: None, context: PlatformContext) -> None:
         if context.web_channels is None:
@@ -230,27 +230,27 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         self._channels = context.web_channels
         self._context = context
         self.surface = WebSurface(self._channels, context.clock, context.find_limits)
-        self._read_to: dict[str, int] = {}  # by channel: the newest revision that was read
-        self._is_changed = asyncio.Event()
+        self._read_revisions: dict[str, int] = {}  # by channel: the newest revision that was read
+        self._change_event = asyncio.Event()
 
     @override
     async def run(self, intake: Intake) -> None:
-        stored = await intake.cursors(_CURSOR_PREFIX)
-        read = parse_cursors(
-            stored, lambda name, at: (name.removeprefix(_CURSOR_PREFIX), parse_number(at))
+        cursors = await intake.cursors(_CURSOR_PREFIX)
+        revisions = parse_cursors(
+            cursors, lambda name, at: (name.removeprefix(_CURSOR_PREFIX), parse_number(at))
         )
-        self._read_to = dict(read)
-        stop_watching = self._channels.on_change(lambda _ids: self._is_changed.set())
+        self._read_revisions = dict(revisions)
+        stop_watching = self._channels.on_change(lambda _ids: self._change_event.set())
         try:
             while True:
-                self._is_changed.clear()
+                self._change_event.clear()
                 for channel in await self._channels.all():
                     self.surface.set_imitated_platform(channel.id, channel.look)
-                    if channel.revision > self._read_to.get(channel.id, 0):
+                    if channel.revision > self._read_revisions.get(channel.id, 0):
                         await self._read_changes(channel, intake)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
-                        await self._is_changed.wait()
+                        await self._change_event.wait()
         finally:
             stop_watching()
 
@@ -260,29 +260,29 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         await self._channels.add(message.address.chat, [replace(note, reply_to=message.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
-        known = self._read_to.get(channel.id, 0)
+        known_revision = self._read_revisions.get(channel.id, 0)
         changes = await self._channels.list_changed_messages(
-            channel.id, known, _MAX_CHANGES_PER_READ
+            channel.id, known_revision, _MAX_CHANGES_PER_READ
         )
         events: list[Incoming] = []
         for message in changes:
             if message.author is None:
                 continue
-            replied_to = None
+            original = None
             if message.reply_to is not None and message.press is None:
-                replied_to = await self._channels.find(channel.id, message.reply_to)
-            event = to_incoming(channel, message, replied_to, known)
+                original = await self._channels.find(channel.id, message.reply_to)
+            event = to_incoming(channel, message, original, known_revision)
             is_refused = isinstance(event, ButtonPress) and await self._refuse_press_if_forbidden(
                 channel, message, event
             )
             if event is not None and not is_refused:
                 events.append(event)
-        newest = changes[-1].revision if changes else channel.revision
+        newest_revision = changes[-1].revision if changes else channel.revision
         if events:
-            await intake.receive(events, {f"{_CURSOR_PREFIX}{channel.id}": str(newest)})
-        self._read_to[channel.id] = newest
-        if newest < channel.revision:
-            self._is_changed.set()
+            await intake.receive(events, {f"{_CURSOR_PREFIX}{channel.id}": str(newest_revision)})
+        self._read_revisions[channel.id] = newest_revision
+        if newest_revision < channel.revision:
+            self._change_event.set()
 
     async def _refuse_press_if_forbidden(
         self, channel: WebChannel, message: WebMessage, press: ButtonPress

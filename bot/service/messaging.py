@@ -64,7 +64,7 @@ _TRY_AGAIN_NOTICE = translatable("That cannot be done at the moment. Please try 
 
 def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
     title, label = (translate(one, language) for one in texts)
-    return EditableText(title, label, text, too_long=translate(_TOO_LONG_NOTICE, language))
+    return EditableText(title, label, text, too_long_notice=translate(_TOO_LONG_NOTICE, language))
 
 
 class MessagingContainer(StorageContainer, ABC):

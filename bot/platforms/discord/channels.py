@@ -79,9 +79,9 @@ class ChannelWebhooks:
 
     async def find(self, channel: str) -> ChannelWebhook | None:
         """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
-        found = self._webhooks_by_channel.get(channel)
-        if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
-            return found
+        webhook = self._webhooks_by_channel.get(channel)
+        if webhook is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
+            return webhook
         async with self._lock:
             if channel not in self._webhooks_by_channel:
                 await self._look_up_webhook(channel)
@@ -93,41 +93,41 @@ class ChannelWebhooks:
 
     async def _look_up_webhook(self, channel: str) -> None:
         try:
-            found = await self._find_or_create(channel)
+            webhook = await self._find_or_create(channel)
         except Refused as error:  # no permission to manage webhooks, or too many webhooks
             _log.info("webhook_not_allowed", channel=channel, reason=str(error))
-            found = None
-        if found is None:
+            webhook = None
+        if webhook is None:
             self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
         else:
-            self._webhooks_by_channel[channel] = found
+            self._webhooks_by_channel[channel] = webhook
 
     async def _find_or_create(self, channel: str) -> ChannelWebhook | None:
-        place = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
-        if place.type in _DIRECT_MESSAGE_TYPES:
+        channel_info = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
+        if channel_info.type in _DIRECT_MESSAGE_TYPES:
             return None
-        is_thread = place.type in _THREAD_TYPES
-        home = place.parent_id if is_thread and place.parent_id else channel
+        is_thread = channel_info.type in _THREAD_TYPES
+        parent = channel_info.parent_id if is_thread and channel_info.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
-        listed = decode_response(await self._rest.call(_LIST_WEBHOOKS, home), list[_Webhook])
-        ours = [
+        webhooks = decode_response(await self._rest.call(_LIST_WEBHOOKS, parent), list[_Webhook])
+        own_webhooks = [
             one
-            for one in listed  # only messages of webhooks that the bot created can have buttons
+            for one in webhooks  # only messages of webhooks that the bot created can have buttons
             if one.type == _INCOMING_WEBHOOK and one.token and one.user and one.user.id == bot_id
         ]
-        if not ours:
+        if not own_webhooks:
             body = {"name": WEBHOOK_NAME}
-            created = await self._rest.call(_CREATE_WEBHOOK, home, body=body)
-            ours = [decode_response(created, _Webhook)]
-        self.ids.update(one.id for one in ours)
-        oldest = min(ours, key=lambda one: int(one.id))
-        if oldest.token is None:
-            return None
-        return ChannelWebhook(oldest.id, oldest.token, channel if is_thread else None)
+            response = await self._rest.call(_CREATE_WEBHOOK, parent, body=body)
+            own_webhooks = [decode_response(response, _Webhook)]
+        self.ids.update(one.id for one in own_webhooks)
+        oldest_webhook = min(own_webhooks, key=lambda one: int(one.id))
+        thread = channel if is_thread else None
+        token = oldest_webhook.token
+        return None if token is None else ChannelWebhook(oldest_webhook.id, token, thread)
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the fields for a webhook message's name and, if its URL is valid, picture."""
+    """Return a webhook message's fields for a name and, if the face has a valid URL, a picture."""
     fields = {"username": to_webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_URL_CHARS and is_http_address(avatar):
@@ -137,9 +137,9 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
 def to_webhook_name(name: str) -> str:
     """Return a name in a form that Discord accepts: 1 to 80 characters, no reserved words."""
-    allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
-    allowed = allowed.strip()
-    return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
+    valid_name = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
+    valid_name = valid_name.strip()
+    return f"{valid_name}." if valid_name.lower() in _RESERVED_NAMES else valid_name or WEBHOOK_NAME
 
 
 class CharacterPictures:
@@ -151,39 +151,39 @@ class CharacterPictures:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._application = ""
-        self._unused: set[str] = set()
+        self._unused_ids: set[str] = set()
         """The ids of emojis that no character used at the last check."""
-        self._kept: Collection[str] | None = None
+        self._last_used_urls: Collection[str] | None = None
         """The URLs in use at the last check; None if a picture was uploaded since."""
 
     async def upload_picture(self, png: bytes) -> str:
         """Upload a picture unless it was uploaded before, and return its URL."""
-        self._kept = None
+        self._last_used_urls = None
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
-        found = next((one.id for one in await self._list_pictures() if one.name == name), None)
-        if found is None:
+        emoji_id = next((one.id for one in await self._list_pictures() if one.name == name), None)
+        if emoji_id is None:
             image = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             body = {"name": name, "image": image}
-            made = await self._rest.call(_ADD_EMOJI, self._application, body=body)
-            found = decode_response(made, ObjectWithId).id
-        return _PICTURE_URL.format(found)
+            response = await self._rest.call(_ADD_EMOJI, self._application, body=body)
+            emoji_id = decode_response(response, ObjectWithId).id
+        return _PICTURE_URL.format(emoji_id)
 
     async def delete_unused(self, used_urls: Collection[str]) -> None:
-        """Delete pictures whose URLs are not in `used_urls` and were not at the previous call."""
-        if used_urls == self._kept and not self._unused:
+        """Delete pictures whose URLs are missing in `used_urls` at this and the previous call."""
+        if used_urls == self._last_used_urls and not self._unused_ids:
             return
         ids = [one.id for one in await self._list_pictures()]
-        unused = {one for one in ids if _PICTURE_URL.format(one) not in used_urls}
-        for one in unused & self._unused:
+        unused_ids = {one for one in ids if _PICTURE_URL.format(one) not in used_urls}
+        for one in unused_ids & self._unused_ids:
             await self._rest.call(_DELETE_EMOJI, self._application, one)
-        self._unused, self._kept = unused, used_urls
+        self._unused_ids, self._last_used_urls = unused_ids, used_urls
 
     async def _list_pictures(self) -> Sequence["_Emoji"]:
         if not self._application:
-            found = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
-            self._application = found.id
-        listed = decode_response(await self._rest.call(_LIST_EMOJIS, self._application), _EmojiList)
-        return [one for one in listed.items if one.name.startswith(_PICTURE_PREFIX)]
+            application = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
+            self._application = application.id
+        emojis = decode_response(await self._rest.call(_LIST_EMOJIS, self._application), _EmojiList)
+        return [one for one in emojis.items if one.name.startswith(_PICTURE_PREFIX)]
 
 
 class _Emoji(msgspec.Struct):
@@ -212,12 +212,12 @@ class AnswerThreads:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._opened = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
+        self._open_threads = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
         self._refused_until = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
         """Open a thread, or return None if the bot may not; raises `PlatformError`."""
-        if thread.message_id in self._opened:
+        if thread.message_id in self._open_threads:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():
             return None
@@ -231,7 +231,7 @@ class AnswerThreads:
         except Refused as error:  # no permission to open threads, or a channel without threads
             self.pause_threads(channel, str(error))
             return None
-        self._opened[thread.message_id] = None
+        self._open_threads[thread.message_id] = None
         return thread.message_id
 
     def pause_threads(self, channel: str, reason: str) -> None:

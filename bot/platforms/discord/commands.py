@@ -28,8 +28,8 @@ LOCALES = {"zh": ("zh-CN", "zh-TW")}
 def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
     """Return the payload that registers a command with `PUT /applications/{id}/commands`.
 
-    Discord shows admin commands only to people who manage the server, unless the server changes
-    that.
+    Discord shows admin commands only to people who may manage the server, unless the server's
+    settings allow others.
     """
     actions = [{**_spec_payload(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
@@ -79,9 +79,9 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
         return False
     if (spec := find_message_command(interaction, context.message_commands)) is not None:
         return spec.has_form
-    called = _find_called_specs(interaction, context.commands)
+    called_specs = _find_called_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
-    return not has_file and any(option.form_chars for one in called for option in one.options)
+    return not has_file and any(option.form_chars for one in called_specs for option in one.options)
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
@@ -92,14 +92,14 @@ def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
 
 
 def _form_row_payload(form: EditableText) -> dict[str, Any]:
-    most = form.max_chars or MAX_FORM_CHARS
+    max_chars = form.max_chars or MAX_FORM_CHARS
     field = {
         "type": _TEXT_FIELD,
         "custom_id": form.title,
-        "style": _PARAGRAPH if most > _MAX_LINE_CHARS else _LINE,
+        "style": _PARAGRAPH if max_chars > _MAX_LINE_CHARS else _LINE,
         "label": form.label[:_MAX_LABEL_CHARS],
         "value": form.text,
-        "max_length": most,
+        "max_length": max_chars,
         **({} if form.is_required else {"required": False}),
     }
     return {"type": _ROW, "components": [field]}
@@ -115,17 +115,17 @@ def to_command_text(
 ) -> str:
     """Return the text that a person would type for a command, such as "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
-        called = str(interaction_data(interaction).get("custom_id", ""))
-        if not called.startswith("/"):
+        form_id = str(interaction_data(interaction).get("custom_id", ""))
+        if not form_id.startswith("/"):
             return f"/{read_command_and_message_id(interaction)[0]} {read_form_value(interaction)}"
-        has_argument = called.count(" ") > 1
-        entered = FIELD_SEPARATOR.join(_read_form_values(interaction))
-        return f"{called}{FIELD_SEPARATOR if has_argument else ' '}{entered}"
+        has_argument = form_id.count(" ") > 1
+        form_text = FIELD_SEPARATOR.join(_read_form_values(interaction))
+        return f"{form_id}{FIELD_SEPARATOR if has_argument else ' '}{form_text}"
     if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _split_command(interaction)
-    given = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT]
-    words = [f"/{name}", action, *given]
+    values = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT]
+    words = [f"/{name}", action, *values]
     return " ".join(word for word in words if word)
 
 
@@ -134,7 +134,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether the whole server sees a response; Discord needs this to acknowledge it."""
+    """Return whether the whole server sees a response, which Discord must know in advance."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False
@@ -148,8 +148,8 @@ def _find_called_specs(
     interaction: discord.Interaction, specs: Sequence[CommandSpec]
 ) -> Sequence[CommandSpec]:
     name, action, _ = _split_command(interaction)
-    called = [one for one in specs if one.name == name]
-    return [one for spec in called for one in spec.actions if one.name == action] or called
+    commands = [one for one in specs if one.name == name]
+    return [one for spec in commands for one in spec.actions if one.name == action] or commands
 
 
 def focused_option_text(interaction: discord.Interaction) -> str | None:
@@ -160,8 +160,8 @@ def focused_option_text(interaction: discord.Interaction) -> str | None:
 
 def to_choices(names: Sequence[str]) -> list[dict[str, str]]:
     """Return autocomplete choices for names, without those that are too long for Discord."""
-    fitting = [name for name in names if 0 < len(name) <= _MAX_CHOICE_CHARS]
-    return [{"name": name, "value": name} for name in fitting[:_MAX_CHOICES]]
+    valid_names = [name for name in names if 0 < len(name) <= _MAX_CHOICE_CHARS]
+    return [{"name": name, "value": name} for name in valid_names[:_MAX_CHOICES]]
 
 
 def _spec_payload(spec: CommandSpec) -> dict[str, Any]:
@@ -185,13 +185,13 @@ def _option_payload(option: CommandOption) -> dict[str, Any]:
 
 
 def _description_payload(summary: str) -> dict[str, Any]:
-    translated = {
+    translations = {
         locale: text[:_MAX_SUMMARY_CHARS]
         for locale, text in _translations(summary).items()
         if text != summary
     }
-    described: dict[str, Any] = {"description": summary[:_MAX_SUMMARY_CHARS]}
-    return {**described, "description_localizations": translated} if translated else described
+    payload: dict[str, Any] = {"description": summary[:_MAX_SUMMARY_CHARS]}
+    return {**payload, "description_localizations": translations} if translations else payload
 
 
 def _translations(text: str) -> dict[str, str]:

@@ -56,15 +56,15 @@ class ShardClient(DiscordClient):
         self._identify_limits = identify_limits
         self._clock = clock
         self._unanswered_interactions: dict[int, int] = {}  # sequence number by interaction id
-        self._held: dict[int, list[tuple[int, str]]] = {}
+        self._held_events: dict[int, list[tuple[int, str]]] = {}
         """Events of guilds that are not loaded yet, with their sequence numbers, by guild id."""
-        self.handled_number = 0
+        self.last_handled_sequence = 0
         """The sequence number of the last message, edit, deletion or reaction handled."""
-        self._loading: set[asyncio.Task[None]] = set()
+        self._loading_tasks: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
     async def stay_connected(self, session: GatewaySession | None) -> None:
-        """Stay connected, first by resuming `session`, until closed; raises `PlatformError`."""
+        """Connect, first by resuming `session`; reconnect until closed. Raises `PlatformError`."""
         failures = 0
         while not self.is_closed():
             try:
@@ -92,8 +92,8 @@ class ShardClient(DiscordClient):
                 if session is not None:  # the server at its resume URL may be down
                     session = GatewaySession(session.id, session.sequence, "")
                 failures += 1
-                longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)
-                await self._clock.sleep(random.uniform(0, longest))  # noqa: S311
+                max_seconds = min(2.0**failures, _MAX_RECONNECT_SECONDS)
+                await self._clock.sleep(random.uniform(0, max_seconds))  # noqa: S311
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
@@ -110,31 +110,31 @@ class ShardClient(DiscordClient):
         guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
         if self.is_guild_loaded(guild):
             if event in _GUILD_EVENTS:
-                self.handled_number = self.sequence
+                self.last_handled_sequence = self.sequence
             super().handle_event(event, *args)
             return
-        if guild not in self._held:
-            self._held[guild] = []
+        if guild not in self._held_events:
+            self._held_events[guild] = []
             task = asyncio.create_task(self._load_guild_and_release(guild))
-            self._loading.add(task)
-            task.add_done_callback(self._loading.discard)
-        self._held[guild].append((self.sequence, self.last_received))
+            self._loading_tasks.add(task)
+            task.add_done_callback(self._loading_tasks.discard)
+        self._held_events[guild].append((self.sequence, self.last_received))
 
     def is_guild_loaded(self, guild: int) -> bool:
-        """Return whether a guild is loaded; 0 (direct messages) always is."""
-        return not guild or (guild not in self._held and self.get_guild(guild) is not None)
+        """Return whether a guild is loaded; always true for the id 0, meaning direct messages."""
+        return not guild or (guild not in self._held_events and self.get_guild(guild) is not None)
 
     async def _load_guild_and_release(self, guild: int) -> None:
         await self._load_guild(guild)
-        for number, received in self._held.pop(guild, ()):
-            self.handled_number = number
-            self.parse(decode_event(received), super().handle_event)
+        for sequence, event_text in self._held_events.pop(guild, ()):
+            self.last_handled_sequence = sequence
+            self.parse(decode_event(event_text), super().handle_event)
 
     def drop_held_events(self) -> None:
-        """Drop the events held for unloaded guilds; Discord or the history will repeat them."""
-        for task in self._loading:
+        """Drop the events held for unloaded guilds; they are received or fetched again later."""
+        for task in self._loading_tasks:
             task.cancel()
-        self._held.clear()
+        self._held_events.clear()
 
     async def _connect(self, session: GatewaySession | None) -> None:
         if session is not None:
@@ -151,26 +151,26 @@ class ShardClient(DiscordClient):
         session = self.session
         if session is None:
             return None
-        open_numbers = [
+        unhandled_numbers = [
             *self._unanswered_interactions.values(),
-            *(held[0][0] for held in self._held.values()),
+            *(events[0][0] for events in self._held_events.values()),
         ]
-        sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
+        sequence = min(session.sequence, min(unhandled_numbers, default=session.sequence + 1) - 1)
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return a channel's messages after an id as JSON, oldest first; raises `PlatformError`."""
-        where = await self._read_guild_id_field(channel_id)
+        """Return a channel's messages after an id as JSON, oldest first. Raises `PlatformError`."""
+        guild_field = await self._read_guild_id_field(channel_id)
         query = {"after": str(after), "limit": str(limit)}
-        found = await self._rest.call(_GET_MESSAGES, str(channel_id), query=query)
-        messages = decode_response(found, list[dict[str, Any]])
-        return [{**each, **where} for each in reversed(messages)]
+        response = await self._rest.call(_GET_MESSAGES, str(channel_id), query=query)
+        messages = decode_response(response, list[dict[str, Any]])
+        return [{**each, **guild_field} for each in reversed(messages)]
 
     async def _read_guild_id_field(self, channel_id: int) -> dict[str, str]:
-        """Return a channel's `guild_id` field, or {} for direct messages; threads are cached."""
-        known = self.get_channel(channel_id)
-        if known is not None and not isinstance(known, discord.abc.PrivateChannel):
-            return {"guild_id": str(known.guild.id)}
+        """Return a channel's `guild_id` field (or {} for direct messages), and cache a thread."""
+        guild_channel = self.get_channel(channel_id)
+        if guild_channel is not None and not isinstance(guild_channel, discord.abc.PrivateChannel):
+            return {"guild_id": str(guild_channel.guild.id)}
         channel = decode_response(
             await self._rest.call(_GET_CHANNEL, str(channel_id)), dict[str, Any]
         )
@@ -205,8 +205,8 @@ class ShardClient(DiscordClient):
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return
         if self.get_guild(guild_id) is None:
-            described = {**guild, "channels": channels, "threads": threads["threads"]}
-            self.parse(RawEvent("GUILD_CREATE", described), lambda *_: None)
+            guild_data = {**guild, "channels": channels, "threads": threads["threads"]}
+            self.parse(RawEvent("GUILD_CREATE", guild_data), lambda *_: None)
 
 
 def _find_guild_id(event: Any) -> int:
@@ -214,8 +214,8 @@ def _find_guild_id(event: Any) -> int:
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:
         return event.guild_id or 0
-    where = message.guild
-    return where.id if where is not None else getattr(message.channel, "guild_id", None) or 0
+    guild = message.guild
+    return guild.id if guild is not None else getattr(message.channel, "guild_id", None) or 0
 
 
 def _close_code_error(code: int) -> errors.PlatformError:

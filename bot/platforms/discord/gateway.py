@@ -1,4 +1,4 @@
-"""The gateway client: converts events to a queue, and responds to interactions in time."""
+"""The gateway client: puts events into a queue, and responds to interactions in time."""
 
 import asyncio
 import contextlib
@@ -39,13 +39,13 @@ class SessionResumed:
     """A session was resumed. Discord has replayed all missed events, so later events are new."""
 
 
-Deferred: TypeAlias = asyncio.Future[bool | None]
+Acknowledgment: TypeAlias = asyncio.Future[bool | None]
 
 
 @value_class
 class CommandReceived:
     interaction: discord.Interaction
-    deferred: Deferred
+    acknowledgment: Acknowledgment
     """Done when the command is acknowledged; its result is whether everyone sees the response, or
     None if Discord rejected the acknowledgment."""
 
@@ -57,14 +57,14 @@ async def wait_for_events(
     queue: asyncio.Queue[GatewayEvent], seconds: float
 ) -> Sequence[GatewayEvent]:
     """Wait up to `seconds` for an event; return all queued events up to the next session start."""
-    taken: list[GatewayEvent] = []
+    events: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            taken.append(await queue.get())
+            events.append(await queue.get())
     # Even after a timeout, take the events that have arrived, because they count as received.
-    while not queue.empty() and not (taken and isinstance(taken[-1], SessionStarted)):
-        taken.append(queue.get_nowait())
-    return taken
+    while not queue.empty() and not (events and isinstance(events[-1], SessionStarted)):
+        events.append(queue.get_nowait())
+    return events
 
 
 _log = structlog.get_logger(__name__)
@@ -99,18 +99,18 @@ class Gateway(ShardClient):
         self._bot = bot
         self.events = asyncio.Queue[GatewayEvent]()
         """Events in the order in which they were received."""
-        self.seen: dict[int, tuple[int, int]] = {}
+        self.bot_messages: dict[int, tuple[int, int]] = {}
         """The id of the newest bot message and of its guild (or 0), by channel id."""
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
-        self._connected = False
+        self._is_ready = False
 
     @property
     def connection_error(self) -> str | None:
         """The reason why no events are being received, or None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
-        if not self._connected:
+        if not self._is_ready:
             return "connecting to the Discord gateway"
         return None if self.is_connected else "the Discord gateway closed the connection"
 
@@ -119,7 +119,7 @@ class Gateway(ShardClient):
             self.events.put_nowait(event)
 
     def on_connect(self) -> None:
-        """Queue the start of a new session, after IDENTIFY."""
+        """Queue a `SessionStarted` event after an IDENTIFY."""
         self._set_guilds_known()
         self.drop_held_events()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
@@ -127,28 +127,29 @@ class Gateway(ShardClient):
         self._queue_event(self._current_session)
 
     def on_ready(self) -> None:
-        self._connected = True
+        self._is_ready = True
         self._set_guilds_known()
 
     def on_resumed(self) -> None:
-        self._connected = True
+        self._is_ready = True
         self._queue_event(SessionResumed())
 
     def on_disconnect(self) -> None:
-        self._connected = False
+        self._is_ready = False
 
     @override
-    def handle_unparsed(self, event: str, message: dict[str, Any]) -> bool:
+    def handle_raw_message(self, event: str, message: dict[str, Any]) -> bool:
         author, guild = message.get("author"), int(message.get("guild_id") or 0)
         if not (author and author.get("bot") and self.is_guild_loaded(guild)):
             return False
         if event == "MESSAGE_CREATE":
-            self.seen[int(message["channel_id"])] = int(message["id"]), guild
+            self.bot_messages[int(message["channel_id"])] = int(message["id"]), guild
         return True
 
     def on_message(self, message: discord.Message) -> None:
         if message.author.bot:  # it is not answered, but the channel's cursor moves past it
-            self.seen[message.channel.id] = message.id, message.guild.id if message.guild else 0
+            guild_id = message.guild.id if message.guild else 0
+            self.bot_messages[message.channel.id] = message.id, guild_id
         else:
             self._queue_event(self.read_message(message))
 
@@ -168,8 +169,8 @@ class Gateway(ShardClient):
             self._queue_edit(message, thread)
 
     def _queue_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
-        given = message, self._bot, self._context.bot_id, thread
-        self._queue_event(parse_or_skip("EDIT", incoming.edit_to_incoming, *given))
+        arguments = message, self._bot, self._context.bot_id, thread
+        self._queue_event(parse_or_skip("EDIT", incoming.edit_to_incoming, *arguments))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._queue_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
@@ -184,10 +185,9 @@ class Gateway(ShardClient):
         threads = [one.id for one in guild.threads if one.id in ids] if guild else []
         for place in dict.fromkeys([channel_id, *threads]):
             channel = guild.get_channel_or_thread(place) if guild else None
-            deleted = ids if place == channel_id else {place}
-            self._queue_event(
-                incoming.deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
-            )
+            deleted_ids = ids if place == channel_id else {place}
+            arguments = place, deleted_ids, channel, guild, self._context.bot_id
+            self._queue_event(incoming.deletion_to_incoming(*arguments))
 
     def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
         if event.user_id == self._bot.id:
@@ -196,24 +196,24 @@ class Gateway(ShardClient):
         channel = guild.get_channel_or_thread(event.channel_id) if guild else None
         # Reactions have no id; the sequence number distinguishes repeated reactions.
         session = self.session.id if self.session else ""
-        key = f"r{event.message_id}:{session}:{self.handled_number}"
-        given = event, channel, guild, key, self._context.bot_id
-        self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *given))
+        key = f"r{event.message_id}:{session}:{self.last_handled_sequence}"
+        arguments = event, channel, guild, key, self._context.bot_id
+        self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *arguments))
 
     on_raw_reaction_remove = on_raw_reaction_add
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._queue_event(incoming.guild_to_join(guild, self._context.bot_id))
+        self._queue_event(incoming.guild_to_chat_join(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue a join event if the bot just joined; after an outage, Discord sends this, too."""
-        arrived = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
-        is_new = arrived is not None and utcnow() - arrived < _NEW_GUILD_AGE
-        if self._connected and is_new and guild.channels:
+        joined_at = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
+        is_new = joined_at is not None and utcnow() - joined_at < _NEW_GUILD_AGE
+        if self._is_ready and is_new and guild.channels:
             self.on_guild_join(guild)
 
-    def _queue_command(self, interaction: discord.Interaction) -> Deferred | None:
-        """Queue a command and return the future of its acknowledgment.
+    def _queue_command(self, interaction: discord.Interaction) -> Acknowledgment | None:
+        """Queue a command and return its acknowledgment.
 
         Return None for other interactions, and for commands that open a form.
         """
@@ -224,27 +224,29 @@ class Gateway(ShardClient):
             or commands.is_button_form(interaction, self._context.message_commands)
         ):
             return None
-        deferred = asyncio.get_running_loop().create_future()
-        self._queue_event(CommandReceived(interaction, deferred))
-        return deferred
+        acknowledgment = asyncio.get_running_loop().create_future()
+        self._queue_event(CommandReceived(interaction, acknowledgment))
+        return acknowledgment
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Start a task that responds to an interaction, which counts as received when it ends."""
+        """Respond to an interaction in a task; when it ends, the interaction counts as received."""
         self._unanswered_interactions[interaction.id] = self.sequence
-        responding = self.respond(interaction, self._queue_command(interaction))
-        task = asyncio.create_task(responding)
+        response = self.respond(interaction, self._queue_command(interaction))
+        task = asyncio.create_task(response)
         self._responses.add(task)
         task.add_done_callback(self._responses.discard)
 
-    async def respond(self, interaction: discord.Interaction, deferred: Deferred | None) -> None:
-        """Respond to an interaction. For a queued command, also set the result of `deferred`."""
+    async def respond(
+        self, interaction: discord.Interaction, acknowledgment: Acknowledgment | None
+    ) -> None:
+        """Respond to an interaction. For a queued command, set the result of `acknowledgment`."""
         try:
-            if deferred is not None:
+            if acknowledgment is not None:
                 is_public = await self._is_response_public(interaction)
                 data = {} if is_public else {"flags": _EPHEMERAL_FLAG}
                 kind = ResponseType.deferred_channel_message
                 is_sent = await self._send_response(interaction, kind, data)
-                deferred.set_result(is_public if is_sent else None)
+                acknowledgment.set_result(is_public if is_sent else None)
             elif _is_answerable(interaction):
                 await self._handle_interaction(interaction)
         finally:
@@ -254,38 +256,38 @@ class Gateway(ShardClient):
         """Return whether everyone should see the response to a command. Refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
-        called = incoming.command_to_incoming(interaction, self._context, is_deferred=True)
+        command = incoming.command_to_incoming(interaction, self._context, is_deferred=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
-                return not await self._context.is_refused(called)
+                return not await self._context.is_refused(command)
         return False
 
     async def _handle_interaction(self, interaction: discord.Interaction) -> None:
         context, menu = self._context, self._context.message_commands
         is_form = commands.is_button_form(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
-            pressed = incoming.press_to_incoming(interaction, context.bot_id)
-            opened = None if is_form else await context.press_form(pressed)
-            if opened is None:
-                await self._handle_press(interaction, pressed)
+            press = incoming.press_to_incoming(interaction, context.bot_id)
+            form = None if is_form else await context.press_form(press)
+            if form is None:
+                await self._handle_press(interaction, press)
             else:
-                await self._open_form(interaction, pressed.data, opened)
+                await self._open_form(interaction, press.data, form)
         elif interaction.type is discord.InteractionType.autocomplete:
-            typed = commands.focused_option_text(interaction)
-            called = incoming.command_to_incoming(interaction, context, is_deferred=False)
-            names = () if typed is None else await context.suggest(called, typed)
+            typed_text = commands.focused_option_text(interaction)
+            command = incoming.command_to_incoming(interaction, context, is_deferred=False)
+            names = () if typed_text is None else await context.suggest(command, typed_text)
             choices = {"choices": commands.to_choices(names)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
         elif commands.should_open_form(interaction, context):
-            called = incoming.command_to_incoming(interaction, context, is_deferred=False)
+            command = incoming.command_to_incoming(interaction, context, is_deferred=False)
             target = commands.interaction_data(interaction).get("target_id")
-            form_id = f"{called.text.removeprefix('/')}:{target}" if target else called.text
-            await self._open_form(interaction, form_id, await context.command_form(called))
+            form_id = f"{command.text.removeprefix('/')}:{target}" if target else command.text
+            await self._open_form(interaction, form_id, await context.command_form(command))
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        refusal = form.too_long if len(form.text) > commands.MAX_FORM_CHARS else form.refusal
+        refusal = form.too_long_notice if len(form.text) > commands.MAX_FORM_CHARS else form.refusal
         if refusal:
             await self._respond_privately(interaction, refusal)
         else:
@@ -294,7 +296,7 @@ class Gateway(ShardClient):
             )
 
     async def _handle_press(self, interaction: discord.Interaction, press: ButtonPress) -> None:
-        """Queue and acknowledge a button press, or respond with a private notice of refusal."""
+        """Queue and acknowledge a button press, or refuse it with a private notice."""
         refusal = None
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):

@@ -34,14 +34,14 @@ _USER_MESSAGE_TYPES = frozenset({discord.MessageType.default, discord.MessageTyp
 def to_incoming_message(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, allows_bots: bool = False
 ) -> IncomingMessage | None:
-    """Convert a message; None for system messages and, unless `allows_bots`, messages of bots."""
+    """Convert a message, or return None for system messages and (unless `allows_bots`) bots."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not allows_bots:
         return None
     attachments = _list_attachments(message)
     text = _resolve_references(_full_text(message, _strip_mention(message, bot)), message)
-    forwarded = _forwarded_text(message)  # a forward has no text of its own
-    if message.type not in _USER_MESSAGE_TYPES or not (text or forwarded or attachments):
+    forwarded_text = _forwarded_text(message)  # a forward has no text of its own
+    if message.type not in _USER_MESSAGE_TYPES or not (text or forwarded_text or attachments):
         return None
     original = _find_original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
@@ -50,7 +50,7 @@ def to_incoming_message(
         external_key=str(message.id),
         message_id=str(message.id),
         author=_to_person(message.author),
-        text=text or forwarded,
+        text=text or forwarded_text,
         at=message.created_at,
         wake=_find_wake_reason(message, original, bot),
         scopes=_list_scopes(address, message.channel, message.guild),
@@ -66,7 +66,7 @@ def to_incoming_message(
         channel_title=_channel_title(message.channel, message.guild),
         mentions=_list_mentions(message, bot),
         locale=str(message.guild.preferred_locale) if message.guild else None,
-        is_forward=bool(forwarded and not text),
+        is_forward=bool(forwarded_text and not text),
     )
 
 
@@ -95,11 +95,11 @@ def deletion_to_incoming(
     bot_id: str = "",
 ) -> MessageDeletion:
     address = Address("discord", str(channel_id), bot_id=bot_id)
-    ordered = sorted(message_ids)
+    sorted_ids = sorted(message_ids)
     return MessageDeletion(
         address,
-        f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
-        tuple(map(str, ordered)),
+        f"d{channel_id}:{sorted_ids[0]}-{sorted_ids[-1]}-{len(sorted_ids)}",
+        tuple(map(str, sorted_ids)),
         discord.utils.utcnow(),
         _list_scopes(address, channel, guild),
     )
@@ -178,20 +178,20 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
     }
 
 
-def guild_to_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
-    """Convert the bot's joining of a server; return None if it may not post a greeting."""
+def guild_to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
+    """Convert the event that the bot joined a server; return None if it cannot post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
-    sending = discord.Permissions(view_channel=True, send_messages=True)
-    writable = (one for one in channels if one and one.permissions_for(guild.me) >= sending)
-    channel = next(writable, None)
+    needed = discord.Permissions(view_channel=True, send_messages=True)
+    writable_channels = (one for one in channels if one and one.permissions_for(guild.me) >= needed)
+    channel = next(writable_channels, None)
     if channel is None:
         return None
     address = Address("discord", str(channel.id), bot_id=bot_id)
-    arrived = guild.me.joined_at or discord.utils.utcnow()
-    key = f"join:{guild.id}:{arrived.timestamp():.0f}"
+    joined_at = guild.me.joined_at or discord.utils.utcnow()
+    key = f"join:{guild.id}:{joined_at.timestamp():.0f}"
     scopes = _list_scopes(address, channel, guild)
     return ChatJoin(
-        *(address, key, None, arrived, scopes),
+        *(address, key, None, joined_at, scopes),
         locale=str(guild.preferred_locale),
         is_age_restricted=_is_age_restricted(channel, is_private=False),
     )
@@ -220,13 +220,13 @@ def _find_target_message(interaction: discord.Interaction) -> Quote | None:
         _, message_id = commands.read_command_and_message_id(interaction)
         return Quote(None, message_id, "") if message_id else None
     data = commands.interaction_data(interaction)
-    resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
-    if resolved is None:
+    target = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
+    if target is None:
         return None
-    author = resolved["author"]
+    author = target["author"]
     name = author.get("global_name") or author["username"]
     person = Person(f"discord:{author['id']}", name)
-    return Quote(person, str(resolved["id"]), resolved.get("content", ""))
+    return Quote(person, str(target["id"]), target.get("content", ""))
 
 
 def _list_command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
@@ -257,7 +257,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
 
 
 def _own_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
-    """Return the id of the message that started the bot's thread, which is the thread's id too."""
+    """Return the id of the message from which the bot started a thread (also the thread's id)."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
@@ -323,13 +323,13 @@ def _to_quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
 def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
-    ours = _bot_mention_ids(message, bot)
-    found = (
-        one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in ours
+    bot_ids = _bot_mention_ids(message, bot)
+    mentions = (
+        one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in bot_ids
     )
     return tuple(
         f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
-        for one in found
+        for one in mentions
         if one["kind"] != "#"
     )
 
@@ -360,8 +360,8 @@ def _list_message_files(message: discord.Message | discord.MessageSnapshot) -> l
 
 def _forwarded_text(message: discord.Message) -> str:
     """Return the text of forwarded messages as quotes; Discord does not reveal their authors."""
-    shown = [_join_texts(_content_texts(one, one.content)) for one in message.message_snapshots]
-    lines = [_resolve_references(one, message).splitlines() for one in shown if one]
+    texts = [_join_texts(_content_texts(one, one.content)) for one in message.message_snapshots]
+    lines = [_resolve_references(one, message).splitlines() for one in texts if one]
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
 
 
@@ -444,9 +444,9 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """
     if "<" not in message.content:
         return False
-    in_text = {int(found["id"]) for found in _MENTION_REFERENCE.finditer(message.content)}
-    listed = {one.id for one in (*message.mentions, *message.role_mentions)}
-    return bool(_bot_mention_ids(message, bot) & in_text & listed)
+    ids_in_text = {int(mention["id"]) for mention in _MENTION_REFERENCE.finditer(message.content)}
+    ids_in_list = {one.id for one in (*message.mentions, *message.role_mentions)}
+    return bool(_bot_mention_ids(message, bot) & ids_in_text & ids_in_list)
 
 
 def _bot_mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
@@ -460,13 +460,13 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     if not text.startswith("<"):
         return text
     ids = _bot_mention_ids(message, bot)
-    while (found := _MENTION_REFERENCE.match(rest)) and int(found["id"]) in ids:
-        rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
+    while (mention := _MENTION_REFERENCE.match(rest)) and int(mention["id"]) in ids:
+        rest = rest[mention.end() :].lstrip(" \t\n,:;，：、")
     return rest or text
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
-    """Replace the ids of people, roles and channels in a text by their names, if known."""
+    """Replace the ids of people, roles and channels in a text with their names, if known."""
     if "<" not in text:
         return text.strip()
     people = {user.id: user.display_name for user in message.mentions}

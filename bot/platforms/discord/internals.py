@@ -53,8 +53,8 @@ _KEPT_FIELDS = _ESSENTIAL_FIELDS | {
 }
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
-Parse = Callable[[Payload], None]
-Parsed = TypeVar("Parsed")
+ParseFunction = Callable[[Payload], None]
+ParseResult = TypeVar("ParseResult")
 Args = ParamSpec("Args")
 
 
@@ -82,27 +82,27 @@ class DiscordClient(discord.Client):
         self.http = _RestHttp(rest, self)
         self.last_received = ""
         """The JSON text of the event that is being parsed."""
-        self._take: EventHandler = self.handle_event
+        self._event_handler: EventHandler = self.handle_event
         parsers = self._connection.parsers
         for event in _MESSAGE_EVENTS:
             parsers[event] = partial(self._parse_message, event, parsers[event])
 
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        self._take(event, *args)
+        self._event_handler(event, *args)
 
     def handle_event(self, event: str, *args: Any) -> None:
         """Call the method `on_<event>`, if there is one."""
-        if (take := getattr(self, f"on_{event}", None)) is not None:
-            take(*args)
+        if (handler := getattr(self, f"on_{event}", None)) is not None:
+            handler(*args)
 
-    def handle_unparsed(self, event: str, message: Payload) -> bool:
+    def handle_raw_message(self, event: str, message: Payload) -> bool:
         """Handle a new message as raw JSON and return True, or return False to have it parsed."""
         return False
 
-    def _parse_message(self, event: str, parse: Parse, message: Payload) -> None:
-        is_new = self._take == self.handle_event
-        if not (is_new and self.handle_unparsed(event, message)):
+    def _parse_message(self, event: str, parse: ParseFunction, message: Payload) -> None:
+        is_new = self._event_handler == self.handle_event
+        if not (is_new and self.handle_raw_message(event, message)):
             parse(message)
 
     def on_socket_raw_receive(self, text: str) -> None:
@@ -113,20 +113,20 @@ class DiscordClient(discord.Client):
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable_fields, parse)
-        self._take = handle
+        self._event_handler = handle
         try:
             parse_or_skip(event.t, parse, event.d)
         finally:
-            self._take = self.handle_event
+            self._event_handler = self.handle_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from REST with an added `guild_id`, or return None if unreadable."""
-        found: list[discord.Message] = []
-        self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
-        return found[0] if found else None
+        """Parse a REST message to which `guild_id` was added; return None if it is unreadable."""
+        messages: list[discord.Message] = []
+        self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: messages.append(parsed))
+        return messages[0] if messages else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect and RESUME the session, or IDENTIFY if None; raises any library error."""
+        """Connect, then RESUME the session or, without one, IDENTIFY; raises library errors."""
         self.ws = await DiscordWebSocket.from_client(
             self,
             gateway=None if address is None else yarl.URL(address),
@@ -138,7 +138,7 @@ class DiscordClient(discord.Client):
 
     async def receive(self) -> bool:
         """Handle one message, and return whether it was an event; raises `ReconnectWebSocket`."""
-        before = self.sequence
+        previous_sequence = self.sequence
         try:
             await self.ws.poll_event()
         except PARSE_ERRORS as error:
@@ -147,7 +147,7 @@ class DiscordClient(discord.Client):
                 self.parse(event, self.handle_event)
             else:
                 log_skipped_event(event.t, error)
-        return self.sequence != before
+        return self.sequence != previous_sequence
 
     @property
     def sequence(self) -> int:
@@ -192,8 +192,8 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 
 
 def parse_or_skip(
-    event: str, parse: Callable[Args, Parsed], *args: Args.args, **options: Args.kwargs
-) -> Parsed | None:
+    event: str, parse: Callable[Args, ParseResult], *args: Args.args, **options: Args.kwargs
+) -> ParseResult | None:
     """Call `parse` and return its result; if the data is malformed, log that and return None."""
     try:
         return parse(*args, **options)
@@ -208,7 +208,7 @@ def log_skipped_event(event: str, error: Exception) -> None:
     _log.warning("discord_event_skipped", event_type=event, reason=reason)
 
 
-def parse_readable_fields(parse: Parse, message: Payload) -> None:
+def parse_readable_fields(parse: ParseFunction, message: Payload) -> None:
     """Parse a message; if discord.py fails, parse it again with only its most important fields."""
     try:
         return parse(message)

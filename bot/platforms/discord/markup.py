@@ -1,4 +1,4 @@
-"""Convert Markdown to Discord's dialect; markup it does not support becomes readable text."""
+"""Convert Markdown to Discord's dialect, with readable text in place of unsupported markup."""
 
 import re
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ def to_dialect(source: str) -> str:
     if _UNSUPPORTED_MARKUP.search(source) is None:
         return source
     lines = source.split("\n")
-    written: list[str] = []
+    output: list[str] = []
     position = 0
     for token in parse_markdown(source):
-        first, last = token.map or (-1, -1)
-        if first < position or token.type not in _CONVERTED_TOKENS:
+        start_line, end_line = token.map or (-1, -1)
+        if start_line < position or token.type not in _CONVERTED_TOKENS:
             continue
-        written += lines[position:first]
-        written += _convert_block(token, lines[first:last])
-        position = last
-    dialect = "\n".join([*written, *lines[position:]]).strip("\n")
+        output += lines[position:start_line]
+        output += _convert_block(token, lines[start_line:end_line])
+        position = end_line
+    dialect = "\n".join([*output, *lines[position:]]).strip("\n")
     return dialect if is_visible(dialect) else source
 
 
@@ -70,11 +70,11 @@ def _to_code_block(text: str) -> list[str]:
 
 def _use_backtick_fences(token: Token, lines: Sequence[str]) -> list[str]:
     """Return a code block's lines with fences of backticks, the only ones Discord supports."""
-    written = list(lines)
+    output = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
-        for at in {0, len(lines) - 1}:
-            written[at] = _FENCE_RUN.sub("```", lines[at], count=1)
-    return written
+        for index in {0, len(lines) - 1}:
+            output[index] = _FENCE_RUN.sub("```", lines[index], count=1)
+    return output
 
 
 def _to_bold_heading(match: re.Match[str]) -> str:
@@ -100,14 +100,14 @@ def _convert_inline(text: str) -> str:
 
 
 def _convert_formulas(text: str) -> str:
-    pieces, written, position = [], 0, 0
-    while found := _FORMULA_START.search(text, position):
-        formula = find_formula(text, found.start(), len(text))
-        position = found.end()
+    pieces, copied_until, position = [], 0, 0
+    while opening := _FORMULA_START.search(text, position):
+        formula = find_formula(text, opening.start(), len(text))
+        position = opening.end()
         if formula is not None:
             tex, position = formula
             shown = tex_to_unicode(tex)
-            is_quoted = _MARKUP_CHARACTERS.search(shown) and "`" not in shown
-            pieces += [text[written : found.start()], f"`{shown}`" if is_quoted else shown]
-            written = position
-    return "".join([*pieces, text[written:]])
+            needs_code = _MARKUP_CHARACTERS.search(shown) and "`" not in shown
+            pieces += [text[copied_until : opening.start()], f"`{shown}`" if needs_code else shown]
+            copied_until = position
+    return "".join([*pieces, text[copied_until:]])

@@ -71,7 +71,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._identify_limits = IdentifyLimits(
             self._rest, context.take_lease, source, context.clock
         )
-        self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
+        self._running_shards: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
         self._rejection: str | None = None  # why Discord rejects the token; None once accepted
         self._roles = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
             _MAX_CACHED_MEMBERS
@@ -82,12 +82,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     def connection_error(self) -> str | None:
         problems = [
             (shard, receiver.store_error or gateway.connection_error)
-            for shard, (gateway, receiver) in self._running.items()
+            for shard, (gateway, receiver) in self._running_shards.items()
         ]
-        first = next(((shard, problem) for shard, problem in problems if problem), None)
-        if first is None:
+        first_problem = next(((shard, problem) for shard, problem in problems if problem), None)
+        if first_problem is None:
             return None if problems else self._rejection or "not connected to Discord"
-        return first[1] if len(problems) == 1 else f"shard {first[0]}: {first[1]}"
+        shard, problem = first_problem
+        return problem if len(problems) == 1 else f"shard {shard}: {problem}"
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -123,19 +124,19 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 self._rejection = str(error)
                 await self._token.wait_for_retry(token, error)
 
-    async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        which, bot = Shard.from_name(shard), await self._bot_object()
-        given = self._settings, self._rest, self._context, bot, which, self._identify_limits
-        async with Gateway(*given) as gateway:
+    async def _receive_shard(self, shard_name: str, intake: Intake, token: str) -> None:
+        shard, bot = Shard.from_name(shard_name), await self._bot_object()
+        arguments = self._settings, self._rest, self._context, bot, shard, self._identify_limits
+        async with Gateway(*arguments) as gateway:
             await gateway.login(token)
-            if which.number == 0:
+            if shard.number == 0:
                 await self._register_commands(str(gateway.application_id), intake)
             receiver = MessageReceiver(gateway, intake, self._context)
-            self._running[shard], self._rejection = (gateway, receiver), None
+            self._running_shards[shard_name], self._rejection = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver)
             finally:
-                del self._running[shard]
+                del self._running_shards[shard_name]
 
     @override
     async def check(self) -> str:
@@ -176,8 +177,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
-        found = (self._parse_message(message, bot, one) for one in reversed(messages))
-        return [one for one in found if one is not None]
+        incomings = (self._parse_message(message, bot, one) for one in reversed(messages))
+        return [one for one in incomings if one is not None]
 
     @override
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
@@ -186,8 +187,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         for chat in (*parents[:1], thread):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread)
-                found = decode_response(response, dict[str, Any])
-                return self._parse_message(message, bot, found, allows_bots=True)
+                starter = decode_response(response, dict[str, Any])
+                return self._parse_message(message, bot, starter, allows_bots=True)
         return None
 
     def _parse_message(
@@ -198,13 +199,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         *,
         allows_bots: bool = False,
     ) -> IncomingMessage | None:
-        """Convert a message's JSON, which was read from the channel of the message `neighbor`."""
+        """Convert a message's JSON, which was read from the same channel as `neighbor`."""
         guild = {} if neighbor.is_private else {"guild_id": self._find_guild_id(neighbor) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
-        given = message, bot, self._context.bot_id
-        incoming = parse_or_skip("MESSAGE", to_incoming_message, *given, allows_bots=allows_bots)
+        convert = functools.partial(to_incoming_message, allows_bots=allows_bots)
+        incoming = parse_or_skip("MESSAGE", convert, message, bot, self._context.bot_id)
         # The parser has no guilds, so the scopes are those of the nearby message.
         return incoming and replace(incoming, scopes=neighbor.scopes)
 
@@ -219,8 +220,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(await self._rest.call(_OPEN_PRIVATE_CHAT, body=body), ObjectWithId)
-        return Address("discord", opened.id, bot_id=self._context.bot_id)
+        chat = decode_response(await self._rest.call(_OPEN_PRIVATE_CHAT, body=body), ObjectWithId)
+        return Address("discord", chat.id, bot_id=self._context.bot_id)
 
     @override
     async def private_chat_instructions(self, person: str) -> Text:
@@ -250,17 +251,17 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     async def _register_commands(self, application: str, intake: Intake) -> None:
         """Register the commands if they have changed; only log failures."""
-        ours = [
+        payloads = [
             *(to_command_payload(spec) for spec in self._context.commands),
             *(to_message_command_payload(spec) for spec in self._context.message_commands),
         ]
         cursor = f"{source_name('discord', self._context.bot_id)}:commands"
-        digest = sha256(msgspec.json.encode(ours)).hexdigest()
+        digest = sha256(msgspec.json.encode(payloads)).hexdigest()
         try:
             if (await intake.cursors(cursor)).get(cursor) != digest:
-                await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
+                await self._rest.call(_REPLACE_COMMANDS, application, body=payloads)
                 await intake.receive((), {cursor: digest})
-                _log.info("discord_commands_registered", commands=len(ours))
+                _log.info("discord_commands_registered", commands=len(payloads))
         except (PlatformError, StoreError) as error:
             _log.warning("discord_commands_not_registered", reason=str(error))
 
@@ -278,11 +279,11 @@ async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoRe
     try:
         connecting = gateway.stay_connected(await receiver.load())
         jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
-        ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+        ended_jobs, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # because discord.py may swallow a cancellation
         await cancel_and_wait(jobs)
-    if (error := ended.pop().exception()) is not None:
+    if (error := ended_jobs.pop().exception()) is not None:
         raise _first_error_in_group(error)
     raise Unreachable(translatable("the connection to Discord has ended"))
 
@@ -297,8 +298,8 @@ async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: floa
     """Return whether a member owns a guild or may manage it; raises `PlatformError`."""
     guild = decode_response(await rest.call(_GET_GUILD, guild_id), dict[str, Any])
     member = decode_response(await rest.call(_GET_MEMBER, guild_id, user_id), dict[str, Any])
-    held = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
-    bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in held)
+    role_ids = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
+    bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in role_ids)
     permissions = discord.Permissions(reduce(or_, bits, 0))
     if guild["owner_id"] == user_id or permissions.administrator:
         return True

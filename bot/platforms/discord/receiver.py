@@ -41,7 +41,7 @@ _CATCH_UP_TIMEOUT_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _ACKNOWLEDGMENT_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-_MAX_MESSAGE_DELAY = timedelta(seconds=60)  # of a message, relative to other channels' messages
+_MAX_MESSAGE_DELAY = timedelta(seconds=60)  # after newer messages in other channels
 
 
 class MessageReceiver:
@@ -57,7 +57,7 @@ class MessageReceiver:
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._is_replaying = False
-        self._seen: dict[int, tuple[int, int]] = {}  # `Gateway.seen`, as of the last taken event
+        self._bot_messages: dict[int, tuple[int, int]] = {}  # as of the last event taken, too
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
         """The reason why messages cannot be stored now, or None."""
@@ -71,14 +71,14 @@ class MessageReceiver:
                 await self._catch_up(events[-1])
             else:
                 self._session = self._gateway.resumable_session  # includes the events just taken
-                self._seen |= self._gateway.seen
-                self._gateway.seen.clear()
+                self._bot_messages |= self._gateway.bot_messages
+                self._gateway.bot_messages.clear()
                 await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
         """Load the shard's cursors; return the session to resume, or None to start a new one."""
-        stored = await self._load_cursors()
-        session = stored.get(self._cursors.session_name)
+        cursors = await self._load_cursors()
+        session = cursors.get(self._cursors.session_name)
         if session is None or not self._cursors.is_complete:
             return None
         self._session = self._stored_session = GatewaySession.from_stored(session)
@@ -87,9 +87,9 @@ class MessageReceiver:
 
     async def _load_cursors(self) -> Mapping[str, str]:
         prefix = self._cursors.prefix
-        stored = await self._retry_while_store_fails(lambda: self._intake.cursors(prefix))
-        self._cursors.load(stored)
-        return stored
+        cursors = await self._retry_while_store_fails(lambda: self._intake.cursors(prefix))
+        self._cursors.load(cursors)
+        return cursors
 
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_answerable: float = 0
@@ -107,29 +107,27 @@ class MessageReceiver:
                     continue
                 case CommandReceived():
                     # Discord accepts answers only after the command was acknowledged.
-                    await asyncio.wait([event.deferred], timeout=_ACKNOWLEDGMENT_SECONDS)
-                    is_public = event.deferred.result() if event.deferred.done() else None
-                    deferred = is_public is not None
-                    call = event.interaction
-                    called = command_to_incoming(call, self._context, is_deferred=deferred)
+                    acknowledgment = event.acknowledgment
+                    await asyncio.wait([acknowledgment], timeout=_ACKNOWLEDGMENT_SECONDS)
+                    is_public = acknowledgment.result() if acknowledgment.done() else None
+                    command = command_to_incoming(
+                        event.interaction, self._context, is_deferred=is_public is not None
+                    )
                     if is_public is False:
-                        called = replace(called, has_public_response=False)
-                    incoming: Incoming = called
+                        command = replace(command, has_public_response=False)
+                    incoming: Incoming = command
                 case _:
                     incoming = event
             oldest = self._oldest_answerable_time() if self._is_replaying else oldest_answerable
             incomings.append(mark_late(incoming, oldest))
-        session = self._session_to_store()
+        session = self._get_due_session_cursor()
         if incomings or session:
-            cursors = self._cursors.advance(incomings, self._seen) | session
-            self._seen.clear()
+            cursors = self._cursors.advance(incomings, self._bot_messages) | session
+            self._bot_messages.clear()
             await self._store(incomings, cursors)
 
-    def _session_to_store(self) -> dict[str, str]:
-        """Return the session's cursor if it should be stored now, otherwise nothing.
-
-        If the stored session is old, Discord repeats events; their ids show that they are repeats.
-        """
+    def _get_due_session_cursor(self) -> dict[str, str]:
+        """Return the session's cursor if it should be stored now, otherwise {}."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         is_new = self._session != self._stored_session
@@ -161,74 +159,76 @@ class MessageReceiver:
     async def _catch_up(self, session: SessionStarted) -> None:
         await session.guilds_known.wait()
         await self._load_cursors()
-        missing = dict(self._channels_to_read(session.at))
+        unread_channels = dict(self._channels_to_read(session.at))
         await self._store((), self._cursors.start_catch_up())
         try:
             async with asyncio.timeout(_CATCH_UP_TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
-                for channel, after in list(missing.items()):
-                    tasks.create_task(self._catch_up_channel(channel, after, missing))
+                for channel, after_id in list(unread_channels.items()):
+                    tasks.create_task(self._catch_up_channel(channel, after_id, unread_channels))
         except TimeoutError:
-            _log.warning("discord_channels_not_caught_up", channels=len(missing))
-            self._cursors.freeze_channels(missing)
+            _log.warning("discord_channels_not_caught_up", channels=len(unread_channels))
+            self._cursors.freeze_channels(unread_channels)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
-    async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
-        """Store a channel's messages after an id, then remove the channel from `missing`."""
+    async def _catch_up_channel(
+        self, channel: int, after_id: int, unread_channels: dict[int, int]
+    ) -> None:
+        """Store a channel's messages after an id; remove the channel from `unread_channels`."""
         has_more = True
         async with self._read_slots:
             while has_more:
-                page = await self._read_page(channel, after)
-                parsed = (self._gateway.parse_message(each) for each in page)
-                read = [self._gateway.read_message(each) for each in parsed if each is not None]
-                missed = [one for one in read if one is not None]
-                await self._store_events(missed, self._oldest_answerable_time())
-                after = max((int(each["id"]) for each in page), default=after)
+                page = await self._read_page(channel, after_id)
+                messages = (self._gateway.parse_message(each) for each in page)
+                incomings = [self._gateway.read_message(each) for each in messages if each]
+                missed_messages = [one for one in incomings if one is not None]
+                await self._store_events(missed_messages, self._oldest_answerable_time())
+                after_id = max((int(each["id"]) for each in page), default=after_id)
                 has_more = len(page) == _PAGE_SIZE
-        del missing[channel]
+        del unread_channels[channel]
 
-    async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
-        """Return a channel's next messages, oldest first, or none if it cannot be read."""
-        read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
+    async def _read_page(self, channel: int, after_id: int) -> Sequence[dict[str, Any]]:
+        """Return a channel's next messages, oldest first; () if the channel cannot be read."""
+        request = partial(self._gateway.read_history, channel, after_id, _PAGE_SIZE)
         try:
-            return await self._gateway.retry_until_answered(read)
+            return await self._gateway.retry_until_answered(request)
         except Refused as error:
             _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """Return (channel id, id to read after) of channels that may have missed messages."""
-        stored = self._cursors.stored
-        since = self._cursors.fully_received_until()
-        if since is None:
+        """Return (channel id, id to read after) for channels that may contain missed messages."""
+        stored_ids = self._cursors.stored_ids
+        received_until = self._cursors.fully_received_until()
+        if received_until is None:
             return []  # at the first start, there are no missed messages
-        visible = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
-        unread = {
-            channel: stored.get(channel, since)
-            for channel, last in visible.items()
-            if last > stored.get(channel, since)
+        newest_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
+        unread_channels = {
+            channel: stored_ids.get(channel, received_until)
+            for channel, newest_id in newest_ids.items()
+            if newest_id > stored_ids.get(channel, received_until)
         } | {
-            channel: cursor
-            for channel, cursor in stored.items()
-            if channel not in visible and snowflake_time(cursor) > now - _MAX_CHANNEL_AGE
+            channel: stored_id
+            for channel, stored_id in stored_ids.items()
+            if channel not in newest_ids and snowflake_time(stored_id) > now - _MAX_CHANNEL_AGE
         }
-        newest_first = sorted(unread.items(), key=lambda item: item[1], reverse=True)
-        oldest = time_snowflake(now - _MAX_ANSWERABLE_AGE)
-        return [(channel, max(after, oldest)) for channel, after in newest_first[:_MAX_CHANNELS]]
+        newest_first = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
+        min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
+        return [(channel, max(cursor, min_id)) for channel, cursor in newest_first[:_MAX_CHANNELS]]
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
-        reading = discord.Permissions(read_messages=True, read_message_history=True)
+        read_permissions = discord.Permissions(read_messages=True, read_message_history=True)
         for guild in self._gateway.guilds:
             channels: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
             channels += [*guild.stage_channels, *guild.threads]
             for channel in channels:
-                owner = channel.parent if isinstance(channel, discord.Thread) else channel
-                if owner and owner.permissions_for(guild.me) >= reading:
+                parent = channel.parent if isinstance(channel, discord.Thread) else channel
+                if parent and parent.permissions_for(guild.me) >= read_permissions:
                     yield channel
 
 
 class ChannelCursors:
-    """The cursors of a shard, which record up to which message each channel was stored.
+    """Tracks up to which message each of a shard's channels is stored.
 
     A channel's cursor is the id of its newest stored message. The guild id is stored with it, to
     find the cursors of a shard's channels.
@@ -236,82 +236,83 @@ class ChannelCursors:
 
     def __init__(self, bot_id: str, shard: Shard) -> None:
         self.prefix = f"{source_name('discord', bot_id)}:"
-        self._channels = f"{self.prefix}channel "
+        self._channel_prefix = f"{self.prefix}channel "
         self._shard = shard
-        self._cursor_prefix = f"{self.prefix}{shard.name} "
-        self.session_name = f"{self._cursor_prefix}session"
-        self.stored: dict[int, int] = {}
+        self._shard_prefix = f"{self.prefix}{shard.name} "
+        self.session_name = f"{self._shard_prefix}session"
+        self.stored_ids: dict[int, int] = {}
         """The id of the newest stored message, by channel id."""
-        self._frozen: set[int] = set()
-        self._connected: int | None = None  # snowflake of the last session start without gaps
-        self._catching_up = 0  # the snowflake after which messages may be missing; 0: none are
+        self._frozen_channels: set[int] = set()
+        self._session_start: int | None = None  # a snowflake before which no messages are missing
+        self._catch_up_start = 0  # the snowflake after which messages may be missing; 0: none are
 
     @property
     def is_complete(self) -> bool:
         """Whether no earlier messages are missing, so that the session can be resumed."""
-        return self._connected is not None and not self._catching_up
+        return self._session_start is not None and not self._catch_up_start
 
     def load(self, cursors: Mapping[str, str]) -> None:
-        """Replace all cursors with the stored ones, given as values by name."""
-        rows = {name: value for name, value in cursors.items() if name.startswith(self._channels)}
-        self.stored.clear()
+        """Replace all cursors with the stored ones, which map names to values."""
+        prefix = self._channel_prefix
+        rows = {name: value for name, value in cursors.items() if name.startswith(prefix)}
+        self.stored_ids.clear()
         for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
-                self.stored[channel] = message
-        names = [f"{self._cursor_prefix}{one}" for one in ("connected", "catching_up")]
+                self.stored_ids[channel] = message
+        names = [f"{self._shard_prefix}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (find_number(cursors, name) for name in names)
-        self._connected = self._connected if connected is None else connected
-        self._catching_up = catching_up or 0
-        self._frozen.clear()
+        self._session_start = self._session_start if connected is None else connected
+        self._catch_up_start = catching_up or 0
+        self._frozen_channels.clear()
 
     def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
         message, _, guild = value.partition(" ")
-        channel = parse_number(name.removeprefix(self._channels))
+        channel = parse_number(name.removeprefix(self._channel_prefix))
         return channel, parse_number(message), parse_number(guild)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake up to which no messages are missing, or None at the first start."""
-        if self._catching_up:
-            return self._catching_up
-        marks = [self._connected] if self._connected else []
-        if self.stored:
-            newest = snowflake_time(max(self.stored.values()))
-            marks.append(time_snowflake(newest - _MAX_MESSAGE_DELAY))
+        if self._catch_up_start:
+            return self._catch_up_start
+        marks = [self._session_start] if self._session_start else []
+        if self.stored_ids:
+            newest_time = snowflake_time(max(self.stored_ids.values()))
+            marks.append(time_snowflake(newest_time - _MAX_MESSAGE_DELAY))
         return max(marks, default=None)
 
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
-        self._catching_up = self.fully_received_until() or 0
-        return {f"{self._cursor_prefix}catching_up": str(self._catching_up)}
+        self._catch_up_start = self.fully_received_until() or 0
+        return {f"{self._shard_prefix}catching_up": str(self._catch_up_start)}
 
     def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
         """Record that no messages before `session_at` are missing; return the cursors to store."""
-        self._catching_up, self._connected = 0, time_snowflake(session_at)
+        self._catch_up_start, self._session_start = 0, time_snowflake(session_at)
         return {
-            f"{self._cursor_prefix}catching_up": "0",
-            f"{self._cursor_prefix}connected": str(self._connected),
+            f"{self._shard_prefix}catching_up": "0",
+            f"{self._shard_prefix}connected": str(self._session_start),
         }
 
     def freeze_channels(self, channels: Iterable[int]) -> None:
         """Stop advancing the cursors of channels with missing messages, until the next `load`."""
-        self._frozen.update(channels)
+        self._frozen_channels.update(channels)
 
     def advance(
-        self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
+        self, incomings: Iterable[Incoming], bot_messages: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
         """Advance the cursors past the received messages, and return the changed cursors.
 
-        `seen` contains further messages, as (message id, guild id) by channel id.
+        `bot_messages` maps channel ids to (message id, guild id).
         """
-        read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
+        positions = [(key, *ids) for key, ids in bot_messages.items() if key in self.stored_ids]
         for incoming in incomings:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:
                 guilds = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
                 guild = int(guilds[0]) if guilds else 0
-                read.append((int(incoming.address.chat), int(incoming.message_id), guild))
-        moved: dict[str, str] = {}
-        for channel, message, guild in read:
-            if channel not in self._frozen and message > self.stored.get(channel, 0):
-                self.stored[channel] = message
-                moved[f"{self._channels}{channel}"] = f"{message} {guild}"
-        return moved
+                positions.append((int(incoming.address.chat), int(incoming.message_id), guild))
+        changed_cursors: dict[str, str] = {}
+        for channel, message, guild in positions:
+            if channel not in self._frozen_channels and message > self.stored_ids.get(channel, 0):
+                self.stored_ids[channel] = message
+                changed_cursors[f"{self._channel_prefix}{channel}"] = f"{message} {guild}"
+        return changed_cursors

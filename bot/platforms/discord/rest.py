@@ -24,8 +24,8 @@ from bot.value_class import value_class
 
 _MAX_BUCKETS = 1000
 _MAX_SENT_TIMES = 100
-_LIMIT, _REMAINING = "x-ratelimit-limit", "x-ratelimit-remaining"
-_RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
+_LIMIT_HEADER, _REMAINING_HEADER = "x-ratelimit-limit", "x-ratelimit-remaining"
+_RESET_AFTER_HEADER, _BUCKET_HEADER = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
 
 class RateLimitBucket:
@@ -35,17 +35,17 @@ class RateLimitBucket:
     period of the window's length.
     """
 
-    __slots__ = ("_limit", "_remaining", "_resets_at", "_sent_times", "_window_seconds")
+    __slots__ = ("_limit", "_remaining_requests", "_resets_at", "_sent_times", "_window_seconds")
 
     def __init__(self) -> None:
-        self._limit = self._remaining = math.inf
+        self._limit = self._remaining_requests = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the length of the longest window so far
         self._sent_times: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # oldest first
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed, or 0 if one is allowed now."""
-        wait = 0.0 if self._remaining > 0 else self._resets_at - now
+        wait = 0.0 if self._remaining_requests > 0 else self._resets_at - now
         if len(self._sent_times) >= self._limit:
             wait = max(wait, self._sent_times[-int(self._limit)] + self._window_seconds - now)
         return max(0.0, wait)
@@ -53,21 +53,22 @@ class RateLimitBucket:
     def count_request(self, now: float) -> None:
         """Count a request that is sent now. It starts a new window if the last one is over."""
         if now >= self._resets_at and self._window_seconds:
-            self._remaining, self._resets_at = self._limit, now + self._window_seconds
-        self._remaining -= 1
+            self._remaining_requests, self._resets_at = self._limit, now + self._window_seconds
+        self._remaining_requests -= 1
         self._sent_times.append(now)
 
     def apply_limits(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
         """Apply a response's headers, which may not count requests that are still in progress."""
-        is_same_window = now < self._resets_at
-        self._remaining = min(self._remaining, remaining) if is_same_window else remaining
+        if now < self._resets_at:  # the same window
+            remaining = min(self._remaining_requests, remaining)
+        self._remaining_requests = remaining
         self._limit = limit
         self._resets_at = max(self._resets_at, now + reset_after)
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
-        """Allow no requests of this bucket before a time."""
-        self._remaining, self._resets_at = 0, max(self._resets_at, until)
+        """Block this bucket's requests until a time."""
+        self._remaining_requests, self._resets_at = 0, max(self._resets_at, until)
 
     def has_expired(self, now: float) -> bool:
         """Return whether the bucket's last window has ended."""
@@ -95,8 +96,8 @@ class BucketLimits:
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
-                kept = {key: one for key, one in self._buckets.items() if not one.has_expired(now)}
-                self._buckets = kept
+                buckets = self._buckets.items()
+                self._buckets = {key: one for key, one in buckets if not one.has_expired(now)}
             bucket = self._buckets[key] = RateLimitBucket()
         return bucket
 
@@ -109,7 +110,7 @@ class BucketLimits:
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
-        """Allow no requests of any bucket before a time."""
+        """Block the requests of all buckets until a time."""
         self._blocked_until = max(self._blocked_until, until)
 
     def apply_headers(
@@ -121,27 +122,27 @@ class BucketLimits:
         now: float,
     ) -> None:
         """Apply the rate limit headers of a response, if it has them."""
-        name = headers.get(_BUCKET)
+        name = headers.get(_BUCKET_HEADER)
         if name is not None and self._bucket_names.get(endpoint) != name:
             self._assign_bucket_name(endpoint, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         with suppress(KeyError, ValueError):
-            names = (_LIMIT, _REMAINING, _RESET_AFTER)
+            names = (_LIMIT_HEADER, _REMAINING_HEADER, _RESET_AFTER_HEADER)
             limit, remaining, reset_after = (float(headers[one]) for one in names)
             bucket.apply_limits(limit, remaining, reset_after, now)
 
     def _assign_bucket_name(self, endpoint: str, name: str) -> None:
         """Assign an endpoint to a bucket name, and keep the endpoint's request counts."""
-        old = self._bucket_names.get(endpoint, endpoint)
+        old_name = self._bucket_names.get(endpoint, endpoint)
         self._bucket_names[endpoint] = name
-        for (of, resource), bucket in list(self._buckets.items()):
-            if of == old:
+        for (bucket_name, resource), bucket in list(self._buckets.items()):
+            if bucket_name == old_name:
                 self._buckets.setdefault((name, resource), bucket)
 
 
 _DEFAULT_RETRY_SECONDS = 5.0
-_THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
-Decoded = TypeVar("Decoded")
+_CLOSED_THREAD_CODES = frozenset({50083, 160005})  # archived, locked
+ResultT = TypeVar("ResultT")
 _TIMEOUT_SECONDS = 10.0
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 _TOKEN_PATTERN = re.compile(r"[\x21-\x7e]+")
@@ -191,7 +192,7 @@ def to_platform_error(
     if code in _ERRORS_BY_CODE:
         return _ERRORS_BY_CODE[code](answer)
     match status:
-        case 400 if code not in _THREAD_CLOSED:
+        case 400 if code not in _CLOSED_THREAD_CODES:
             return errors.ContentRefused(answer)
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
@@ -212,12 +213,12 @@ def _parse_retry_after(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """An HTTP method and path; its first `resource_ids` ids (each a `{}`) select the rate limit."""
+    """An HTTP method and path. The path's first `resource_ids` placeholders select a rate limit."""
 
     method: str
     path: str
     resource_ids: int = 1
-    waits: bool = True
+    waits_for_limit: bool = True
     """Whether `call` waits for a short rate limit and retries, instead of raising `RateLimited`."""
     is_interaction: bool = False
 
@@ -244,7 +245,7 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Wait out short rate limits, send a request, return its body; raises `PlatformError`."""
+        """Wait for short rate limits, send a request, and return the body of its response."""
         if file is not None and isinstance(body, dict):
             # Without this list, a repeated edit would attach the file a second time.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
@@ -259,10 +260,10 @@ class RestClient:
         try:
             return await self._send_with_retries(request, token)
         except errors.TokenRejected:
-            newer = self._read_newest_token(check_now=True)
-            if newer == token:
+            newer_token = self._read_newest_token(check_now=True)
+            if newer_token == token:
                 raise
-            return await self._send_with_retries(request, newer)
+            return await self._send_with_retries(request, newer_token)
 
     async def bot_user(self) -> "BotUser":
         """Return the user account of the bot; raises `PlatformError`."""
@@ -302,7 +303,7 @@ class RestClient:
                 self._limits.block_all(now + seconds)
             else:
                 bucket.block(now + seconds)
-            if not request.endpoint.waits:
+            if not request.endpoint.waits_for_limit:
                 raise errors.RateLimited(seconds, "bot" if is_global else "route")
 
     async def _wait_for_rate_limit(self, request: "_RestRequest") -> RateLimitBucket:
@@ -341,8 +342,8 @@ class RestClient:
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
         except TimeoutError:
-            given = {"name": "Discord", "seconds": f"{_TIMEOUT_SECONDS:g}"}
-            text = translatable("{name} did not answer within {seconds} s", **given)
+            values = {"name": "Discord", "seconds": f"{_TIMEOUT_SECONDS:g}"}
+            text = translatable("{name} did not answer within {seconds} s", **values)
             raise errors.OutcomeUnknown(text) from None
 
 
@@ -366,13 +367,13 @@ class BotUser(msgspec.Struct):
 _GET_BOT_USER = RestEndpoint("GET", "/users/@me", resource_ids=0)
 
 
-def decode_response(response: bytes, result_type: type[Decoded]) -> Decoded:
+def decode_response(response: bytes, result_type: type[ResultT]) -> ResultT:
     """Decode the JSON of a response to a type; raises `OutcomeUnknown` if it does not match."""
     try:
         return msgspec.json.decode(response, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise errors.OutcomeUnknown(
-            "Discord's response is not valid JSON (is it the page of a proxy?)"
+            "Discord's response is not valid JSON; perhaps a proxy sent an error page"
         ) from None
 
 
@@ -402,7 +403,7 @@ class _Refusal(msgspec.Struct):
 def _read_refusal(content: bytes) -> _Refusal:
     try:
         return msgspec.json.decode(content, type=_Refusal)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # such as the page of a proxy
+    except (msgspec.DecodeError, UnicodeDecodeError):  # such as a proxy's error page
         page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
         return _Refusal(message=f"not JSON; is TROUPE_DISCORD__API_BASE correct? {page}")
 
@@ -414,8 +415,8 @@ def _encode(
         form = FormData(quote_fields=False)
         payload = msgspec.json.encode(body).decode()  # bytes would become a file
         form.add_field("payload_json", payload, content_type=_JSON_CONTENT_TYPE)
-        plain = "text/plain; charset=utf-8"
-        form.add_field("files[0]", file.text, filename=file.name, content_type=plain)
+        text_type = "text/plain; charset=utf-8"
+        form.add_field("files[0]", file.text, filename=file.name, content_type=text_type)
         return None, form
     if body is None:
         return None, b"" if method == "POST" else None

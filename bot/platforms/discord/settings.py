@@ -36,7 +36,6 @@ class DiscordSettings(BotTokenSettings):
         description="The number of gateway connections (shards); by default what Discord"
         " recommends. Processes on one database divide the shards among themselves.",
     )
-
     faces: bool = Field(
         True,
         description="Whether characters post under their own names and pictures, where the bot may"
@@ -49,7 +48,7 @@ class DiscordSettings(BotTokenSettings):
         """The bot's user id, decoded from the start of the token, or "" if there is no token."""
         encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""
         try:
-            decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+            user_id = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
         except ValueError:  # not base64, or not UTF-8
             return ""
-        return decoded if decoded.isdecimal() else ""
+        return user_id if user_id.isdecimal() else ""

@@ -119,7 +119,7 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Yield the gateway URL once a shard may IDENTIFY; its bucket is locked in the block."""
+        """Yield the gateway URL once a shard may IDENTIFY; lock its bucket until the block ends."""
         gateway = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"
@@ -132,19 +132,18 @@ class IdentifyLimits:
                 yield gateway.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN_IDENTIFIES
-                await self._try_lease(
-                    role, _SECONDS_BETWEEN_IDENTIFIES
-                )  # expires when another may IDENTIFY
+                # The lease expires when another shard may IDENTIFY.
+                await self._try_lease(role, _SECONDS_BETWEEN_IDENTIFIES)
 
     async def _wait_for_identify_budget(self) -> GatewayInfo:
         while True:
             gateway = await read_gateway_info(self._rest, self._clock)
-            starts = gateway.session_start_limit
-            if starts.remaining > math.floor(starts.total * _RESERVED_SHARE):
+            limit = gateway.session_start_limit
+            if limit.remaining > math.floor(limit.total * _RESERVED_SHARE):
                 return gateway
-            seconds = starts.reset_after / 1000
+            seconds = limit.reset_after / 1000
             _log.error(
-                "discord_identify_limit_reached", left=starts.remaining, new_in_seconds=seconds
+                "discord_identify_limit_reached", left=limit.remaining, new_in_seconds=seconds
             )
             await self._clock.sleep(min(seconds + _LEASE_RETRY_SECONDS, _BUDGET_CHECK_SECONDS))
 

@@ -52,7 +52,7 @@ _KEYCAP = "\N{COMBINING ENCLOSING KEYCAP}"
 
 
 def _to_reaction(text: str) -> str:
-    """Return a text if it is exactly one emoji, or else ""."""
+    """Return the text if it is exactly one emoji, otherwise ""."""
     is_emoji = any(unicodedata.category(char) == "So" or char == _KEYCAP for char in text)
     return text if is_emoji and len(grapheme_starts(text, 0, len(text))) == 1 else ""
 
@@ -82,20 +82,22 @@ LIMITS = Limits(
 _SUPPRESS_EMBEDS = 1 << 2
 
 # These calls raise RateLimited immediately, so that other processes learn of the limit.
-_SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages", waits=False)
-_EDIT_MESSAGE = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
-_DELETE_MESSAGE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
-_ADD_REACTION = RestEndpoint("PUT", "/channels/{}/messages/{}/reactions/{}/@me", waits=False)
+_SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages", waits_for_limit=False)
+_EDIT_MESSAGE = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits_for_limit=False)
+_DELETE_MESSAGE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits_for_limit=False)
+_ADD_REACTION = RestEndpoint(
+    "PUT", "/channels/{}/messages/{}/reactions/{}/@me", waits_for_limit=False
+)
 READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
-_SEARCH_MESSAGES = replace(READ_MESSAGES, waits=False)
-_SHOW_TYPING = RestEndpoint("POST", "/channels/{}/typing", waits=False)
-_EXECUTE_WEBHOOK = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits=False)
+_SEARCH_MESSAGES = replace(READ_MESSAGES, waits_for_limit=False)
+_SHOW_TYPING = RestEndpoint("POST", "/channels/{}/typing", waits_for_limit=False)
+_EXECUTE_WEBHOOK = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits_for_limit=False)
 _EDIT_WEBHOOK_MESSAGE = RestEndpoint(
-    "PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
+    "PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits_for_limit=False
 )
 _DELETE_WEBHOOK_MESSAGE = RestEndpoint(
-    "DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False
+    "DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits_for_limit=False
 )
 _EDIT_RESPONSE = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 _ROW, _BUTTON, _MENU = 1, 2, 3
@@ -108,8 +110,8 @@ class DiscordSurface(Surface, BucketSurface):
     """Sends messages with the REST API; needs no gateway connection.
 
     A message with a face (a character's name and picture) is sent by the channel's webhook. Webhook
-    messages have no nonces and cannot be replies, so after a lost response the message is searched
-    in the channel (docs/delivery.md#unknown-outcomes).
+    messages have no nonces and cannot be replies, so after a lost response, `find` searches for the
+    message in the channel (docs/delivery.md#unknown-outcomes).
     """
 
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
@@ -153,25 +155,26 @@ class DiscordSurface(Surface, BucketSurface):
             is_private = message.private_to is not None or file is not None
             return await self._edit_response(interaction, content, file, is_private=is_private)
         if message.thread is not None:
-            sent = await self._send_to_thread(message, message.thread)
-            if sent is not None:
-                return sent
+            message_id = await self._send_to_thread(message, message.thread)
+            if message_id is not None:
+                return message_id
         return await self._send_to_channel(message)
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
         channel = message.address.chat
-        opened = await self._threads.open(channel, thread)
-        if opened is None:
+        thread_id = await self._threads.open(channel, thread)
+        if thread_id is None:
             return None
-        there = replace(message.address, chat=opened)
+        thread_address = replace(message.address, chat=thread_id)
         try:
-            sent = await self._send_to_channel(replace(message, address=there, reply_to=None))
+            thread_message = replace(message, address=thread_address, reply_to=None)
+            message_id = await self._send_to_channel(thread_message)
         except (errors.ContentRefused, errors.MessageNotFound):
             raise
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
             self._threads.pause_threads(channel, str(error))
             return None
-        return thread_message_id(opened, sent)
+        return thread_message_id(thread_id, message_id)
 
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
         webhook = await self._find_webhook(message.address, message.content.face)
@@ -181,10 +184,10 @@ class DiscordSurface(Surface, BucketSurface):
         if message.reply_to is not None:
             reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
             body["message_reference"] = reference
-        sent = await self._rest.call(
+        response = await self._rest.call(
             _SEND_MESSAGE, message.address.chat, body=body, file=message.file
         )
-        return decode_response(sent, ObjectWithId).id
+        return decode_response(response, ObjectWithId).id
 
     @override
     async def edit(
@@ -234,30 +237,31 @@ class DiscordSurface(Surface, BucketSurface):
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id
-            there = replace(message, address=replace(message.address, chat=thread))
-            in_thread = {locate_message(there.address, one)[1] for one in search.known}
+            thread_message = replace(message, address=replace(message.address, chat=thread))
+            known_ids = {locate_message(thread_message.address, one)[1] for one in search.known}
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
-                found = await self._find_in_channel(there, thread, in_thread)
-                if found is not None:
-                    return thread_message_id(thread, found)
+                message_id = await self._find_in_channel(thread_message, thread, known_ids)
+                if message_id is not None:
+                    return thread_message_id(thread, message_id)
         return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
         self, message: OutgoingMessage, after: str | None, known_ids: Set[str]
     ) -> str | None:
-        newest = after
+        newest_id = after
         for _ in range(_MAX_PAGES):
-            query = {"limit": str(_PAGE_SIZE)} | ({"after": newest} if newest else {})
+            query = {"limit": str(_PAGE_SIZE)} | ({"after": newest_id} if newest_id else {})
             response = await self._rest.call(_SEARCH_MESSAGES, message.address.chat, query=query)
             page = decode_response(response, list[_FoundMessage])[::-1]
             await self._find_webhook(message.address, message.content.face)
-            speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
-            for found in page:
-                if found.id not in known_ids and _matches_sent(speakers, found, message):
-                    return found.id
-            if len(page) < _PAGE_SIZE or newest is None:
+            sender_ids = {(await self._rest.bot_user()).id, *self._webhooks.ids}
+            for candidate in page:
+                is_new = candidate.id not in known_ids
+                if is_new and _is_same_message(candidate, message, sender_ids):
+                    return candidate.id
+            if len(page) < _PAGE_SIZE or newest_id is None:
                 return None
-            newest = page[-1].id
+            newest_id = page[-1].id
         limit = _MAX_PAGES * _PAGE_SIZE
         raise errors.OutcomeUnknown(f"the search reached its limit of {limit} messages")
 
@@ -271,7 +275,7 @@ class DiscordSurface(Surface, BucketSurface):
         content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
-            sent = await self._rest.call(
+            response = await self._rest.call(
                 _EXECUTE_WEBHOOK,
                 webhook.id,
                 webhook.token,
@@ -282,7 +286,7 @@ class DiscordSurface(Surface, BucketSurface):
         except WebhookNotFound as error:  # deleted by someone; a retry creates a new one
             self._webhooks.forget(message.address.chat)
             raise errors.Unreachable(str(error)) from None
-        return decode_response(sent, ObjectWithId).id
+        return decode_response(response, ObjectWithId).id
 
     async def _edit_by_webhook(
         self, address: Address, message_id: str, content: MessageContent
@@ -310,7 +314,7 @@ class DiscordSurface(Surface, BucketSurface):
         *,
         is_private: bool = False,
     ) -> str:
-        """Fill in the deferred response to a command, or edit the message with a pressed button.
+        """Fill in the deferred response to a command, or edit the message whose button was pressed.
 
         Return the message's id. The call may be repeated. When the interaction's token has expired
         (after 15 minutes), raises `ResponseRefused`, or `Refused` if the content is private.
@@ -318,14 +322,15 @@ class DiscordSurface(Surface, BucketSurface):
         application, _, token = interaction.partition(":")
         body = _render_as_bot(content)
         try:
-            sent = await self._rest.call(_EDIT_RESPONSE, application, token, body=body, file=file)
+            ids = application, token
+            response = await self._rest.call(_EDIT_RESPONSE, *ids, body=body, file=file)
         except errors.ContentRefused:
             raise
         except errors.Refused as error:
             if is_private:
                 raise
             raise errors.ResponseRefused(str(error)) from None
-        return decode_response(sent, ObjectWithId).id
+        return decode_response(response, ObjectWithId).id
 
 
 class _FoundMessage(msgspec.Struct):
@@ -336,15 +341,17 @@ class _FoundMessage(msgspec.Struct):
     attachments: list[dict[str, Any]] = []
 
 
-def _matches_sent(speakers: Set[str], candidate: _FoundMessage, sent: OutgoingMessage) -> bool:
+def _is_same_message(
+    candidate: _FoundMessage, message: OutgoingMessage, sender_ids: Set[str]
+) -> bool:
     files = [one["filename"] for one in candidate.attachments]
-    message = sent.content.named_text if candidate.webhook_id is None else sent.content.text
-    plain = replace(sent.content, is_plain=True)
-    forms = {_render_text(message, content).strip() for content in (sent.content, plain)}
+    text = message.content.named_text if candidate.webhook_id is None else message.content.text
+    plain_content = replace(message.content, is_plain=True)
+    forms = {_render_text(text, content).strip() for content in (message.content, plain_content)}
     return (
-        (candidate.webhook_id or candidate.author.id) in speakers
+        (candidate.webhook_id or candidate.author.id) in sender_ids
         and candidate.content.strip() in forms  # Discord strips whitespace at both ends
-        and files == ([sent.file.name] if sent.file else [])
+        and files == ([message.file.name] if message.file else [])
     )
 
 
@@ -372,16 +379,16 @@ def _render_text(text: str, content: MessageContent) -> str:
     """
     if content.is_plain:
         return text[: LIMITS.max_units]
-    shown = to_dialect(text)
-    return f"{shown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else shown
+    body = to_dialect(text)
+    return f"{body}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else body
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
     """Return component rows, of which Discord accepts five: one per menu, then the button rows."""
     rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
-        shown = {"style": _BUTTON_STYLES[one.style], "label": one.label, "custom_id": one.data}
-        rows.setdefault(one.row, []).append({"type": _BUTTON, **shown})
+        fields = {"style": _BUTTON_STYLES[one.style], "label": one.label, "custom_id": one.data}
+        rows.setdefault(one.row, []).append({"type": _BUTTON, **fields})
     return [
         *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),
         *({"type": _ROW, "components": rows[row]} for row in sorted(rows)),
@@ -400,6 +407,6 @@ def _to_menu(menu: Menu) -> dict[str, object]:
 
 
 def _to_option(option: MenuOption, *, is_marked: bool) -> dict[str, object]:
-    shown = {"label": option.label[:_MAX_LABEL_CHARS], "value": option.value, "default": is_marked}
-    about = option.description[:_MAX_LABEL_CHARS]
-    return {**shown, "description": about} if about else shown
+    fields = {"label": option.label[:_MAX_LABEL_CHARS], "value": option.value, "default": is_marked}
+    description = option.description[:_MAX_LABEL_CHARS]
+    return {**fields, "description": description} if description else fields

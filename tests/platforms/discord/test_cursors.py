@@ -48,7 +48,7 @@ def test_cursors_of_a_second_bot_have_different_names() -> None:
     assert second.advance([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
     assert not second.prefix.startswith(first.prefix)
     second.load({"discord@77:channel 1": "10 0", "discord@77:0/1 connected": "9"})
-    assert second.stored == {1: 10}
+    assert second.stored_ids == {1: 10}
     assert second.fully_received_until() == 9
 
 
