@@ -99,7 +99,7 @@ async def test_code_on_telegram_is_accepted_and_answered(platforms: Platforms) -
     assert await waiting == "7"
     await account.close()
     assert wire.updates == []
-    thanks = "Thank you. You are an admin of this bot now."
+    thanks = "Thank you! You are now an admin of this bot."
     assert thanks in [message["text"] for message in wire.msgs[7].values()]
 
 

@@ -1,4 +1,4 @@
-"""Set up a Discord bot: check its account and intents, and find its first admin by a code.
+"""Set up a Discord bot: check its account and intents, and find its first admin with a code.
 
 See https://discord.com/developers/docs/resources/application and /events/gateway.
 """
@@ -68,13 +68,13 @@ class DiscordAccount(AccountSetup):
             "permissions": PERMISSIONS,
             "scope": "bot applications.commands",
         }
-        has_content = bool(application.get("flags", 0) & _CONTENT_FLAGS)
+        can_read_content = bool(application.get("flags", 0) & _CONTENT_FLAGS)
         return BotAccount(
             bot.full_name,
             f"{_INVITE_URL}?{urlencode(query)}",
             translatable("invite it to a server"),
-            (_MESSAGE_CONTENT_ON if has_content else _MESSAGE_CONTENT_OFF,),
-            can_receive=has_content,
+            (_MESSAGE_CONTENT_ON if can_read_content else _MESSAGE_CONTENT_OFF,),
+            can_receive=can_read_content,
         )
 
     @override
@@ -109,7 +109,7 @@ class DiscordAccount(AccountSetup):
 
     async def _thank_admin(self, message: discord.Message) -> None:
         body = {
-            "content": "Thank you. You are an admin of this bot now.",
+            "content": "Thank you! You are now an admin of this bot.",
             "allowed_mentions": {"parse": []},
         }
         with suppress(PlatformError):  # the terminal also reports the success

@@ -1,4 +1,4 @@
-"""Set up a Telegram bot: check its account and privacy mode, and find its first admin by a code.
+"""Set up a Telegram bot: check its account and privacy mode, and find its first admin with a code.
 
 See https://core.telegram.org/bots/api#getme and #getupdates.
 """
@@ -24,14 +24,13 @@ from bot.texts.text import error_text, translatable
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
 _MAX_UPDATES = 100  # that one call returns
-
 _PRIVACY_ON = translatable(
-    "privacy mode is on: in groups, it receives only commands, mentions and replies; to change"
-    " that, send /setprivacy to @BotFather, or make it an admin of the group"
+    "privacy mode is on: in groups, the bot receives only commands, mentions and replies; to change"
+    " that, send /setprivacy to @BotFather, or make the bot an admin of the group"
 )
-_PRIVACY_OFF = translatable("privacy mode is off: in groups, it receives every message")
+_PRIVACY_OFF = translatable("privacy mode is off: in groups, the bot receives every message")
 _NO_GROUPS = translatable(
-    "it cannot be added to groups; to change that, send /setjoingroups to @BotFather"
+    "the bot cannot be added to groups; to change that, send /setjoingroups to @BotFather"
 )
 
 
@@ -40,16 +39,16 @@ class TelegramAccount(AccountSetup):
 
     def __init__(self, settings: TelegramSettings) -> None:
         self._settings = settings
-        self._connected: api.BotApi | None = None
+        self._cached_api: api.BotApi | None = None
 
     @property
     def _api(self) -> api.BotApi:
-        if self._connected is None:
+        if self._cached_api is None:
             try:
-                self._connected = api.BotApi(self._settings, SystemClock())
+                self._cached_api = api.BotApi(self._settings, SystemClock())
             except SettingsError as error:
                 raise PlatformFatal(error_text(error)) from None
-        return self._connected
+        return self._cached_api
 
     @override
     async def inspect(self) -> BotAccount:
@@ -60,8 +59,8 @@ class TelegramAccount(AccountSetup):
         notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
         if me.can_join_groups is False:
             notes.append(_NO_GROUPS)
-        opens = translatable("open a chat with it")
-        return BotAccount(f"@{me.username}", f"https://t.me/{me.username}", opens, tuple(notes))
+        name, link_title = me.username, translatable("open a chat with it")
+        return BotAccount(f"@{name}", f"https://t.me/{name}", link_title, tuple(notes))
 
     @override
     def code_instructions(self, account: BotAccount, code: str) -> CodeInstructions:
@@ -101,13 +100,13 @@ class TelegramAccount(AccountSetup):
 
     @override
     async def close(self) -> None:
-        if self._connected is not None:
-            await self._connected.close()
+        if self._cached_api is not None:
+            await self._cached_api.close()
 
     async def _get_updates(self, **fields: object) -> list[dict[str, Any]]:
-        given = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
+        fields = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
         try:
-            updates = await self._api.send("getUpdates", given, _POLL_SECONDS + api.CALL_SECONDS)
+            updates = await self._api.send("getUpdates", fields, _POLL_SECONDS + api.CALL_SECONDS)
         except api.PollingConflict:
             raise Unreachable(
                 translatable(
@@ -123,6 +122,6 @@ class TelegramAccount(AccountSetup):
         """Thank the sender; mark the update with the code as read if it is the oldest one."""
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
-        thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")
+        thanks = SendMessage(chat_id=chat, text="Thank you! You are now an admin of this bot.")
         with suppress(PlatformError):  # the terminal also reports the success
             await self._api.call(thanks)

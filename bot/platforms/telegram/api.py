@@ -137,16 +137,16 @@ class BotApi:
         await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
-        """Make a request; if its token is rejected but was just replaced, use the new token."""
+        """Make a request; if its token is rejected but there is a newer one, repeat the request."""
         bot = self._newest_bot()
         try:
             try:
                 return await request(bot)
             except exceptions.TelegramUnauthorizedError:
-                newer = self._newest_bot(check_now=True)  # differs if another call has read it, too
-                if newer is bot:
+                new_bot = self._newest_bot(check_now=True)  # another call may have read the token
+                if new_bot is bot:
                     raise
-            return await request(newer)
+            return await request(new_bot)
         except _CALL_ERRORS as error:
             # The cause's text contains the URL with the token.
             raise translate_error(error) from None
@@ -205,7 +205,7 @@ def translate_error(error: Exception) -> errors.PlatformError:
             return _translate_refusal(error.message)
         case _:  # ClientDecodeError, UnicodeDecodeError
             return errors.OutcomeUnknown(
-                "Telegram's response is not valid JSON (is it the page of a proxy?)"
+                "Telegram's response is not valid JSON; perhaps a proxy sent an error page"
             )
 
 
@@ -220,19 +220,19 @@ def _translate_connection_failure(error: ConnectionFailed) -> errors.PlatformErr
 
 
 def _translate_refusal(description: str) -> errors.PlatformError:
-    lowered = description.lower()
+    lowercase_text = description.lower()
     text = translatable("Telegram refused: {refusal}", refusal=description)
     for reason, refusal in _REFUSALS.items():
-        if reason in lowered:
+        if reason in lowercase_text:
             return refusal(text)
-    if lowered.startswith("too many requests"):
+    if lowercase_text.startswith("too many requests"):
         return errors.RateLimited(_DEFAULT_RETRY_SECONDS)
-    is_content = any(reason in lowered for reason in _CONTENT_REASONS)
+    is_content = any(reason in lowercase_text for reason in _CONTENT_REASONS)
     return errors.ContentRefused(text) if is_content else errors.Refused(text)
 
 
 class JsonSession(BaseSession):
-    """aiogram's session on our HTTP client; sends calls as JSON, and uploads as forms."""
+    """An aiogram session with our HTTP client; it sends calls as JSON, and uploads as forms."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(json_loads=msgspec.json.decode)
@@ -263,9 +263,9 @@ class JsonSession(BaseSession):
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Call a method by name; return its result as JSON, without slowly building models."""
-        given = {key: value for key, value in fields.items() if value is not None}
-        body = msgspec.json.encode(given, enc_hook=_to_plain_json)
+        """Call a method by name and return its result as JSON, without aiogram's slow models."""
+        parameters = {key: value for key, value in fields.items() if value is not None}
+        body = msgspec.json.encode(parameters, enc_hook=_to_plain_json)
         status, content = await self._post(bot, name, body, seconds)
         try:
             answer = decode_lenient(_decode_answer, content)
@@ -337,10 +337,10 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
         if not _SURROGATE.search(content):
             raise
     try:
-        whole = json.loads(content)
+        document = json.loads(content)
     except (json.JSONDecodeError, RecursionError):
         return decode(content)
-    return decode(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
+    return decode(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
 
 
 def decode_result(result: msgspec.Raw, result_type: type[T]) -> T:

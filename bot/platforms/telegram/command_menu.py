@@ -21,20 +21,19 @@ from bot.texts.text import LANGUAGES, to_translatable, translate
 
 _MAX_DESCRIPTION_CHARS = 256
 _GROUP_SCOPES = (BotCommandScopeAllGroupChats, BotCommandScopeAllChatAdministrators)
-
 _log = structlog.get_logger(__name__)
 
 
 async def register_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
     """Register the commands of each scope and language, unless Telegram already has them."""
     try:
-        for scope, offered in commands_by_scope(commands):
+        for scope, scope_commands in commands_by_scope(commands):
             for language in LANGUAGES:
                 is_group = isinstance(scope, _GROUP_SCOPES)
-                ours = to_bot_commands(offered, language, is_group=is_group)
+                menu = to_bot_commands(scope_commands, language, is_group=is_group)
                 code = None if language == LANGUAGES[0] else language  # None is the default
-                if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
-                    await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
+                if await api.call(GetMyCommands(scope=scope, language_code=code)) != menu:
+                    await api.call(SetMyCommands(commands=menu, scope=scope, language_code=code))
     except PlatformError as error:
         _log.warning("telegram_commands_not_registered", reason=str(error))
 
@@ -59,13 +58,13 @@ def to_bot_commands(
 
     In groups, private commands are marked ephemeral: only their author sees them and the responses.
     """
-    offered = []
+    bot_commands = []
     for one in commands:
         summary = plain_text(translate(to_translatable(one.summary), language))
         if one.actions:
             summary = f"{summary} ({', '.join(action.name for action in one.actions)})"
-        shown = BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS])
+        bot_command = BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS])
         if one.is_private and is_group:
-            shown = shown.model_copy(update={"is_ephemeral": True})
-        offered.append(shown)
-    return offered
+            bot_command = bot_command.model_copy(update={"is_ephemeral": True})
+        bot_commands.append(bot_command)
+    return bot_commands

@@ -38,7 +38,6 @@ PRESS_KEY_PREFIX = "cb"
 """The prefix of a button press's external key; the callback query's id follows it."""
 
 _log = structlog.get_logger(__name__)
-
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
@@ -71,34 +70,34 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
 
 def parse_updates(raw_updates: Iterable[dict[str, Any]]) -> list[types.Update]:
     """Parse updates; leave out parts that this version of aiogram cannot parse."""
-    parsed = (_parse_update(raw) for raw in raw_updates)
-    return [update for update in parsed if update is not None]
+    updates = (_parse_update(raw) for raw in raw_updates)
+    return [update for update in updates if update is not None]
 
 
 def _parse_update(raw: dict[str, Any]) -> types.Update | None:
     """Parse an update, dropping and logging invalid values; return None if nothing is left."""
-    dropped: list[str] = []
+    dropped_fields: list[str] = []
     while True:
         try:
             update = types.Update.model_validate(raw)
         except ValidationError as error:
             # Log only the fields' names, because the error quotes what people wrote.
             errors = error.errors(include_url=False)
-            filled = [_add_missing_field(raw, one) for one in errors]
-            if any(filled):
+            additions = [_add_missing_field(raw, one) for one in errors]
+            if any(additions):
                 continue
             paths = {_invalid_path(raw, one) for one in errors}
-            innermost = max(map(len, paths))
-            if innermost == 0:  # not even the update's id is valid
+            max_depth = max(map(len, paths))
+            if max_depth == 0:  # not even the update's id is valid
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
                 return None
-            for path in sorted((one for one in paths if len(one) == innermost), reverse=True):
+            for path in sorted((one for one in paths if len(one) == max_depth), reverse=True):
                 _drop_value(raw, path)
-                dropped.append(".".join(map(str, path)))
+                dropped_fields.append(".".join(map(str, path)))
         else:
-            if dropped:
+            if dropped_fields:
                 number = update.update_id
-                _log.warning("telegram_parts_skipped", update_id=number, fields=dropped)
+                _log.warning("telegram_parts_skipped", update_id=number, fields=dropped_fields)
             return update
 
 
@@ -132,26 +131,26 @@ def _add_missing_field(raw: dict[str, Any], error: ErrorDetails) -> bool:
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
-    holder = _value_at(raw, _invalid_path(raw, error))
-    if not isinstance(holder, dict) or name in holder:
+    parent = _value_at(raw, _invalid_path(raw, error))
+    if not isinstance(parent, dict) or name in parent:
         return False
-    holder[name] = _ADDED_FIELDS[name]
+    parent[name] = _ADDED_FIELDS[name]
     return True
 
 
 def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
-    *parents, last = path
-    holder = _value_at(raw, parents)
-    if last == "forward_origin":  # it must stay a forward, which does not address the bot
-        holder[last] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
+    *parents, key = path
+    parent = _value_at(raw, parents)
+    if key == "forward_origin":  # it must stay a forward, which does not address the bot
+        parent[key] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
-        del holder[last]
+        del parent[key]
 
 
 def convert_update(
     update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update; return None if it is not for the bot or is malformed, which is logged."""
+    """Convert an update, or return None if it is not for the bot; log and skip a malformed one."""
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
@@ -167,11 +166,11 @@ def to_incoming(
     if update.message is not None:
         return to_incoming_message(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
-        return _to_edit(update.edited_message, update.update_id, bot, bot_id)
+        return _to_message_edit(update.edited_message, update.update_id, bot, bot_id)
     if update.callback_query is not None:
-        return _to_press(update.callback_query, bot_id)
+        return _to_button_press(update.callback_query, bot_id)
     if update.my_chat_member is not None:
-        return _to_join(update.my_chat_member, bot_id)
+        return _to_chat_join(update.my_chat_member, bot_id)
     if update.stopped_message_generation is not None:
         return _to_stop_command(update.stopped_message_generation, update.update_id, bot_id)
     if update.message_reaction is not None:
@@ -240,7 +239,7 @@ def ephemeral_id(person: int, number: int) -> str:
     return f"e{person}:{number}"
 
 
-def _to_edit(
+def _to_message_edit(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
 ) -> MessageEdit | None:
     incoming = to_incoming_message(message, bot, bot_id)
@@ -254,7 +253,7 @@ def _to_edit(
     return MessageEdit(key, incoming, at)
 
 
-def _to_press(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
+def _to_button_press(query: types.CallbackQuery, bot_id: str) -> ButtonPress | None:
     message = query.message
     if message is None or query.data is None:
         return None
@@ -283,8 +282,8 @@ def _to_reaction_change(
 ) -> ReactionChange | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
     old, new = _list_reactions(change.old_reaction), _list_reactions(change.new_reaction)
-    found = [one for one in new if one not in old] or [one for one in old if one not in new]
-    if not found or change.user is None:
+    changes = [one for one in new if one not in old] or [one for one in old if one not in new]
+    if not changes or change.user is None:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
     return ReactionChange(
@@ -292,10 +291,10 @@ def _to_reaction_change(
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
         author=_to_person_of_account(change.user),
-        reaction=found[-1],
+        reaction=changes[-1],
         at=change.date,
         scopes=list_scopes(address),
-        is_removed=found[-1] not in new,
+        is_removed=changes[-1] not in new,
         author_is_admin=_is_admin_in(change.chat),
         is_private=change.chat.type == ChatType.PRIVATE,
     )
@@ -306,13 +305,13 @@ def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
-def _to_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
-    """Convert the bot's joining of a group, or return None for other membership changes."""
-    arrived = (
+def _to_chat_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
+    """Convert the bot's membership change if the bot joined a group; otherwise return None."""
+    has_joined = (
         change.old_chat_member.status in _ABSENT_STATUSES
         and change.new_chat_member.status in _PRESENT_STATUSES
     )
-    if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
+    if not has_joined or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
     return ChatJoin(
@@ -359,7 +358,7 @@ def list_scopes(address: Address) -> tuple[str, ...]:
 
 
 def _to_person(message: types.Message) -> Person | None:
-    """Return a message's author: a person, or the chat it was sent as; None for bots."""
+    """Return a message's author (a person, or a chat that someone writes as), or None for bots."""
     if message.sender_chat is not None:
         return _to_person_of_account(message.sender_chat)
     user = message.from_user
@@ -382,29 +381,30 @@ def _is_admin_in(chat: types.Chat) -> bool | None:
 
 
 def _to_quote(message: types.Message, bot: types.User) -> Quote | None:
-    answered = message.reply_to_message
+    original = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
-    if answered is not None and answered.forum_topic_created is not None:
-        answered = None
-    part = insert_link_urls(message.quote.text, message.quote.entities) if message.quote else None
-    if answered is None:  # it may be a quote from another chat
-        elsewhere = message.external_reply.origin if message.external_reply else None
-        return None if part is None else Quote(_original_author(elsewhere), None, part)
-    user = answered.from_user
-    author = _to_person(answered) or (_to_person_of_account(user) if user else None)
-    first = _original_author(answered.forward_origin)
+    if original is not None and original.forum_topic_created is not None:
+        original = None
+    text_quote = message.quote
+    quoted_text = insert_link_urls(text_quote.text, text_quote.entities) if text_quote else None
+    if original is None:  # it may be a quote from another chat
+        origin = message.external_reply.origin if message.external_reply else None
+        return None if quoted_text is None else Quote(_original_author(origin), None, quoted_text)
+    user = original.from_user
+    author = _to_person(original) or (_to_person_of_account(user) if user else None)
+    first_author = _original_author(original.forward_origin)
     return Quote(
         author,
-        str(answered.message_id),
-        message_text(answered) if part is None else part,
-        message_attachments(answered),
+        str(original.message_id),
+        message_text(original) if quoted_text is None else quoted_text,
+        message_attachments(original),
         is_ours=user is not None and user.id == bot.id,
-        forwarded_from=first.id if first else "",
+        forwarded_from=first_author.id if first_author else "",
     )
 
 
 def _list_mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
-    """Return the people mentioned, except the bot: by id if Telegram sends it, or by user name."""
+    """Return the people mentioned, except the bot, by id or, if Telegram hides it, by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
@@ -458,20 +458,20 @@ def _wake_and_text(
     commands: Container[str] | None,
 ) -> tuple[WakeReason | None, str]:
     """Return a message's wake reason, and its text without a leading mention of the bot."""
-    first = next((entity for entity in _entities(message) if entity.offset == 0), None)
-    word = "" if first is None else _entity_text(first, content)
-    if first is not None and first.type == MessageEntityType.BOT_COMMAND:
+    first_entity = next((entity for entity in _entities(message) if entity.offset == 0), None)
+    word = "" if first_entity is None else _entity_text(first_entity, content)
+    if first_entity is not None and first_entity.type == MessageEntityType.BOT_COMMAND:
         command, _, addressee = word.partition("@")
         if addressee and not _is_bot_username(addressee, bot):
             return None, text
-        is_others = (
+        is_for_another_bot = (
             not addressee
             and message.chat.type != ChatType.PRIVATE
             and commands is not None
             and command.removeprefix("/").lower() not in commands
         )
-        return None if is_others else WakeReason.COMMAND, command + text.removeprefix(word)
-    if first is not None and _is_mention(first, content, bot):
+        return None if is_for_another_bot else WakeReason.COMMAND, command + text.removeprefix(word)
+    if first_entity is not None and _is_mention(first_entity, content, bot):
         text = text.removeprefix(word).lstrip() or text.strip()
     return _find_wake_reason(message, content, bot), text
 
@@ -481,11 +481,11 @@ def _find_wake_reason(message: types.Message, content: str, bot: types.User) -> 
         return WakeReason.DM
     if any(_is_mention(entity, content, bot) for entity in _entities(message)):
         return WakeReason.MENTION
-    answered = message.reply_to_message
+    original = message.reply_to_message
     # In a topic that the bot opened, every message "replies" to the bot's service message.
-    if answered is None or answered.forum_topic_created is not None or answered.from_user is None:
+    if original is None or original.forum_topic_created or original.from_user is None:
         return None
-    return WakeReason.REPLY if answered.from_user.id == bot.id else None
+    return WakeReason.REPLY if original.from_user.id == bot.id else None
 
 
 def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> bool:
@@ -538,7 +538,7 @@ def _poll_text(poll: types.Poll) -> str:
 
 
 def message_attachments(message: types.Message) -> tuple[MediaItem, ...]:
-    """Return a message's attachments, or none for text and service messages."""
+    """Return a message's attachments; texts and service messages have none."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
         kind = MediaKind.OTHER  # of a type that is newer than our aiogram

@@ -8,7 +8,7 @@ from bot.markup.styled_text import style_markdown
 
 
 def plain_text(source: str) -> str:
-    """Return a Markdown text without markup, as Telegram shows it."""
+    """Return the text that Telegram shows for Markdown, without formatting."""
     return style_markdown(source).text
 
 

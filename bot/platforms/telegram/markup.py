@@ -41,26 +41,26 @@ _CHOSEN_PREFIX = "✓ "
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Convert Markdown to text and entities (None without entities); mentions become code."""
-    styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
-    styled = _limit_spans(_without_mentions(styled), max_entities)
-    if not styled.spans:
-        return styled.text, None
-    offset = _utf16_offsets(styled.text)
-    return styled.text, [_to_entity(one, offset) for one in styled.spans]
+    """Convert Markdown to text and entities (None if there are none); mentions become code."""
+    styled_text = style_markdown(source) if has_links else style_markdown(source, has_links=False)
+    styled_text = _limit_spans(_without_mentions(styled_text), max_entities)
+    if not styled_text.spans:
+        return styled_text.text, None
+    offsets = _utf16_offsets(styled_text.text)
+    return styled_text.text, [_to_entity(one, offsets) for one in styled_text.spans]
 
 
-def _limit_spans(styled: StyledText, max_spans: int) -> StyledText:
+def _limit_spans(source: StyledText, max_spans: int) -> StyledText:
     """Keep the `max_spans` most important spans; defuse mentions that lose their code style."""
-    if len(styled.spans) <= max_spans:
-        return styled
-    by_importance = sorted(styled.spans, key=lambda one: _STYLES_BY_IMPORTANCE.index(one.style))
-    kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
-    code = {at for one in kept if one.style in _CODE_STYLES for at in range(one.start, one.end)}
+    if len(source.spans) <= max_spans:
+        return source
+    by_importance = sorted(source.spans, key=lambda one: _STYLES_BY_IMPORTANCE.index(one.style))
+    spans = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
+    code = {at for one in spans if one.style in _CODE_STYLES for at in range(one.start, one.end)}
     text = _MENTION.sub(
-        lambda found: found[0] if found.start() in code else _unlink_mention(found), styled.text
+        lambda found: found[0] if found.start() in code else _unlink_mention(found), source.text
     )
-    return StyledText(text, tuple(kept))
+    return StyledText(text, tuple(spans))
 
 
 def _unlink_mention(mention: re.Match[str]) -> str:
@@ -70,7 +70,7 @@ def _unlink_mention(mention: re.Match[str]) -> str:
 def render_with_folded(
     source: str, folded_text: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Convert Markdown, followed by a plain text that is folded until a reader expands it.
+    """Convert Markdown, followed by plain text that stays folded until a reader expands it.
 
     Return the whole text and its entities, the last of which is the folded part.
     """
@@ -90,26 +90,26 @@ def render_plain(source: str) -> str:
     return _MENTION.sub(_unlink_mention, plain_text(source))
 
 
-def _without_mentions(styled: StyledText) -> StyledText:
-    if "@" not in styled.text:
-        return styled
-    text, spans = styled.text, list(styled.spans)
-    for found in _MENTION.finditer(styled.text):
-        start, end = found.span()
-        around = [one for one in spans if one.start < end and start < one.end]
-        code = [one for one in around if one.style in _CODE_STYLES]
+def _without_mentions(styled_text: StyledText) -> StyledText:
+    if "@" not in styled_text.text:
+        return styled_text
+    text, spans = styled_text.text, list(styled_text.spans)
+    for mention in _MENTION.finditer(styled_text.text):
+        start, end = mention.span()
+        overlaps = [one for one in spans if one.start < end and start < one.end]
+        code = [one for one in overlaps if one.style in _CODE_STYLES]
         if any(one.start <= start and end <= one.end for one in code):
             continue
         # Code that covers only part of the name does not help, and spoilers and links cannot
         # contain code. So replace the @ by a similar character.
-        if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
+        if code or any(one.style in {Style.SPOILER, Style.LINK} for one in overlaps):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
         spans = [piece for one in spans for piece in _remove_range(one, start, end)]
         spans.append(StyledSpan(Style.CODE, start, end))
-    visible = [one for one in spans if not text[one.start : one.end].isspace()]
-    visible.sort(key=lambda one: (one.start, -one.end))
-    return StyledText(text, tuple(visible))
+    visible_spans = [one for one in spans if not text[one.start : one.end].isspace()]
+    visible_spans.sort(key=lambda one: (one.start, -one.end))
+    return StyledText(text, tuple(visible_spans))
 
 
 def _remove_range(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
@@ -122,8 +122,8 @@ def _remove_range(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan
         yield replace(span, start=end)
 
 
-def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
-    start, end = offset[span.start], offset[span.end]
+def _to_entity(span: StyledSpan, offsets: Sequence[int]) -> MessageEntity:
+    start, end = offsets[span.start], offsets[span.end]
     language = _CODE_LANGUAGE.match(span.detail) if span.style is Style.CODE_BLOCK else None
     return MessageEntity(
         type=_ENTITY_TYPES[span.style],
@@ -156,8 +156,8 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
     """Split callback data into a button's or menu's data, and the options chosen from a menu."""
-    known, is_menu, value = data.partition(_VALUE_SEPARATOR)
-    return known, (value,) if is_menu else ()
+    source_data, separator, value = data.partition(_VALUE_SEPARATOR)
+    return source_data, (value,) if separator else ()
 
 
 def _to_option_button(menu: Menu, option: MenuOption) -> dict[str, str]:

@@ -11,33 +11,33 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_build = BaseModel.__dict__["model_rebuild"]
-_names: dict[str, Any] = {}
+_original_rebuild = BaseModel.__dict__["model_rebuild"]
+_types_by_name: dict[str, Any] = {}
 """aiogram's types by name, to resolve the annotations of its models."""
 
 
 def _record_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
-    _names.update(_types_namespace)
+    _types_by_name.update(_types_namespace)
 
 
 BaseModel.model_rebuild = classmethod(_record_names)  # type: ignore[method-assign, assignment]
 try:
     from aiogram import methods, types
 finally:
-    BaseModel.model_rebuild = _build  # type: ignore[method-assign]
+    BaseModel.model_rebuild = _original_rebuild  # type: ignore[method-assign]
 
 for _module in (types, methods):
     for _name in _module.__all__:
         _model = getattr(_module, _name)
         is_model = isinstance(_model, type) and issubclass(_model, BaseModel)
         if is_model and not _model.__pydantic_complete__:
-            _model.__pydantic_parent_namespace__ = _names
+            _model.__pydantic_parent_namespace__ = _types_by_name
 
 
 @cache
 def build_response_type(result_type: Any) -> type[methods.Response[Any]]:
     """Return the response model for a method's result type; build the model at the first call."""
-    made: type[methods.Response[Any]] = methods.Response[result_type]
-    made.__pydantic_parent_namespace__ = _names
-    made.model_rebuild()
-    return made
+    response_type: type[methods.Response[Any]] = methods.Response[result_type]
+    response_type.__pydantic_parent_namespace__ = _types_by_name
+    response_type.model_rebuild()
+    return response_type

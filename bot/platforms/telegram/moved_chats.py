@@ -38,7 +38,6 @@ _MESSAGE_ID_OFFSET = 10**12
 """Added to a supergroup's message ids, so that they exceed all ids of the former group."""
 
 Result = TypeVar("Result")
-
 _log = structlog.get_logger(__name__)
 
 
@@ -50,13 +49,13 @@ class CurrentChat:
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Convert a stored message id to Telegram's; None if the message is not in this chat."""
+        """Convert a stored message id to Telegram's, or return None if it is not in this chat."""
         if message_id is None or not message_id.isdecimal():  # ephemeral, see `incoming.py`
             return None
-        known = int(message_id)
+        number = int(message_id)
         if not self.has_moved:
-            return known
-        return known - _MESSAGE_ID_OFFSET if known > _MESSAGE_ID_OFFSET else None
+            return number
+        return number - _MESSAGE_ID_OFFSET if number > _MESSAGE_ID_OFFSET else None
 
     def from_wire(self, message_id: int) -> str:
         return str(message_id + _MESSAGE_ID_OFFSET if self.has_moved else message_id)
@@ -71,26 +70,26 @@ class MovedChats:
         self._first_ids: dict[int, int] = {}  # by current id
         self._current_ids: dict[int, int] = {}  # by first id
         self._is_loaded = False
-        self._loaded_for: set[int] = set()
+        self._checked_chats: set[int] = set()
 
     async def load(self, store: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
         self._store = store
         moves = parse_cursors(
             await store.cursors(self._prefix),
-            lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
+            lambda name, first_id: (int(first_id), int(name.removeprefix(self._prefix))),
         )
-        for first, now in moves:
-            self._set_current_chat(first, now)
+        for first_id, current_id in moves:
+            self._set_current_chat(first_id, current_id)
         self._is_loaded = True
 
     async def load_moves_for_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
-        seen = {int(one.address.chat) for one in incomings}
-        new = {chat for chat in seen - self._loaded_for if chat < 0}
-        if new:
+        chat_ids = {int(one.address.chat) for one in incomings}
+        new_chats = {chat for chat in chat_ids - self._checked_chats if chat < 0}
+        if new_chats:
             await self.load(store)
-            self._loaded_for |= new
+            self._checked_chats |= new_chats
 
     def record_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Record the moves announced in updates; return the cursors to store with the updates."""
@@ -104,15 +103,15 @@ class MovedChats:
         return cursors
 
     def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return events with their group's original address, without those that announce a move."""
-        placed = (self._to_first_address(one) for one in incomings)
-        return [one for one in placed if one is not None]
+        """Return events with their groups' first addresses, but without announcements of moves."""
+        events = (self._to_first_address(one) for one in incomings)
+        return [one for one in events if one is not None]
 
     def _to_first_address(self, incoming: Incoming) -> Incoming | None:
-        first = self._first_ids.get(int(incoming.address.chat))
-        if first is None:
+        first_id = self._first_ids.get(int(incoming.address.chat))
+        if first_id is None:
             return incoming
-        address = replace(incoming.address, chat=str(first))
+        address = replace(incoming.address, chat=str(first_id))
         match incoming:
             case IncomingMessage():
                 return _move_to_first_chat(incoming, address)
@@ -131,15 +130,13 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case ChatJoin():
                 return None  # the bot was already in the group before the move
-            case (
-                MessageDeletion() | ForgetRequested() | SayRequested()
-            ):  # Telegram never sends these
-                return incoming
+            case MessageDeletion() | ForgetRequested() | SayRequested():
+                return incoming  # Telegram never sends these
 
     async def call_in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
-        """Send a request to an address's current chat; repeat it once if the chat just moved."""
+        """Send a request to an address's current chat; if it just moved, retry in the new chat."""
         chat = await self._current_chat(address)
         try:
             return await request(chat)
@@ -148,17 +145,17 @@ class MovedChats:
         return await request(await self._current_chat(address))
 
     async def _current_chat(self, address: Address) -> CurrentChat:
-        first = int(address.chat)
-        if first < 0 and not self._is_loaded and self._store is not None:
+        first_id = int(address.chat)
+        if first_id < 0 and not self._is_loaded and self._store is not None:
             try:
                 await self.load(self._store)
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
-        now = self._current_ids.get(first)
-        return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
+        new_id = self._current_ids.get(first_id)
+        return CurrentChat(first_id) if new_id is None else CurrentChat(new_id, has_moved=True)
 
-    async def _store_move(self, old: int, new: int) -> None:
-        cursors = self._register_move(old, new)
+    async def _store_move(self, old_id: int, new_id: int) -> None:
+        cursors = self._register_move(old_id, new_id)
         if self._store is None:
             return
         try:
@@ -166,14 +163,14 @@ class MovedChats:
         except StoreError as error:  # Telegram repeats the error at the next request
             _log.warning("moved_chat_not_stored", reason=str(error))
 
-    def _register_move(self, old: int, new: int) -> Mapping[str, str]:
-        first = self._first_ids.get(new, self._first_ids.get(old, old))
-        if new == first:
+    def _register_move(self, old_id: int, new_id: int) -> Mapping[str, str]:
+        first_id = self._first_ids.get(new_id, self._first_ids.get(old_id, old_id))
+        if new_id == first_id:
             return {}
-        if new not in self._first_ids:
-            _log.info("telegram_chat_moved", first=first, now=new)
-            self._set_current_chat(first, new)
-        return {f"{self._prefix}{new}": str(first)}
+        if new_id not in self._first_ids:
+            _log.info("telegram_chat_moved", first=first_id, now=new_id)
+            self._set_current_chat(first_id, new_id)
+        return {f"{self._prefix}{new_id}": str(first_id)}
 
     def _set_current_chat(self, first_id: int, current_id: int) -> None:
         self._first_ids[current_id] = first_id

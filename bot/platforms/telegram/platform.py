@@ -54,8 +54,6 @@ _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a
 _SET_WEBHOOK_SECONDS = 300.0
 
 _log = structlog.get_logger(__name__)
-
-
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -77,11 +75,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._secret_file = None if file is None else SecretFile(file, context.clock)
         self.webhook_path = settings.webhook_path
         self._bot: User | None = None  # the bot's account, once Telegram has returned it
-        self._acknowledging: set[asyncio.Task[None]] = set()
+        self._acknowledgment_tasks: set[asyncio.Task[None]] = set()
         self._offset_cursor = offset_cursor_name(context.bot_id)
         self._has_conflict = False
         self._is_catching_up = True
-        self._ended_early = False  # whether the last poll ended long before its timeout
+        self._poll_ended_early = False  # whether the last poll ended long before its timeout
 
     @override
     async def check(self) -> str:
@@ -93,7 +91,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def close(self) -> None:
-        await cancel_and_wait(self._acknowledging)
+        await cancel_and_wait(self._acknowledgment_tasks)
         await self._api.close()
 
     @override
@@ -106,38 +104,39 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._retry_until_answered(lambda: self._api.call(remove_webhook))
         await register_commands(self._api, self._context.commands)
         await self._chats.load(intake)
-        stored = await intake.cursors(self._offset_cursor)
-        offset = find_number(stored, self._offset_cursor)
+        stored_cursors = await intake.cursors(self._offset_cursor)
+        offset = find_number(stored_cursors, self._offset_cursor)
         try:
             while True:
                 updates = await self._retry_until_answered(partial(self._get_updates, offset))
-                parsed = parse_updates(updates)
-                cursors = dict(self._chats.record_moves(parsed))
-                incomings = self._chats.to_first_addresses(self._convert_updates(parsed, bot))
+                parsed_updates = parse_updates(updates)
+                cursors = dict(self._chats.record_moves(parsed_updates))
+                incomings = self._convert_updates(parsed_updates, bot)
+                incomings = self._chats.to_first_addresses(incomings)
                 if self._is_catching_up:
                     incomings = self._mark_late_events(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
                 # After a week without updates, Telegram may continue with a lower id.
-                after = updates[-1]["update_id"] + 1 if updates else offset
-                if after == offset:
-                    if self._ended_early:  # the server ignores the timeout or the offset
+                next_offset = updates[-1]["update_id"] + 1 if updates else offset
+                if next_offset == offset:
+                    if self._poll_ended_early:  # the server ignores the timeout or the offset
                         await self._clock.sleep(_EARLY_RESPONSE_PAUSE_SECONDS)
                     continue
-                offset = after
+                offset = next_offset
                 cursors[self._offset_cursor] = str(offset)
                 store = partial(self._store_messages, intake)
                 await self._store_and_acknowledge(incomings, cursors, store)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
-            await cancel_and_wait(self._acknowledging)
+            await cancel_and_wait(self._acknowledgment_tasks)
 
     async def _maintain_webhook(self) -> NoReturn:
-        """Set the webhook when a secret changes, and regularly, as other programs may change it."""
+        """Set the webhook when a secret changes, and every five minutes in case it was changed."""
         while True:
-            known = self._read_secrets()
+            secrets = self._read_secrets()
             await self._retry_until_answered(self._set_webhook)
-            again_at = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
-            while self._read_secrets() == known and self._clock.monotonic() < again_at:
+            next_time = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
+            while self._read_secrets() == secrets and self._clock.monotonic() < next_time:
                 await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
@@ -169,10 +168,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Check the secret header in constant time, as bytes, because it may not be ASCII."""
-        given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
+        """Compare the secret header in constant time, as bytes, because it may not be ASCII."""
+        header = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
-        return hmac.compare_digest(given, secret.encode())
+        return hmac.compare_digest(header, secret.encode())
 
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
@@ -182,19 +181,18 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             return False
         if self._bot is None:  # any process may receive calls, even one where `run` was not called
             self._bot = await self._api.call(GetMe())
-        parsed = parse_updates([update])
-        cursors = self._chats.record_moves(parsed)
-        incomings = self._convert_updates(parsed, self._bot)
-        await self._chats.load_moves_for_new_chats(
-            incomings, intake
-        )  # another process may have stored a move
+        parsed_updates = parse_updates([update])
+        cursors = self._chats.record_moves(parsed_updates)
+        incomings = self._convert_updates(parsed_updates, self._bot)
+        # Another process may have stored a move.
+        await self._chats.load_moves_for_new_chats(incomings, intake)
         incomings = self._mark_late_events(self._chats.to_first_addresses(incomings))
         await self._store_and_acknowledge(incomings, cursors, intake.receive)
         return True
 
     def _mark_late_events(self, incomings: Sequence[Incoming]) -> list[Incoming]:
-        oldest = self._clock.now() - self._context.answerable_seconds
-        return [mark_late(one, oldest) for one in incomings]
+        cutoff = self._clock.now() - self._context.answerable_seconds
+        return [mark_late(one, cutoff) for one in incomings]
 
     async def _store_and_acknowledge(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
@@ -210,11 +208,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             async with asyncio.TaskGroup() as group:  # concurrently, as each may query Telegram
                 for one in presses:
                     group.create_task(check(one))
-        kept = [one for one in incomings if refusals.get(one.external_key) is None]
-        if kept or cursors:
-            await store(kept, cursors)
-        for key, words in refusals.items():
-            self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), words)
+        permitted_events = [one for one in incomings if refusals.get(one.external_key) is None]
+        if permitted_events or cursors:
+            await store(permitted_events, cursors)
+        for key, refusal in refusals.items():
+            self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), refusal)
 
     def _acknowledge_press(self, query_id: str, text: str | None = None) -> None:
         async def acknowledge() -> None:
@@ -227,22 +225,22 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 _log.info("telegram_button_press_not_acknowledged", reason=str(error))
 
         task = asyncio.create_task(acknowledge())
-        self._acknowledging.add(task)
-        task.add_done_callback(self._acknowledging.discard)
+        self._acknowledgment_tasks.add(task)
+        task.add_done_callback(self._acknowledgment_tasks.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Poll once; return unparsed updates, so that an invalid update does not lose the rest."""
+        """Poll once; return unparsed updates, so that an invalid update does not affect others."""
         # After a failure, poll without waiting, to notice early that it is over. In a conflict,
         # wait, because each poll interrupts the other process.
         is_short = self.connection_error is not None and not self._has_conflict
         timeout = 0 if is_short else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._settings.poll_seconds + api.CALL_SECONDS
-        began = self._clock.monotonic()
+        start = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
-        self._ended_early = self._clock.monotonic() - began < timeout / 2
-        decoded = api.decode_result(updates, list[dict[str, Any]])
-        return [one for one in decoded if isinstance(one.get("update_id"), int)]
+        self._poll_ended_early = self._clock.monotonic() - start < timeout / 2
+        raw_updates = api.decode_result(updates, list[dict[str, Any]])
+        return [one for one in raw_updates if isinstance(one.get("update_id"), int)]
 
     def _convert_updates(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
@@ -352,5 +350,5 @@ def _pause_seconds(error: errors.TroupeError, tries: int) -> float:
     if isinstance(error, errors.RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, api.PollingConflict)
-    longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
-    return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
+    max_seconds = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
+    return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), max_seconds))

@@ -35,7 +35,6 @@ class TelegramSettings(BotTokenSettings):
         le=50,
         description="How many seconds a request for new messages may wait until a message arrives.",
     )
-
     mode: Literal["polling", "webhook"] = Field(
         "polling",
         description="How messages arrive: `polling`, the service asks Telegram; `webhook`, Telegram"
@@ -69,18 +68,18 @@ class TelegramSettings(BotTokenSettings):
         """Set the webhook secret from its file, so that logs mask it; raises `ValueError`."""
         if self.webhook_secret_file is None:
             return self
-        found = resolve_secret(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
-        if found is None or not is_webhook_secret(found.get_secret_value()):
+        secret = resolve_secret(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
+        if secret is None or not is_webhook_secret(secret.get_secret_value()):
             raise ValueError(f"the webhook secret in {self.webhook_secret_file}: {_SECRET_RULE}")
-        self.webhook_secret = found
+        self.webhook_secret = secret
         return self
 
     @model_validator(mode="after")
     def _check_webhook(self) -> Self:
         if self.mode == "webhook" and len(self.webhook_path or "") < len("/x"):
             raise ValueError(
-                "TROUPE_TELEGRAM__MODE=webhook needs TROUPE_TELEGRAM__WEBHOOK_URL with a path, such"
-                " as https://bot.example.org/telegram"
+                "with TROUPE_TELEGRAM__MODE=webhook, set TROUPE_TELEGRAM__WEBHOOK_URL to a URL with"
+                " a path, such as https://bot.example.org/telegram"
             )
         return self
 

@@ -37,9 +37,8 @@ from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # messages that may arrive between a search and the repeated send
-_MAX_MISSING_IDS = 8  # so many missing ids in a row mean that a group has no further messages
+_MAX_MISSING_IDS = 8  # in a row; after that, a group is assumed to have no further messages
 _MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
-
 
 # https://core.telegram.org/bots/api#reactiontypeemoji
 _ALLOWED_REACTIONS = (
@@ -49,32 +48,32 @@ _ALLOWED_REACTIONS = (
 )
 _EPHEMERAL_ID = re.compile(r"e(?P<person>\d+):(?P<id>\d+)")
 _log = structlog.get_logger(__name__)
-_ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
+_ProbeResult: TypeAlias = Literal["match", "other message", "no message"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends messages; since Telegram has no idempotency keys, `find` searches for lost ones."""
+    """Sends messages. Telegram has no idempotency keys, so `find` searches for lost messages."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
     ) -> None:
         self._api = api
         self._chats = chats or MovedChats()
-        self._private = replace(PRIVATE, has_drafts=has_drafts, reaction=_to_reaction)
-        self._group = replace(
+        self._private_limits = replace(PRIVATE, has_drafts=has_drafts, reaction=_to_reaction)
+        self._group_limits = replace(
             GROUP, has_private_chats=True, opens_responses=True, reaction=_to_reaction
         )
         link = "https://t.me/c/{chat}/{message}"
-        self._supergroup = replace(self._group, message_link=link)
-        self._has_ephemeral = True  # False once the server showed one to the whole chat
+        self._supergroup_limits = replace(self._group_limits, message_link=link)
+        self._can_hide_messages = True  # False once the server showed one to the whole chat
         self._search_progress = BoundedDict[tuple[int, str], int](_MAX_KEPT_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
     @override
     def limits(self, address: Address) -> Limits:
         if _is_private(address):
-            return self._private
-        return self._supergroup if address.chat.startswith("-100") else self._group
+            return self._private_limits
+        return self._supergroup_limits if address.chat.startswith("-100") else self._group_limits
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -85,17 +84,18 @@ class TelegramSurface(Surface, DraftingSurface):
         )
 
     async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
-        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic_id(message.address)}
-        answered = chat.to_wire(message.reply_to)
-        if answered is not None:
+        topic = _topic_id(message.address)
+        target: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": topic}
+        reply_to = chat.to_wire(message.reply_to)
+        if reply_to is not None:
             # Send the answer even if the question was deleted.
-            reply = {"message_id": answered, "allow_sending_without_reply": True}
-            to["reply_parameters"] = reply
+            reply = {"message_id": reply_to, "allow_sending_without_reply": True}
+            target["reply_parameters"] = reply
         try:
-            return chat.from_wire(await self._send_with_target(message, to))
+            return chat.from_wire(await self._send_with_target(message, target))
         except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
-            to.pop("reply_parameters", None)
-            return chat.from_wire(await self._send_with_target(message, to))
+            target.pop("reply_parameters", None)
+            return chat.from_wire(await self._send_with_target(message, target))
 
     async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader: str) -> str:
         """Send a placeholder that only one reader sees, in response to a command or button press.
@@ -104,32 +104,32 @@ class TelegramSurface(Surface, DraftingSurface):
         server that does not know the parameters shows the placeholder to the whole chat; then it is
         deleted, and `Refused` is raised.
         """
-        if message.interaction is None or message.file is not None or not self._has_ephemeral:
-            raise Refused("Telegram cannot show this message to one person alone")
+        if message.interaction is None or message.file is not None or not self._can_hide_messages:
+            raise Refused("Telegram cannot show this message to only one person")
         person, command = reader.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
-        asked: dict[str, Any] = {"receiver_user_id": int(person)}
-        to: dict[str, Any] = {"message_thread_id": _topic_id(message.address)}
+        recipient: dict[str, Any] = {"receiver_user_id": int(person)}
+        target: dict[str, Any] = {"message_thread_id": _topic_id(message.address)}
         if command is not None:
-            to["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
+            target["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
         else:
-            asked["callback_query_id"] = message.interaction
+            recipient["callback_query_id"] = message.interaction
         # Bot API 10.2 expects the fields themselves, and 10.3 expects them as parameters.
-        to |= {**asked, "ephemeral_message_parameters": asked}
+        target |= {**recipient, "ephemeral_message_parameters": recipient}
 
         async def send(chat: CurrentChat) -> str:
-            fields = {"chat_id": chat.chat, **to}
-            sent = await self._send_text("sendMessage", message.content, fields)
-            opened = decode_result(sent, _SentMessage)
-            if opened.ephemeral_message_id is not None:
-                return ephemeral_id(int(person), opened.ephemeral_message_id)
-            self._has_ephemeral = False
+            fields = {"chat_id": chat.chat, **target}
+            response = await self._send_text("sendMessage", message.content, fields)
+            ids = decode_result(response, _SentMessage)
+            if ids.ephemeral_message_id is not None:
+                return ephemeral_id(int(person), ids.ephemeral_message_id)
+            self._can_hide_messages = False
             _log.warning("ephemeral_messages_unsupported")
-            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=opened.message_id))
+            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=ids.message_id))
             raise Refused("Telegram showed the message to the whole chat")
 
         return await self._chats.call_in_chat(message.address, send)
 
-    async def _change_ephemeral(
+    async def _change_ephemeral_message(
         self, address: Address, message_id: re.Match[str], content: MessageContent | None
     ) -> None:
         """Edit an ephemeral message, or delete it if `content` is None."""
@@ -139,11 +139,11 @@ class TelegramSurface(Surface, DraftingSurface):
         }
 
         async def call(chat: CurrentChat) -> None:
-            to = {"chat_id": chat.chat, **ids}
+            target = {"chat_id": chat.chat, **ids}
             if content is None:
-                await self._api.send("deleteEphemeralMessage", to)
+                await self._api.send("deleteEphemeralMessage", target)
             else:
-                await self._send_text("editEphemeralMessageText", content, to)
+                await self._send_text("editEphemeralMessageText", content, target)
 
         await self._chats.call_in_chat(address, call)
 
@@ -152,8 +152,8 @@ class TelegramSurface(Surface, DraftingSurface):
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **target)
             return (await self._api.call(upload)).message_id
-        sent = await self._send_text("sendMessage", message.content, target)
-        return decode_result(sent, _SentMessage).message_id
+        response = await self._send_text("sendMessage", message.content, target)
+        return decode_result(response, _SentMessage).message_id
 
     @override
     async def edit(
@@ -161,7 +161,7 @@ class TelegramSurface(Surface, DraftingSurface):
     ) -> None:
         with suppress(NotModified):
             if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._change_ephemeral(address, ephemeral, content)
+                await self._change_ephemeral_message(address, ephemeral, content)
                 return
             await self._chats.call_in_chat(
                 address,
@@ -176,26 +176,26 @@ class TelegramSurface(Surface, DraftingSurface):
 
         with suppress(MessageNotFound):
             if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._change_ephemeral(address, ephemeral, None)
+                await self._change_ephemeral_message(address, ephemeral, None)
                 return
             await self._chats.call_in_chat(address, lambda chat: self._api.call(method(chat)))
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        async def put(chat: CurrentChat) -> None:
-            to = {"chat_id": chat.chat, "message_id": _require_current_id(chat, message_id)}
+        async def set_reaction(chat: CurrentChat) -> None:
+            target = {"chat_id": chat.chat, "message_id": _require_current_id(chat, message_id)}
             reaction = [{"type": "emoji", "emoji": emoji}]
-            await self._api.send("setMessageReaction", {**to, "reaction": reaction})
+            await self._api.send("setMessageReaction", {**target, "reaction": reaction})
 
-        await self._chats.call_in_chat(address, put)
+        await self._chats.call_in_chat(address, set_reaction)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         text, entities = _render_text(content)
-        to = {"chat_id": int(address.chat), "message_thread_id": _topic_id(address)}
+        target = {"chat_id": int(address.chat), "message_thread_id": _topic_id(address)}
         # After the stop button, keep the draft until the final message replaces it.
         stop = {"can_stop": True, "keep_on_stop": True}
-        fields = {**to, **stop, "draft_id": draft_id, "text": text, "entities": entities}
+        fields = {**target, **stop, "draft_id": draft_id, "text": text, "entities": entities}
         await self._api.send("sendMessageDraft", fields)
 
     @override
@@ -225,52 +225,54 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        known_here = {here for one in search.known if (here := chat.to_wire(one)) is not None}
-        oldest = chat.to_wire(search.after) or 0
+        known_ids = {wire_id for one in search.known if (wire_id := chat.to_wire(one)) is not None}
+        oldest_id = chat.to_wire(search.after) or 0
         if search.duplicate_of is None:
-            found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
-        elif (sent := chat.to_wire(search.duplicate_of)) is None:
+            after_id = max([oldest_id, *known_ids])
+            found_id = await self._search(message, chat.chat, after_id, known_ids)
+        elif (sent_id := chat.to_wire(search.duplicate_of)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
-            found = await self._find_duplicate(message, chat.chat, oldest, known_here, sent)
-        return None if found is None else chat.from_wire(found)
+            found_id = await self._find_duplicate(message, chat.chat, oldest_id, known_ids, sent_id)
+        return None if found_id is None else chat.from_wire(found_id)
 
     async def _search(
-        self, message: OutgoingMessage, chat: int, after: int, known_ids: Set[int]
+        self, message: OutgoingMessage, chat: int, after_id: int, known_ids: Set[int]
     ) -> int | None:
-        search = (chat, message.nonce)
-        candidate = max(after, self._search_progress.get(search, 0))
-        probes = gap = 0
-        while probes < _MAX_PROBES and (gap < _MAX_MISSING_IDS or _is_private(message.address)):
+        search_key = (chat, message.nonce)
+        candidate = max(after_id, self._search_progress.get(search_key, 0))
+        probes = missing_ids = 0
+        has_gaps = _is_private(message.address)
+        while probes < _MAX_PROBES and (has_gaps or missing_ids < _MAX_MISSING_IDS):
             candidate += 1
             if candidate in known_ids:
-                gap = 0
+                missing_ids = 0
                 continue
             probes += 1
             match await self._probe_message(message, chat, candidate):
-                case "ours":
-                    self._search_progress.pop(search, None)
+                case "match":
+                    self._search_progress.pop(search_key, None)
                     return candidate
-                case "foreign":
-                    gap = 0
-                    self._search_progress[search] = candidate
-                case "nothing":
-                    gap += 1
-        self._search_progress.pop(search, None)
+                case "other message":
+                    missing_ids = 0
+                    self._search_progress[search_key] = candidate
+                case "no message":
+                    missing_ids += 1
+        self._search_progress.pop(search_key, None)
         return None
 
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], sent_id: int
     ) -> int | None:
         """Search for a duplicate of the message `sent_id`: first after it, then before it."""
-        found = await self._search(message, chat, sent_id, known_ids)
-        if found is not None:
-            return found
-        before = max([oldest_id, *(one for one in known_ids if one < sent_id)])
-        if before == 0:  # the bot's older messages may be unknown
+        found_id = await self._search(message, chat, sent_id, known_ids)
+        if found_id is not None:
+            return found_id
+        lower_bound = max([oldest_id, *(one for one in known_ids if one < sent_id)])
+        if lower_bound == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(sent_id - 1, max(before, sent_id - 1 - _MAX_PROBES_BEFORE), -1):
-            if await self._probe_message(message, chat, candidate) == "ours":
+        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_PROBES_BEFORE), -1):
+            if await self._probe_message(message, chat, candidate) == "match":
                 return candidate
         return None
 
@@ -281,20 +283,20 @@ class TelegramSurface(Surface, DraftingSurface):
             if message.file is None:
                 await self._edit(chat, message_id, message.content)
             else:
-                to = {"chat_id": chat, "message_id": message_id}
+                target = {"chat_id": chat, "message_id": message_id}
                 caption = _render_caption(message.content)
-                await self._api.send("editMessageCaption", {**to, **caption})
+                await self._api.send("editMessageCaption", {**target, **caption})
         except NotModified:
-            return "ours"
+            return "match"
         except NotEditable:
-            return "foreign"
+            return "other message"
         except MessageNotFound:
-            return "nothing"
-        return "ours"
+            return "no message"
+        return "match"
 
     async def _edit(self, chat: int, message_id: int, content: MessageContent) -> None:
-        to = {"chat_id": chat, "message_id": message_id}
-        await self._send_text("editMessageText", content, to)
+        target = {"chat_id": chat, "message_id": message_id}
+        await self._send_text("editMessageText", content, target)
 
     async def _send_text(
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
@@ -317,8 +319,8 @@ class TelegramSurface(Surface, DraftingSurface):
 
 def _to_reaction(text: str) -> str:
     """Return an emoji, without its skin tone, if bots can react with it, or else ""."""
-    plain = strip_skin_tone(text)
-    return plain if f" {plain} " in _ALLOWED_REACTIONS and " " not in plain else ""
+    emoji = strip_skin_tone(text)
+    return emoji if f" {emoji} " in _ALLOWED_REACTIONS and " " not in emoji else ""
 
 
 def _is_private(address: Address) -> bool:
@@ -330,10 +332,10 @@ def _topic_id(address: Address) -> int | None:
 
 
 def _require_current_id(chat: CurrentChat, message_id: str) -> int:
-    known = chat.to_wire(message_id)
-    if known is None:
+    current_id = chat.to_wire(message_id)
+    if current_id is None:
         raise MessageNotFound("the message is in the old group, which became a supergroup")
-    return known
+    return current_id
 
 
 def _render_caption(content: MessageContent) -> dict[str, Any]:

@@ -49,13 +49,13 @@ class LocalChat:
         self._locale = locale
         # The settings of a named chat apply only to this run.
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
-        self._lines = 0
+        self._line_count = 0
 
     def to_incoming_message(self, line: str) -> IncomingMessage:
-        self._lines += 1
+        self._line_count += 1
         return IncomingMessage(
             address=self.address,
-            external_key=f"{self.run}:{self._lines}",
+            external_key=f"{self.run}:{self._line_count}",
             message_id=None,
             author=self.person,
             text=line,
@@ -68,7 +68,7 @@ class LocalChat:
             locale=self._locale,
         )
 
-    def to_chat_opened(self) -> ChatJoin:
+    def to_chat_join(self) -> ChatJoin:
         return ChatJoin(
             address=self.address,
             external_key=f"{self.run}:0",
@@ -84,10 +84,12 @@ class LocalChat:
         """Rename the current person unless `name` is blank; return a notice with the new name."""
         if name.strip():
             self.person = to_person(name.strip())
-            told = translatable("Your name is now {name}.", name=self.person.name)
+            notice = translatable("Your name is now {name}.", name=self.person.name)
         else:
-            told = translatable("Your name is {name}; /as NAME changes it.", name=self.person.name)
-        return translate(told, self.language)
+            notice = translatable(
+                "Your name is {name}. To change it, send /as NAME.", name=self.person.name
+            )
+        return translate(notice, self.language)
 
 
 def to_person(name: str) -> Person:
@@ -98,7 +100,7 @@ class PrintingSurface(Surface):
     def __init__(self, run_id: str, language: str = "en") -> None:
         self._run = run_id
         self._language = language
-        self._by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
+        self._ids_by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         """Texts by message id, the newest last."""
         self._sent_count = 0
@@ -109,14 +111,14 @@ class PrintingSurface(Surface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        if message.nonce in self._by_nonce:
-            return self._by_nonce[message.nonce]
+        if message.nonce in self._ids_by_nonce:
+            return self._ids_by_nonce[message.nonce]
         self._sent_count += 1
         message_id = f"{self._run}:{self._sent_count}"
         self._show(message_id, message.content.text)
         if message.file is not None:
             self.print_plain(_render_file(message.file, self._language))
-        self._by_nonce[message.nonce] = message_id
+        self._ids_by_nonce[message.nonce] = message_id
         return message_id
 
     @override
@@ -145,10 +147,10 @@ class PrintingSurface(Surface):
 
     @abc.abstractmethod
     def print_plain(self, text: str) -> None:
-        """Print a text that is not Markdown below the newest message."""
+        """Print plain text below the newest message."""
 
 
 def _render_file(file: Attachment, language: str) -> str:
     """Return a file's contents for printing; they are not saved, because they may be private."""
-    end = translate(translatable("--- end of {name} ---", name=file.name), language)
-    return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"
+    end_line = translate(translatable("--- end of {name} ---", name=file.name), language)
+    return f"--- {file.name} ---\n{file.text.rstrip()}\n{end_line}"

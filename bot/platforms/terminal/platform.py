@@ -18,7 +18,7 @@ from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface
 from bot.ports import Intake, Platform
 from bot.runtime.terminal import strip_control_characters
 
-_MAX_LINE_CHARS = 1_000_001  # in characters
+_MAX_LINE_CHARS = 1_000_001
 _MAX_LINES_AHEAD = 16
 
 
@@ -27,7 +27,7 @@ def create_platform(_settings: None, context: PlatformContext) -> Platform:
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal and is_missing("prompt_toolkit"):
         command = install_command("prompt_toolkit")
-        sys.stderr.write(f"troupe: {command} adds completion and history\n")
+        sys.stderr.write(f"troupe: to get completion and history, run {command}\n")
     elif is_terminal:
         screen = import_module("bot.platforms.terminal.screen_platform")
         client: Platform | None = screen.create_platform(context)
@@ -39,7 +39,7 @@ def create_platform(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines from a file descriptor until they end, and waits until all are answered."""
+    """Reads lines from a file descriptor until its end, and waits until all are answered."""
 
     name = "terminal"
     account = "this terminal"
@@ -74,20 +74,20 @@ class TerminalPlatform(LocalPlatform):
     async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, rest = line.strip().partition(" ")
         if word == "/as":
-            told = self._chat.rename(rest)
+            notice = self._chat.rename(rest)
             if not rest.strip():
-                self.surface.print_plain(told)
+                self.surface.print_plain(notice)
         elif word:
             await intake.receive([self._chat.to_incoming_message(line)], {})
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages; an edit prints only the text it appends, or else the whole new text."""
+    """Prints messages. An edit prints the appended text, or the whole message if more changed."""
 
     def __init__(self, screen: TextIO, run_id: str, language: str = "en") -> None:
         super().__init__(run_id, language)
         self._screen = screen
-        self._mid_line = False
+        self._is_mid_line = False
 
     @override
     def print_plain(self, text: str) -> None:
@@ -95,15 +95,15 @@ class TerminalSurface(PrintingSurface):
         self._write(text)
 
     def end_line(self) -> None:
-        if self._mid_line:
+        if self._is_mid_line:
             self._write("\n")
 
     @override
     def _show(self, message_id: str, text: str) -> None:
-        newest = next(reversed(self._texts), None)
-        shown = self._texts[message_id] if message_id == newest else None
-        if shown is not None and text.startswith(shown):
-            self._write(text[len(shown) :])
+        newest_id = next(reversed(self._texts), None)
+        printed_text = self._texts[message_id] if message_id == newest_id else None
+        if printed_text is not None and text.startswith(printed_text):
+            self._write(text[len(printed_text) :])
         else:  # the printed part has changed, or a newer message follows
             self.print_plain(text)
         self._texts[message_id] = text
@@ -117,9 +117,9 @@ class TerminalSurface(PrintingSurface):
             self._screen.write(text.encode(encoding, "replace").decode(encoding))
             self._screen.flush()
         except OSError as error:  # the other end of the pipe was closed
-            self._mid_line = False
+            self._is_mid_line = False
             raise Refused(f"cannot write to the output: {error.strerror}") from None
-        self._mid_line = not text.endswith("\n")
+        self._is_mid_line = not text.endswith("\n")
 
 
 async def read_lines(source: int | None) -> AsyncIterator[str]:
@@ -132,7 +132,7 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
         return
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
-    free_places = threading.Semaphore(_MAX_LINES_AHEAD)
+    free_slots = threading.Semaphore(_MAX_LINES_AHEAD)
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the event loop was closed
@@ -141,11 +141,11 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
                 open(source, encoding="utf-8", errors="replace", closefd=False) as file,
             ):
                 while line := file.readline(_MAX_LINE_CHARS):
-                    free_places.acquire()
+                    free_slots.acquire()
                     loop.call_soon_threadsafe(lines.put_nowait, line)
             loop.call_soon_threadsafe(lines.put_nowait, "")
 
     threading.Thread(target=read, name="read terminal", daemon=True).start()
     while line := await lines.get():
-        free_places.release()
+        free_slots.release()
         yield line.removesuffix("\n")

@@ -38,7 +38,7 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "ta
 
 
 class _PlainCode(CodeBlock):
-    """A code block that is easy to copy: no background; wrapped only in lists and quotes."""
+    """A code block that is easy to copy: it has no background, and wraps only if nested."""
 
     @override
     def __rich_console__(
@@ -93,9 +93,8 @@ class TextRenderer:
             return self._render_markdown(source)
         color = _LABEL_COLORS[sum(speaker[1].encode()) % len(_LABEL_COLORS)]
         label = Text(speaker[1], f"bold {color}", overflow="ellipsis", no_wrap=True)
-        return f"{self._render(label)}\n{self._render_markdown(source[speaker.end() :])}".rstrip(
-            "\n"
-        )
+        text = self._render_markdown(source[speaker.end() :])
+        return f"{self._render(label)}\n{text}".rstrip("\n")
 
     def render_plain(self, text: str, style: str = "") -> str:
         return self._render(Text(text, style))

@@ -27,7 +27,7 @@ _SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.25
 _SECONDS_BEFORE_SPINNER = 0.3  # most commands take less time
 _ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
-_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
+_CTRL_C_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 def open_history(file: Path | None, flags: int = 0) -> History:
@@ -67,17 +67,17 @@ class CommandCompleter(Completer):
         if not space:
             for spec in specs:
                 if spec.name.startswith(name.lower()):
-                    shown = f"{mark}{spec.name}"
+                    label = f"{mark}{spec.name}"
                     summary = translate(to_translatable(spec.summary), self._language)
-                    yield Completion(spec.name, -len(name), shown, summary)
+                    yield Completion(spec.name, -len(name), label, summary)
             return
         for spec in specs:
             if spec.name == name.lower():
                 yield from self._complete(spec.actions, rest)
                 for option in spec.options:
-                    found = self._complete_preset(rest) if option.completes else option.choices
-                    fitting = [one for one in found if option.completes or one.startswith(rest)]
-                    yield from (Completion(one, -len(rest)) for one in fitting)
+                    values = self._complete_preset(rest) if option.completes else option.choices
+                    matches = [one for one in values if option.completes or one.startswith(rest)]
+                    yield from (Completion(one, -len(rest)) for one in matches)
 
 
 class ChatScreen:
@@ -103,10 +103,10 @@ class ChatScreen:
         self._on_stop = on_stop
         self._language = language
         self._output = output or _open_output()
-        self._growing: Sequence[str] = ()
-        self._waiting: Sequence[str] = ()
+        self._answer_lines: Sequence[str] = ()
+        self._waiting_lines: Sequence[str] = ()
         self._busy_since: float | None = None
-        self._ctrl_c_ends = False
+        self._ctrl_c_ends_chat = False
         self._session: PromptSession[None] = PromptSession(
             self._prompt_text,
             multiline=True,
@@ -149,11 +149,11 @@ class ChatScreen:
         app.invalidate()
 
     def show_growing_answer(self, lines: Sequence[str]) -> None:
-        self._growing = lines
+        self._answer_lines = lines
         self._session.app.invalidate()
 
     def show_waiting_lines(self, lines: Sequence[str]) -> None:
-        self._waiting = lines
+        self._waiting_lines = lines
 
     def set_busy(self, is_busy: bool) -> None:
         self._busy_since = time.monotonic() if is_busy else None
@@ -165,31 +165,31 @@ class ChatScreen:
 
     def _prompt_text(self) -> StyleAndTextTuples:
         columns = self.columns
-        waiting = [_crop_line(f"⏎ {line}", columns) for line in self._waiting]
+        waiting = [_crop_line(f"⏎ {line}", columns) for line in self._waiting_lines]
         rows = max(self._output.get_size().rows - _ROWS_BELOW_ANSWER - len(waiting), 1)
-        above: StyleAndTextTuples = []
-        for line in self._growing[-rows:]:
-            above += [*to_formatted_text(ANSI(line)), ("", "\n")]
+        parts: StyleAndTextTuples = []
+        for line in self._answer_lines[-rows:]:
+            parts += [*to_formatted_text(ANSI(line)), ("", "\n")]
         for line in (self._status_text(), *waiting):
             if line:
-                above.append(("class:dim fg:ansibrightblack", f"{line}\n"))
-        if above:
-            above.append(("", "\n"))
-        return [*above, ("bold fg:ansigreen", f"{self.name}> ")]
+                parts.append(("class:dim fg:ansibrightblack", f"{line}\n"))
+        if parts:
+            parts.append(("", "\n"))
+        return [*parts, ("bold fg:ansigreen", f"{self.name}> ")]
 
     def _status_text(self) -> str:
-        if self._ctrl_c_ends:
-            return translate(_ENDS_HINT, self._language)
-        if self._busy_since is None or self._growing:
+        if self._ctrl_c_ends_chat:
+            return translate(_CTRL_C_HINT, self._language)
+        if self._busy_since is None or self._answer_lines:
             return ""
         seconds = time.monotonic() - self._busy_since
         if seconds < _SECONDS_BEFORE_SPINNER:
             return ""
         frame = _SPINNER_FRAMES[int(seconds / _SPINNER_SECONDS) % len(_SPINNER_FRAMES)]
-        told = translatable(
-            "waiting for the answer … {seconds} s (Ctrl-C stops it)", seconds=f"{seconds:.0f}"
+        status = translatable(
+            "waiting for the answer … {seconds} s (Ctrl-C to stop)", seconds=f"{seconds:.0f}"
         )
-        return f"{frame} {translate(told, self._language)}"
+        return f"{frame} {translate(status, self._language)}"
 
     def _accept_line(self, buffer: Buffer) -> bool:
         if buffer.text.strip():
@@ -197,7 +197,7 @@ class ChatScreen:
         return False  # clear the prompt
 
     def _reset_ctrl_c(self, _buffer: object) -> None:
-        self._ctrl_c_ends = False
+        self._ctrl_c_ends_chat = False
 
     def _key_bindings(self) -> KeyBindings:
         bindings = KeyBindings()
@@ -216,13 +216,13 @@ class ChatScreen:
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            if self._ctrl_c_ends:
+            if self._ctrl_c_ends_chat:
                 self.close()
                 return
             event.current_buffer.reset()
             if self._busy_since is not None:
                 self._on_stop()
-            self._ctrl_c_ends = True
+            self._ctrl_c_ends_chat = True
             event.app.invalidate()
 
         return bindings
@@ -237,5 +237,5 @@ def _open_output() -> Output:
 
 
 def _crop_line(text: str, columns: int) -> str:
-    first, *more = chop_cells(" ".join(text.split()), columns // 2)
-    return f"{first} …" if more else first
+    first_line, *more = chop_cells(" ".join(text.split()), columns // 2)
+    return f"{first_line} …" if more else first_line

@@ -23,13 +23,13 @@ from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
-_STOP_TIMEOUT_SECONDS = 2.0  # for a stopped answer to be printed
+_STOP_TIMEOUT_SECONDS = 2.0  # the time to print a stopped answer
 _MAX_RENDERED_CHARS = 3000  # longer texts take too long to render at each update
 _WELCOME = translatable(
-    "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
+    "Write a message. /help lists the commands, /as NAME changes your name, /quit ends the chat. "
     "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
 )
-_NOTICE_STYLE, _QUESTION_STYLE = "dim", "green"  # styles
+_NOTICE_STYLE, _QUESTION_STYLE = "dim", "green"
 _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
@@ -104,7 +104,7 @@ class ScreenPlatform(LocalPlatform):
         self._screen.show_waiting_lines(tuple(self._lines) if self._is_busy else ())
 
     async def _answer_lines(self, intake: Intake) -> None:
-        await intake.receive([self._chat.to_chat_opened()], {})
+        await intake.receive([self._chat.to_chat_join()], {})
         await self._show_answers()  # includes unsent answers of an earlier run
         while True:
             await self._line_entered.wait()
@@ -158,7 +158,7 @@ class ScreenSurface(PrintingSurface):
         super().__init__(run_id, language)
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
-        self._growing: str | None = None  # id of the newest message until it is printed
+        self._growing_id: str | None = None  # id of the newest message until it is printed
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -167,29 +167,29 @@ class ScreenSurface(PrintingSurface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         """Remove the growing message; printed messages stay."""
-        if message_id == self._growing:
-            self._growing = None
+        if message_id == self._growing_id:
+            self._growing_id = None
             self._screen.show_growing_answer(())
 
     def end_message(self) -> None:
         """Print the growing message, if there is one, because it is complete."""
-        if self._growing is None:
+        if self._growing_id is None:
             return
-        text, self._growing = self._texts[self._growing], None
+        text, self._growing_id = self._texts[self._growing_id], None
         self._screen.show_growing_answer(())
         self._print(self._renderer.render_answer(strip_control_characters(text)) + "\n")
 
     @override
     def _show(self, message_id: str, text: str) -> None:
-        if message_id != self._growing:
+        if message_id != self._growing_id:
             self.end_message()
-        self._growing, self._texts[message_id] = message_id, text
-        shown = strip_control_characters(text)
-        if len(shown) > _MAX_RENDERED_CHARS:
-            shown = self._renderer.render_plain(shown[-_MAX_RENDERED_CHARS:])
+        self._growing_id, self._texts[message_id] = message_id, text
+        screen_text = strip_control_characters(text)
+        if len(screen_text) > _MAX_RENDERED_CHARS:
+            screen_text = self._renderer.render_plain(screen_text[-_MAX_RENDERED_CHARS:])
         else:
-            shown = self._renderer.render_answer(shown)
-        self._screen.show_growing_answer(shown.split("\n"))
+            screen_text = self._renderer.render_answer(screen_text)
+        self._screen.show_growing_answer(screen_text.split("\n"))
 
     @override
     def print_plain(self, text: str, style: str = "") -> None:

@@ -135,7 +135,7 @@ async def test_spinner_is_shown_before_the_answer(service: FakeService, terminal
     service.go_on.clear()
     async with chatting(service, terminal):
         terminal.enter("story")
-        await terminal.shows_text(" s (Ctrl-C stops it)")
+        await terminal.shows_text(" s (Ctrl-C to stop)")
         service.go_on.set()
         await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
         assert "waiting for the answer" not in "\n".join(terminal.lines)

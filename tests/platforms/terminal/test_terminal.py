@@ -89,7 +89,7 @@ async def test_as_command_changes_the_author() -> None:
         ("terminal:王小明", "王小明"),
     ]
     assert all(one.wake is WakeReason.DM and one.author_is_admin for one in service.received)
-    assert shown.splitlines()[0] == "Your name is 王小明; /as NAME changes it."
+    assert shown.splitlines()[0] == "Your name is 王小明. To change it, send /as NAME."
 
 
 async def test_external_keys_differ_between_runs() -> None:
