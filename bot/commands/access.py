@@ -99,16 +99,16 @@ def explain_refusal(rule: str, code: str) -> Text:
             " operator your code, which works for an hour: {code}",
             code=code,
         )
-    found = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
+    reasons = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
     return translatable(
         "You may not use me where you wrote to me. {reason} I neither read nor keep what you"
         " write there. /forget me, /export, /privacy and /settings me still work.",
-        reason=next(found, ""),
+        reason=next(reasons, ""),
     )
 
 
 def _rule(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
-    """Register a method as the handler of an action on rules; see `command`."""
+    """Register a method as the handler of an /access action that changes a rule."""
     return command(f"access {action}", summary, *options, _TARGET, _PLACE)
 
 
@@ -163,20 +163,20 @@ class AccessHandlers:
     )
     async def _set_rule(self, request: CommandRequest) -> CommandResult:
         action, message = request.command.name.removeprefix("access "), request.incoming
-        words, where = _split_place(request.argument)
-        gives = action in _PERMISSIONS
-        target = self._read_rule(f"{action} {words}" if gives else words, message)
+        rule_words, chosen_place = _split_place(request.argument)
+        is_permission = action in _PERMISSIONS
+        name = self._read_rule(f"{action} {rule_words}" if is_permission else rule_words, message)
         # A rule about a channel has no effect in another channel.
-        default = "server" if target.startswith("channel") else "here"
-        scope = await self._find_changeable_scope(request, where or default)
-        value = _GRANTED_VALUE if gives else None if action == "reset" else action
-        await self._store_rule(request, scope, target, value)
-        if value is None and scope == INSTALLATION:
-            await self._store_rule(request, scope, f"paired {target}", None)
-        lines = [translatable("Deleted: {rule}.", rule=target)]
-        if value:
-            lines = [translatable("Saved: {rule}.", rule=_format_rule(target, value))]
-        if not gives and "allow" in (await self.rules.load([scope]))[scope].values():
+        default_place = "server" if name.startswith("channel") else "here"
+        scope = await self._find_changeable_scope(request, chosen_place or default_place)
+        rule_value = _GRANTED_VALUE if is_permission else None if action == "reset" else action
+        await self._store_rule(request, scope, name, rule_value)
+        if rule_value is None and scope == INSTALLATION:
+            await self._store_rule(request, scope, f"paired {name}", None)
+        lines = [translatable("Deleted: {rule}.", rule=name)]
+        if rule_value:
+            lines = [translatable("Saved: {rule}.", rule=_format_rule(name, rule_value))]
+        if not is_permission and "allow" in (await self.rules.load([scope]))[scope].values():
             place = _place_text(scope, message)
             lines.append(
                 translatable(
@@ -225,20 +225,20 @@ class AccessHandlers:
     async def _set_banned_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
         message, settings = request.incoming, self.rules.chat_settings
-        argument, where = _split_place(request.argument)
-        scope = await self._find_changeable_scope(request, where or "server")
+        argument, chosen_place = _split_place(request.argument)
+        scope = await self._find_changeable_scope(request, chosen_place or "server")
         if argument:
-            words = [" ".join(one.split()) for one in argument.split(",")]
-            value = "\n".join(one for one in words if one.strip("* "))
-            chosen = {"none": "", "reset": None}.get(argument.lower(), value)
-            await request.store(settings, scope, BANNED_WORDS_KEY, chosen)
+            banned_words = [" ".join(one.split()) for one in argument.split(",")]
+            joined_words = "\n".join(one for one in banned_words if one.strip("* "))
+            stored_words = {"none": "", "reset": None}.get(argument.lower(), joined_words)
+            await request.store(settings, scope, BANNED_WORDS_KEY, stored_words)
         scopes = () if message.is_private else message.scopes
-        found = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
-        if found is None or not found.value:
+        setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
+        if setting is None or not setting.value:
             return CommandResult(translatable("No words are banned from answers here."))
-        place, banned = _place_text(found.scope, message), ", ".join(found.value.splitlines())
-        texts = {"where": place, "words": banned}
-        text = translatable("Answers with these words are not shown ({where}): {words}", **texts)
+        place, listed = _place_text(setting.scope, message), ", ".join(setting.value.splitlines())
+        values = {"where": place, "words": listed}
+        text = translatable("Answers with these words are not shown ({where}): {words}", **values)
         return CommandResult(text)
 
     @command(
@@ -292,17 +292,17 @@ class AccessHandlers:
 
     def _read_rule(self, words: str, message: IncomingMessage) -> str:
         """Parse a target such as "role 9", or a rule such as "command preset use role 9"."""
-        kind, _, rest = words.partition(" ")
+        kind, _, arguments = words.partition(" ")
         if kind in {"tools", "model"}:
-            return f"{kind} {read_target(rest.strip(), message)}"
+            return f"{kind} {read_target(arguments.strip(), message)}"
         if kind != "command":
             return read_target(words, message)
-        rest = f"{rest.removeprefix('/')} "
-        names = (one for one in self.commands if rest.lower().startswith(f"{one} "))
+        arguments = f"{arguments.removeprefix('/')} "
+        names = (one for one in self.commands if arguments.lower().startswith(f"{one} "))
         name = max(names, key=len, default="")
         if not name or name.startswith("access"):
             raise UserError(_MISSING_COMMAND_NOTICE)
-        target = read_target(rest[len(name) :].strip(), message)
+        target = read_target(arguments[len(name) :].strip(), message)
         return f"command {name} {target}"
 
     async def _find_changeable_scope(self, request: CommandRequest, place: str) -> str:
@@ -328,11 +328,11 @@ def read_target(words: str, message: IncomingMessage) -> str:
     quote, platform = message.quote, message.address.platform
     if not words and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
-    if found := _MENTION.fullmatch(words):
-        kind, source = _MENTION_KINDS[found["kind"]], None
-    elif found := _TYPED_TARGET.fullmatch(words):
-        kind = found["kind"] or ("channel" if found["id"].startswith("-") else "person")
-        kind, source = kind.lower(), found["source"]  # an operator may name another platform
+    if match := _MENTION.fullmatch(words):
+        kind, source = _MENTION_KINDS[match["kind"]], None
+    elif match := _TYPED_TARGET.fullmatch(words):
+        kind = match["kind"] or ("channel" if match["id"].startswith("-") else "person")
+        kind, source = kind.lower(), match["source"]  # an operator may name another platform
     else:
         if not words.startswith("@") or len(message.mentions) != 1:
             raise UserError(_MISSING_TARGET_NOTICE)
@@ -340,30 +340,30 @@ def read_target(words: str, message: IncomingMessage) -> str:
         if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
             raise UserError(_UNKNOWN_NAME_NOTICE)
         return f"{'role' if id_.startswith('&') else 'person'} {platform}:{id_.lstrip('&')}"
-    own = message.address.source if kind == "channel" else platform
-    return f"{kind} {(source or own).lower()}:{found['id']}"
+    default_source = message.address.source if kind == "channel" else platform
+    return f"{kind} {(source or default_source).lower()}:{match['id']}"
 
 
 def describe_access(access: Access, message: IncomingMessage) -> Text:
     """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
-    figures = {"rule": access.rule, "where": _place_text(access.scope, message)}
+    placeholders = {"rule": access.rule, "where": _place_text(access.scope, message)}
     if access.rule == "off":
-        return translatable("I am still switched off: {place}.", place=figures["where"])
+        return translatable("I am still switched off: {place}.", place=placeholders["where"])
     if access.is_allowed:
-        return translatable("You may use me here: {rule} ({where}).", **figures)
+        return translatable("You may use me here: {rule} ({where}).", **placeholders)
     return translatable(
         "You may use me here only because you are an admin; for others, this rule applies: {rule}"
         " ({where}).",
-        **figures,
+        **placeholders,
     )
 
 
 def _split_place(argument: str) -> tuple[str, str]:
-    """Split "@bob server" into the target "@bob" and the place "server", or "" without a place."""
-    words, _, last = argument.rpartition(" ")
-    return (words.strip(), last.lower()) if last.lower() in _PLACES else (argument, "")
+    """Split "@bob server" into the target "@bob" and the place "server" ("" if not given)."""
+    start, _, last_word = argument.rpartition(" ")
+    return (start.strip(), last_word.lower()) if last_word.lower() in _PLACES else (argument, "")
 
 
 def _place_text(scope: str, message: IncomingMessage) -> Text:
@@ -404,15 +404,15 @@ class PairingCodes:
         if person not in waiting:
             if sum(source_in_key(one[2]) == source for one in waiting.values()) >= _MAX_CODES:
                 return ""
-            until = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
-            value = f"{code} {until} {message.address.conversation}"
+            expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
+            value = f"{code} {expires_at} {message.address.conversation}"
             await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
             waiting = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
-        first = sorted(
+        earliest_people = sorted(
             (one[1], who) for who, one in waiting.items() if source_in_key(one[2]) == source
         )
-        if person in [who for _, who in first[:_MAX_CODES]]:
+        if person in [who for _, who in earliest_people[:_MAX_CODES]]:
             return waiting[person][0]
         await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
@@ -424,20 +424,20 @@ class PairingCodes:
         message may be handled again after a crash.
         """
         operator, used_by = message.author.id, message.external_key
-        now, wrong = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
-        stored = (await self.rules.load(()))[INSTALLATION]
-        count, _, at = stored.get(wrong, "0 0").partition(" ")
-        tries = int(count) if now - float(at) < _CODE_LIFETIME_SECONDS else 0
-        if tries >= _MAX_WRONG_CODES:
+        now, wrong_codes_key = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
+        stored_settings = (await self.rules.load(()))[INSTALLATION]
+        wrong_count, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(" ")
+        wrong_tries = int(wrong_count) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
+        if wrong_tries >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        waiting = await self._load_waiting_people(used_by)
-        for person, (known, until, conversation) in waiting.items():
-            if secrets.compare_digest(known.encode(), code.encode()):
-                used = f"{code} {until} {conversation} {used_by}"
-                await self._store_setting(f"{_CODE_PREFIX}{person}", used, person)
-                await self._store_setting(wrong, None, operator)
+        waiting_people = await self._load_waiting_people(used_by)
+        for person, (stored_code, expires_at, conversation) in waiting_people.items():
+            if secrets.compare_digest(stored_code.encode(), code.encode()):
+                used_value = f"{code} {expires_at} {conversation} {used_by}"
+                await self._store_setting(f"{_CODE_PREFIX}{person}", used_value, person)
+                await self._store_setting(wrong_codes_key, None, operator)
                 return person, conversation
-        await self._store_setting(wrong, f"{tries + 1} {now}", operator)
+        await self._store_setting(wrong_codes_key, f"{wrong_tries + 1} {now}", operator)
         raise UserError(
             translatable("That code is unknown or has expired. A code works for only one hour.")
         )
@@ -447,16 +447,16 @@ class PairingCodes:
 
         Used codes are left out, except those used by the message `message_key`.
         """
-        found: dict[str, tuple[str, str, str]] = {}
+        waiting_people: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self.rules.load(()))[INSTALLATION].items():
             if not name.startswith(_CODE_PREFIX):
                 continue
-            code, until, conversation, *used = value.split(" ", 3)
-            if float(until) <= self.clock.now():
+            code, expires_at, conversation, *used_by = value.split(" ", 3)
+            if float(expires_at) <= self.clock.now():
                 await self._store_setting(name, None, name)
-            elif not used or used == [message_key]:
-                found[name.removeprefix(_CODE_PREFIX)] = code, until, conversation
-        return found
+            elif not used_by or used_by == [message_key]:
+                waiting_people[name.removeprefix(_CODE_PREFIX)] = code, expires_at, conversation
+        return waiting_people
 
     async def _store_setting(self, name: str, value: str | None, by: str) -> None:
         settings, key = self.rules.chat_settings, f"{ACCESS_KEY_PREFIX}{name}"

@@ -44,11 +44,11 @@ class NewestExchange:
     question: Turn
     answers: tuple[Turn, ...]
     turns: TurnRange | None
-    """The range of both in the history; None: the answer failed, so neither is in the history."""
-    earlier: tuple[Turn, ...] = ()
+    """Where the history has the question and answers; None if the answer failed: nowhere."""
+    earlier_turns: tuple[Turn, ...] = ()
     """If the answer failed: the earlier messages that it would also have covered."""
-    failed: tuple[int, ...] = ()
-    """If the answer failed: the ids of all turns stored for the question and `earlier`."""
+    failed_turn_ids: tuple[int, ...] = ()
+    """If the answer failed: the ids of all turns stored for the question and `earlier_turns`."""
 
 
 @dataclass(eq=False)
@@ -60,18 +60,18 @@ class NewestQuestionHandlers:
     @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
         exchange = _require_newest_exchange(request)
-        question, before = exchange.question, exchange.earlier
+        question, earlier_turns = exchange.question, exchange.earlier_turns
         if not question.is_by(request.incoming.author):
             await self.admins.require(
                 request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
             )
         if exchange.turns is not None:
-            newer = exchange.turns.newer + exchange.turns.count
-            before = tuple(request.recent[: len(request.recent) - newer])
-        asked = to_repeated_question(request.incoming, question, before)
+            newest_count = exchange.turns.newer + exchange.turns.count
+            earlier_turns = tuple(request.recent[: len(request.recent) - newest_count])
+        repeated_message = to_repeated_question(request.incoming, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
-        repeats = AskedQuestion(asked, speakers, earlier=exchange.earlier)
-        return CommandResult("", removed=exchange.turns, question=repeats)
+        retry = AskedQuestion(repeated_message, speakers, earlier_turns=exchange.earlier_turns)
+        return CommandResult("", removed_turns=exchange.turns, question=retry)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
@@ -82,14 +82,14 @@ class NewestQuestionHandlers:
             await self.admins.require(
                 message, RETRY_OTHERS_ACTION, needs_name=True, audited_as=audited_as
             )
-        quoted = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
-        text = translatable("Removed from the conversation: “{text}”.", text=quoted)
+        quoted_text = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
+        text = translatable("Removed from the conversation: “{text}”.", text=quoted_text)
         if exchange.answers:
             text = translatable(
-                "Removed from the conversation: “{text}” and its answer.", text=quoted
+                "Removed from the conversation: “{text}” and its answer.", text=quoted_text
             )
-        turns, failed = exchange.turns, exchange.failed
-        return CommandResult(text, removed=turns, deleted=failed, changes_channel=True)
+        turns, ids = exchange.turns, exchange.failed_turn_ids
+        return CommandResult(text, removed_turns=turns, deleted_ids=ids, changes_channel=True)
 
 
 def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
@@ -98,12 +98,12 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     A question whose answer failed takes precedence; next, a message of the command's author that
     has no answer yet; last, the question before the newest answers.
     """
-    turns, by = request.recent, request.incoming.author.id
-    failed = _find_failed_question(request.failed, turns)
-    if failed is not None:
-        return failed
+    turns, person = request.recent, request.incoming.author.id
+    failed_exchange = _find_failed_question(request.failed_questions, turns)
+    if failed_exchange is not None:
+        return failed_exchange
     end = len(turns)
-    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == by:
+    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == person:
         return NewestExchange(turns[-1], (), TurnRange(0, 1))
     while end and turns[end - 1].role == "user":
         end -= 1
@@ -112,27 +112,27 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
         start -= 1
     if start == 0:  # nothing but a greeting
         return None
-    place = TurnRange(len(turns) - end, end - start + 1)
+    turn_range = TurnRange(len(turns) - end, end - start + 1)
     answers = tuple(one for one in turns[start:end] if one.role != "user")
-    return NewestExchange(turns[start - 1], answers, place)
+    return NewestExchange(turns[start - 1], answers, turn_range)
 
 
 def _find_failed_question(
-    failed: Sequence[StoredTurn], recent: Sequence[Turn]
+    turns: Sequence[StoredTurn], recent: Sequence[Turn]
 ) -> NewestExchange | None:
-    known = {one.message_id for one in recent if one.message_id}  # these have an answer
-    kept_new = (one for one in failed if one.turn.message_id not in known)
+    answered_ids = {one.message_id for one in recent if one.message_id}  # these have an answer
+    unanswered_turns = (one for one in turns if one.turn.message_id not in answered_ids)
     # Skip commands: their replies may be menus.
-    newest = next((one for one in kept_new if parse_command(one.turn.text) is None), None)
+    newest = next((one for one in unanswered_turns if parse_command(one.turn.text) is None), None)
     if newest is None:
         return None
     question = newest.turn
-    gathered = [one for one in failed if one.turn.sent_as == question.sent_as]
+    gathered_turns = [one for one in turns if one.turn.sent_as == question.sent_as]
     identity = _question_identity(question)
-    again = [one for one in failed if _question_identity(one.turn) == identity]  # failed repeatedly
-    earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
-    ids = {one.id for one in (*gathered, *again)}
-    return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
+    repeats = [one for one in turns if _question_identity(one.turn) == identity]  # failed again
+    earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not newest)
+    ids = {one.id for one in (*gathered_turns, *repeats)}
+    return NewestExchange(question, (), None, earlier_turns, tuple(sorted(ids)))
 
 
 def _question_identity(question: Turn) -> object:
@@ -212,7 +212,7 @@ class AnswerButtons:
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def find_refusal_reason(self, press: ButtonPress) -> str | None:
-        """Return why a press is refused, or None; called before the press is stored."""
+        """Return why a press is refused, or None if it is allowed; the press is not stored yet."""
         data = parse_button(press)
         try:
             reason: str | None = await self.limit(press) if self.limit is not None else None
@@ -269,23 +269,23 @@ class AnswerButtons:
         conversation, exchange = message.address.conversation, None
         reader = Claim(conversation, 0, "")  # this claim can only read
         message_id = (message.quote.message_id if message.quote is not None else None) or ""
-        conversations, most = self.conversations, _MAX_TURNS_BEFORE
+        conversations, max_turns = self.conversations, _MAX_TURNS_BEFORE
         turns = await conversations.find_turns(reader, [message_id])
-        found = next((one for one in turns if not _has_own_buttons(one.turn)), None)
-        if found is not None and found.turn.role == "user" and not found.turn.sent_as:
-            exchange = await conversations.load_exchange(reader, message_id, most)
-        elif found is not None:
-            part = found.turn.sent_as[-1]
-            exchange = await conversations.load_exchange_by_part(conversation, part, most)
-        if found is None or exchange is None:
+        quoted = next((one for one in turns if not _has_own_buttons(one.turn)), None)
+        if quoted is not None and quoted.turn.role == "user" and not quoted.turn.sent_as:
+            exchange = await conversations.load_exchange(reader, message_id, max_turns)
+        elif quoted is not None:
+            part = quoted.turn.sent_as[-1]
+            exchange = await conversations.load_exchange_by_part(conversation, part, max_turns)
+        if quoted is None or exchange is None:
             raise UserError(NOT_REMEMBERED_NOTICE)
-        return found, exchange
+        return quoted, exchange
 
     async def text_to_edit(self, message: IncomingMessage) -> str:
         """Return the quoted message's text; raises `UserError` if the author may not edit it."""
-        found, exchange = await self.find_quoted(message)
-        await self.check_editor(message, found, exchange)
-        return found.turn.text
+        quoted_turn, exchange = await self.find_quoted(message)
+        await self.check_editor(message, quoted_turn, exchange)
+        return quoted_turn.turn.text
 
     async def check_editor(
         self,
@@ -299,23 +299,23 @@ class AnswerButtons:
 
         Messages may be edited by their authors, and answers by the asker and by admins.
         """
-        is_said = turn.turn.role == "user"
-        if is_said and turn.turn.sent_as:
+        is_message = turn.turn.role == "user"
+        if is_message and turn.turn.sent_as:
             raise UserError(NOT_REMEMBERED_NOTICE)
         is_own = exchange.question.turn.is_by(message.author)
-        if is_own and not (is_said and writes_as_group(message)):
+        if is_own and not (is_message and writes_as_group(message)):
             return
-        if is_said:  # as the group: unknown which admin wrote it
+        if is_message:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
         await self.admins.require(message, _CHANGE_OTHERS_ACTION, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether the command's author asked the question that the quoted answer is for."""
         try:
-            found, exchange = await self.find_quoted(message)
+            quoted_turn, exchange = await self.find_quoted(message)
         except UserError:
             return False
-        return found.turn.role != "user" and exchange.question.turn.is_by(message.author)
+        return quoted_turn.turn.role != "user" and exchange.question.turn.is_by(message.author)
 
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
@@ -323,7 +323,7 @@ class AnswerButtons:
             await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
-        """Raise `UserError` for another person's personal history if the author is no admin."""
+        """Raise `UserError` if a personal history is not the author's, except for admins."""
         is_own = exchange.question.turn.is_by(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")
@@ -331,12 +331,12 @@ class AnswerButtons:
     async def _check_stop(self, press: ButtonPress, data: ButtonData) -> None:
         address = press.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-        asked = await self.inbox.find_in_progress(address, key)
-        if not asked:
+        events = await self.inbox.find_in_progress(address, key)
+        if not events:
             raise UserError(translatable("No answer is being written here."))
         authors = (
             one.said.author if isinstance(one, MessageEdit) else one.author
-            for one in asked
+            for one in events
             if isinstance(one, IncomingMessage | ButtonPress | ChatJoin | MessageEdit)
         )
         await self._check_author(press, {one.id for one in authors if one is not None})

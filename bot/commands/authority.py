@@ -39,7 +39,7 @@ _ANONYMOUS_REFUSAL = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Checks if an author is an admin; caches results for 30 s, except "yes" for commands."""
+    """Checks if an author is an admin; for 30 s, a "no" is not checked again."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]
@@ -67,13 +67,13 @@ class AdminCheck:
 
     async def was_recently_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin, or was one in the last 30 seconds."""
-        until, is_one = self._cached_results.get(_admin_cache_key(incoming), (0.0, False))
-        is_known = is_one and until > self.clock.monotonic()
-        return is_known or await self.is_admin(incoming)
+        expires_at, was_admin = self._cached_results.get(_admin_cache_key(incoming), (0.0, False))
+        is_cached = was_admin and expires_at > self.clock.monotonic()
+        return is_cached or await self.is_admin(incoming)
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
-        # The person who pressed waits for this, and so do events received with the press.
+        # The person who pressed a button waits for this, and so do later events.
         seconds = self.press_timeout_seconds if isinstance(incoming, ButtonPress) else None
         try:
             async with asyncio.timeout(seconds):
@@ -87,17 +87,17 @@ class AdminCheck:
         if incoming.author.id in self.admin_ids:
             return True
         if writes_as_group(incoming):
-            is_one = await self.is_platform_admin(incoming)
-            return is_one and await self._accepts_anonymous_admins(incoming.scopes)
+            was_admin = await self.is_platform_admin(incoming)
+            return was_admin and await self._accepts_anonymous_admins(incoming.scopes)
         if incoming.author_is_admin is not None:  # the event itself says so
             return await self.is_platform_admin(incoming)
         key, now = _admin_cache_key(incoming), self.clock.monotonic()
-        until, is_one = self._cached_results.get(key, (now, True))
-        if until > now and not is_one:
+        expires_at, was_admin = self._cached_results.get(key, (now, True))
+        if expires_at > now and not was_admin:
             return False
-        allowed = await self.is_platform_admin(incoming)
-        self._cached_results[key] = now + _RESULT_CACHE_SECONDS, allowed
-        return allowed
+        is_admin = await self.is_platform_admin(incoming)
+        self._cached_results[key] = now + _RESULT_CACHE_SECONDS, is_admin
+        return is_admin
 
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
         return await self.chat_settings.resolve(scopes, _ANONYMOUS_ADMINS_KEY) is not None
@@ -110,8 +110,8 @@ class AdminCheck:
     async def _set_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")
         await self.require(request.incoming, action, needs_name=True)
-        chosen = "on" if request.argument == "on" else None
-        await request.store(self.chat_settings, request.scope, _ANONYMOUS_ADMINS_KEY, chosen)
+        setting_value = "on" if request.argument == "on" else None
+        await request.store(self.chat_settings, request.scope, _ANONYMOUS_ADMINS_KEY, setting_value)
         text = translatable("Admins who write anonymously do not count as admins here.")
         if await self._accepts_anonymous_admins(request.incoming.scopes):
             text = translatable(
@@ -122,10 +122,10 @@ class AdminCheck:
 
     async def may_see_prompts(self, message: IncomingMessage) -> bool:
         """Return whether the author may see the presets' prompts."""
-        shows = (
+        may_see = (
             self.shows_prompts_in_private if message.is_private else self.shows_prompts_in_groups
         )
-        return message.author.id in self.admin_ids or (shows and await self.is_admin(message))
+        return message.author.id in self.admin_ids or (may_see and await self.is_admin(message))
 
     async def require_prompt_access(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""
@@ -142,8 +142,8 @@ class AdminCheck:
         """Record an admin's action in the audit log, without any message text."""
         if self.audit is not None and not incoming.is_private:
             # Not the conversation: the key of a personal history contains the person's id.
-            where, by = incoming.address.channel, incoming.author.id
-            await self.audit.record(by, audited_as, where)
+            channel, person = incoming.address.channel, incoming.author.id
+            await self.audit.record(person, audited_as, channel)
 
     async def require(
         self,
@@ -159,13 +159,13 @@ class AdminCheck:
         `audited_as` is a verb and a noun for the audit log. It is recorded before the action, and
         again if the action is repeated after a crash.
         """
-        allowed = await self.is_known_admin(incoming)
+        is_admin = await self.is_known_admin(incoming)
         by, in_ = incoming.author.id, incoming.address.conversation
-        _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(allowed))
-        if allowed is None:
+        _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(is_admin))
+        if is_admin is None:
             raise PrivateError(unknown_admin_notice(incoming, action))
         is_anonymous = writes_as_group(incoming)
-        if not allowed:
+        if not is_admin:
             problem = translatable("Only an admin can {action}.", action=action)
             raise PrivateError(
                 join_texts([problem, _ANONYMOUS_REFUSAL], " ") if is_anonymous else problem

@@ -77,9 +77,9 @@ class CharacterHandlers:
     download: Download
     host_picture: Callable[[Address, bytes], Awaitable[str | None]]
     """Uploads a PNG and returns its URL, or None where unsupported; raises `PlatformError`."""
-    per_person: int
-    per_server: int
-    card_bytes: int
+    max_per_person: int
+    max_per_server: int
+    max_card_bytes: int
 
     @command(
         "character list",
@@ -87,8 +87,8 @@ class CharacterHandlers:
     )
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active.names
-        owned = await self.resolver.characters.descriptions(character_owner(request.incoming))
-        lines = [preset_line(name, about, active) for name, about in owned.items()]
+        characters = await self.resolver.characters.descriptions(character_owner(request.incoming))
+        lines = [preset_line(name, description, active) for name, description in characters.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
     @admin_command(
@@ -132,18 +132,18 @@ class CharacterHandlers:
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        wanted, *fields = _form_fields(request.argument) or [""]
-        name = await self.find_full_name(wanted, character_owner(incoming), "/character edit")
+        typed_name, *fields = _form_fields(request.argument) or [""]
+        name = await self.find_full_name(typed_name, character_owner(incoming), "/character edit")
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = await self._convert_card(card, incoming)
             preset = with_changed_texts(preset, {"name": shown_name(name)})
         elif not fields:
             raise UserError(_HOW_TO_EDIT_NOTICE)
         else:
-            given = dict(zip(_KEYS, fields, strict=False))
-            if given.get("avatar") and not is_http_address(given["avatar"]):
+            changes = dict(zip(_KEYS, fields, strict=False))
+            if changes.get("avatar") and not is_http_address(changes["avatar"]):
                 raise UserError(_NOT_A_LINK_NOTICE)
-            preset = with_changed_texts(await self.load_newest_version(name), given)
+            preset = with_changed_texts(await self.load_newest_version(name), changes)
         await self.save(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
         return CommandResult(text, changes_channel=True)
@@ -175,8 +175,8 @@ class CharacterHandlers:
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
         """Return a command's form fields, each with the text to show in it; raises `UserError`."""
         await self._require_character_permission(message)
-        called = parse_command(message.text)
-        action, _, name = (called.text if called else "").partition(" ")
+        command = parse_command(message.text)
+        action, _, name = (command.text if command else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME, *_FORM)]
         name = await self.find_full_name(name, character_owner(message), "/character edit")
@@ -188,11 +188,11 @@ class CharacterHandlers:
 
     async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
         """Return the names of presets or characters that complete the typed text."""
-        called = parse_command(message.text)
-        if called is None or called.name != CHARACTER_GROUP.name:
+        called_command = parse_command(message.text)
+        if called_command is None or called_command.name != CHARACTER_GROUP.name:
             names = await self.resolver.list_descriptions(message)
         else:
-            is_shared = called.text.partition(" ")[0] == "share"
+            is_shared = called_command.text.partition(" ")[0] == "share"
             owner = message.author.id if is_shared else character_owner(message)
             names = await self.resolver.characters.descriptions(owner)
         return self.resolver.complete(text, map(shown_name, names))
@@ -211,18 +211,18 @@ class CharacterHandlers:
             text = translatable("Which character? For example: {example}", example=example)
             raise UserError(text)
         names = await self.resolver.characters.descriptions(owner)
-        wanted = preset_id(word.strip())
+        wanted_id = preset_id(word.strip())
         for name in names:
-            if preset_id(shown_name(name)) == wanted:
+            if preset_id(shown_name(name)) == wanted_id:
                 return name
         raise _missing_character_error(word, [shown_name(one) for one in names])
 
     async def load_newest_version(self, name: str) -> Preset:
         """Return the newest version of a character. `name` is the full name of its preset."""
-        stored = await self.versions.newest(name)
-        if stored is None:
+        newest_version = await self.versions.newest(name)
+        if newest_version is None:
             raise _missing_character_error(shown_name(name))
-        return await asyncio.to_thread(parse_preset, stored.content, name)
+        return await asyncio.to_thread(parse_preset, newest_version.content, name)
 
     async def download_attached_file(self, message: IncomingMessage) -> bytes | None:
         """Return the file attached to a message or to the message it quotes; None without a file.
@@ -231,34 +231,34 @@ class CharacterHandlers:
         """
         quoted = message.quote.attachments if message.quote else ()
         kinds = {MediaKind.FILE, MediaKind.IMAGE}
-        cards = [one for one in (*message.attachments, *quoted) if one.kind in kinds and one.source]
-        if not cards:
+        files = [one for one in (*message.attachments, *quoted) if one.kind in kinds and one.source]
+        if not files:
             return None
-        most = self.card_bytes
+        max_size = self.max_card_bytes
         try:
-            data = await self.download(message.address, cards[0], most + 1)
+            data = await self.download(message.address, files[0], max_size + 1)
         except PlatformError:
             raise UserError(_UNREACHABLE_NOTICE) from None
-        if len(data) > most:
-            text = translatable("A file may have up to {limit} KiB.", limit=f"{most // 1024:,}")
+        if len(data) > max_size:
+            text = translatable("A file may have up to {limit} KiB.", limit=f"{max_size // 1024:,}")
             raise UserError(text)
         return data
 
     async def _convert_card(self, card: bytes, message: IncomingMessage) -> Preset:
         """Convert a character card to a preset in a child process; raises `UserError`."""
         try:
-            found = msgspec.json.decode(await convert_in_child("card", card))
+            result = msgspec.json.decode(await convert_in_child("card", card))
         except Unconvertible:
             raise UserError(_DAMAGED_CARD_NOTICE) from None
-        if "problem" in found:
-            raise UserError(found["problem"][supported_language(message.locale)])
-        if len(found["preset"].encode()) > self.card_bytes:
+        if "problem" in result:
+            raise UserError(result["problem"][supported_language(message.locale)])
+        if len(result["preset"].encode()) > self.max_card_bytes:
             raise UserError(_DAMAGED_CARD_NOTICE)
-        preset = await asyncio.to_thread(parse_preset, found["preset"], "card")
-        if not found["picture"]:
+        preset = await asyncio.to_thread(parse_preset, result["preset"], "card")
+        if not result["picture"]:
             return preset
         try:
-            avatar = await self.host_picture(message.address, base64.b64decode(found["picture"]))
+            avatar = await self.host_picture(message.address, base64.b64decode(result["picture"]))
         except PlatformError as error:  # the character works without a picture
             _log.warning("picture_not_kept", reason=str(error))
             avatar = None
@@ -269,53 +269,53 @@ class CharacterHandlers:
         message = request.incoming
         await self._require_character_permission(message)
         preset = await self._convert_card(card, message)
-        given = await self._store_as_new(request, preset)
-        name = f"{character_owner(message)}{OWNER_SEPARATOR}{given.name}"
+        stored_preset = await self._store_as_new(request, preset)
+        name = f"{character_owner(message)}{OWNER_SEPARATOR}{stored_preset.name}"
         return await self._load_for_chat(request, name)
 
     async def _load_for_chat(self, request: CommandRequest, name: str) -> Preset:
         """Return a character's preset, adapted to this chat; `name` is its full name."""
         behavior = self.resolver.find_behavior_preset(request.active)
-        found = await self.resolver.characters.find(name, behavior)
-        if found is None:
+        preset_and_version = await self.resolver.characters.find(name, behavior)
+        if preset_and_version is None:
             raise _missing_character_error(shown_name(name))
-        return found[0]
+        return preset_and_version[0]
 
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner = character_owner(request.incoming)
-        own = await self.resolver.characters.descriptions(owner)
-        most = self.per_person if request.incoming.is_private else self.per_server
-        operators = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
-        taken = {_confusable_key(shown_name(one)): one for one in own}
-        number, given = 1, preset
-        while (key := _confusable_key(given.name)) in operators or key in taken:
-            stored = await self.versions.newest(taken[key]) if key not in operators else None
-            if stored is not None and stored.content == export_preset(given):
+        own_names = await self.resolver.characters.descriptions(owner)
+        max_characters = self.max_per_person if request.incoming.is_private else self.max_per_server
+        operator_keys = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
+        taken = {_confusable_key(shown_name(one)): one for one in own_names}
+        number, new_preset = 1, preset
+        while (key := _confusable_key(new_preset.name)) in operator_keys or key in taken:
+            latest = await self.versions.newest(taken[key]) if key not in operator_keys else None
+            if latest is not None and latest.content == export_preset(new_preset):
                 break
             number += 1
-            ending = f" {number}"
-            name = preset.name[: MAX_NAME_CHARS - len(ending)].rstrip() + ending
-            given = preset.model_copy(update={"name": name})
-        name = f"{owner}{OWNER_SEPARATOR}{given.name}"
-        if name not in own and len(own) >= most:
+            suffix = f" {number}"
+            name = preset.name[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
+            new_preset = preset.model_copy(update={"name": name})
+        name = f"{owner}{OWNER_SEPARATOR}{new_preset.name}"
+        if name not in own_names and len(own_names) >= max_characters:
             raise UserError(
                 translatable(
                     "There are {count} characters here already, and no more are allowed."
                     " /character remove makes room.",
-                    count=len(own),
+                    count=len(own_names),
                 )
             )
-        await self.save(request, given, name)
-        return given
+        await self.save(request, new_preset, name)
+        return new_preset
 
     async def save(self, request: CommandRequest, preset: Preset, name: str) -> None:
         """Store a character's next version under the full name of its preset, and announce it."""
         content, owner = export_preset(preset), name.rpartition(OWNER_SEPARATOR)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])
-        about = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
-        about += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.announce(name, content, about, **request.change_author)
+        summary = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
+        summary += f"\t{preset.avatar or ''}"
+        await self.resolver.characters.announce(name, content, summary, **request.change_author)
 
 
 def _ready_reply(preset: Preset) -> CommandResult:
@@ -335,10 +335,10 @@ def _form_fields(text: str) -> list[str]:
 
 def with_changed_texts(preset: Preset, changes: Mapping[str, object]) -> Preset:
     """Return a preset with changed texts. A greeting or picture that is now empty is removed."""
-    kept = preset.model_dump(mode="json", exclude_defaults=True)
-    changed = {key: value or None for key, value in changes.items() if value or key != "persona"}
+    fields = preset.model_dump(mode="json", exclude_defaults=True)
+    new_fields = {key: value or None for key, value in changes.items() if value or key != "persona"}
     try:
-        return validate_preset({**kept, **changed}, preset.name)
+        return validate_preset({**fields, **new_fields}, preset.name)
     except PresetError as error:
         raise UserError(error_text(error)) from None
 

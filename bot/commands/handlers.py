@@ -65,12 +65,12 @@ class CommandHandlers:
     memories: MemoryHandlers
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """Commands that platforms run themselves, by the platform's name; /help lists them."""
-    others: Sequence[object]
+    other_handlers: Sequence[object]
     """The objects with the other handlers."""
 
     def __post_init__(self) -> None:
-        own = (self, self.admins, self.menus, self.history_scope, self.memories)
-        self._handlers = handlers_by_command(*own, *self.others)
+        own_handlers = (self, self.admins, self.menus, self.history_scope, self.memories)
+        self._handlers = handlers_by_command(*own_handlers, *self.other_handlers)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -168,10 +168,10 @@ class CommandHandlers:
         incoming, conversation = request.incoming, request.incoming.address.conversation
         if not request.argument:
             for_admin = await self.admins.may_see_prompts(incoming)
-            shown = await self.context.show(
+            description = await self.context.show(
                 conversation, is_for_admin=for_admin, answered_at=request.answered_at
             )
-            return CommandResult(shown)
+            return CommandResult(description)
         await self.admins.require_prompt_access(incoming, _SEE_PROMPT_ACTION)
         text, file = await self.context.export_prompts(conversation)
         await self.admins.record_admin_action(incoming, "read prompt")
@@ -181,11 +181,11 @@ class CommandHandlers:
     async def _start(self, request: CommandRequest) -> CommandResult:
         """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
-        how = translatable("/help lists what I can do, /new begins a new conversation.")
+        hint = translatable("/help lists what I can do, /new begins a new conversation.")
         if len(preset.greetings_among(len(request.active.members))) > 1:
-            how = translatable("/help lists what I can do, /new 2 begins with another greeting.")
+            hint = translatable("/help lists what I can do, /new 2 begins with another greeting.")
         introduction = _introduction(preset, is_private=request.incoming.is_private)
-        result = CommandResult(join_texts([introduction, how, *_form_usage(preset)]))
+        result = CommandResult(join_texts([introduction, hint, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
         return result if is_begun else await self.greetings.add_active(result, request)
 
@@ -235,15 +235,15 @@ def _check_choice(command: Command) -> Command:
 
     Commands without choices, or with several options, are returned unchanged.
     """
-    options, chosen = _SPECS_BY_NAME[command.name].options, command.text.lower()
+    options, choice = _SPECS_BY_NAME[command.name].options, command.text.lower()
     if len(options) != 1 or not options[0].choices:
         return command
-    if chosen not in options[0].choices and (chosen or options[0].required):
+    if choice not in options[0].choices and (choice or options[0].required):
         choices = to_translatable(options[0].summary)
         raise UserError(
             translatable("Use /{command} {choices}.", command=command.name, choices=choices)
         )
-    return Command(command.name, chosen)
+    return Command(command.name, choice)
 
 
 def _unknown_action(group: CommandSpec, action: str) -> Text:
@@ -256,12 +256,12 @@ def _unknown_action(group: CommandSpec, action: str) -> Text:
 
 
 def _unknown_command(name: str) -> Text:
-    near = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
-    if near:
+    similar_names = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
+    if similar_names:
         return translatable(
             "There is no command /{name}; did you mean /{near}? /help lists them all.",
             name=name[:32],
-            near=near[0],
+            near=similar_names[0],
         )
     return translatable("There is no command /{name}; /help lists them all.", name=name[:32])
 

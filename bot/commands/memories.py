@@ -51,8 +51,8 @@ MEMORY_GROUP = CommandSpec(
 )
 _PAGE_SIZE, _MAX_LISTED = 10, 40
 _LISTED_CHARS, _LABEL_CHARS = 150, 60
-_SHOW, _LORE = "s", "l"
-_ACTION_BY_CODE = {_SHOW: "show", "p": "pin", "f": "forget", "w": "widen", _LORE: "lore"}
+_SHOW_KEY, _LORE_KEY = "s", "l"
+_ACTION_BY_CODE = {_SHOW_KEY: "show", "p": "pin", "f": "forget", "w": "widen", _LORE_KEY: "lore"}
 _MENU_VALUE = re.compile(rf"([{''.join(_ACTION_BY_CODE)}])(\d{{1,9}})")
 """Matches the value of a menu option: an action's letter, then a memory's number."""
 _LIST_COMMAND = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
@@ -122,22 +122,22 @@ class MemoryHandlers:
     async def list_memories(self, request: CommandRequest) -> CommandResult:
         """List memories: the asker's, those that may be known in this chat, or a character's."""
         message, word = request.incoming, request.argument
-        found = await self.memories.visible(_message_reader(message))
+        memories = await self.memories.visible(_message_reader(message))
         if word.lower() in {"", "mine"}:
-            mine = [one for one in found if _concerns_person(message.author.id, one)]
+            own_memories = [one for one in memories if _concerns_person(message.author.id, one)]
             heading = translatable(
-                "Memories that come from you or are about you: {count}", count=len(mine)
+                "Memories that come from you or are about you: {count}", count=len(own_memories)
             )
-            return self._show_page(request, heading, mine)
-        here = [one for one in found if _may_be_known_at(_message_place(message), one)]
+            return self._show_page(request, heading, own_memories)
+        local = [one for one in memories if _may_be_known_at(_message_place(message), one)]
         if word.lower() == "here":
-            heading = translatable("Memories that I may use here: {count}", count=len(here))
-            return self._show_page(request, heading, here)
+            heading = translatable("Memories that I may use here: {count}", count=len(local))
+            return self._show_page(request, heading, local)
         preset = await self.characters.resolver.find_in_channel(word, message, request.active)
-        known = [one for one in here if _is_known_to_character(preset.name, one)]
-        known_by = {"name": preset.character_name, "count": len(known)}
-        heading = translatable("Memories of {name} that you may see: {count}", **known_by)
-        return self._show_page(request, heading, known)
+        known_memories = [one for one in local if _is_known_to_character(preset.name, one)]
+        placeholders = {"name": preset.character_name, "count": len(known_memories)}
+        heading = translatable("Memories of {name} that you may see: {count}", **placeholders)
+        return self._show_page(request, heading, known_memories)
 
     @private_command(
         "memory show",
@@ -153,7 +153,8 @@ class MemoryHandlers:
     @private_command("memory who", marked("show who may know a memory"), _NUMBER_OPTION)
     async def show_who_knows(self, request: CommandRequest) -> CommandResult:
         """Say which people and characters may know a memory."""
-        return CommandResult(await self._who_knows(request, await self._find_by_number(request)))
+        memory = await self._find_by_number(request)
+        return CommandResult(await self._audience_line(request, memory))
 
     # change
 
@@ -170,17 +171,17 @@ class MemoryHandlers:
         message, text = request.incoming, request.argument
         if text:
             subject, text = self._split_subject(request, text)
-            new = _empty_memory(message, message.author)
-            new = replace(new, subject=subject, text=_check_text(text))
+            new_memory = _empty_memory(message, message.author)
+            new_memory = replace(new_memory, subject=subject, text=_check_text(text))
         elif message.quote is None:
             raise UserError(_MISSING_TEXT_NOTICE)
         elif request.quoted_turn is not None:
-            new = await self._create_quotation(message, request.quoted_turn)
+            new_memory = await self._create_quotation(message, request.quoted_turn)
         else:
             problem = translatable("I do not know that message, so I cannot remember it.")
             raise UserError(problem)
-        stored = await self._store(message, new)
-        return await self._show_detail(request, stored, translatable("I will remember:"))
+        stored_memory = await self._store(message, new_memory)
+        return await self._show_detail(request, stored_memory, translatable("I will remember:"))
 
     async def remember_reaction(self, press: ButtonPress, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
@@ -194,11 +195,11 @@ class MemoryHandlers:
     )
     async def correct(self, request: CommandRequest) -> CommandResult:
         """Replace a memory's text."""
-        old, message = await self._find_by_number(request), request.incoming
+        memory, message = await self._find_by_number(request), request.incoming
         text = _check_text(request.argument.partition(" ")[2])
         reader, embedding = _message_reader(message), await self._embed(text)
-        changed = await self.memories.correct(old.id, reader, text, embedding)
-        return await self._show_detail(request, changed, translatable("Corrected."))
+        new_memory = await self.memories.correct(memory.id, reader, text, embedding)
+        return await self._show_detail(request, new_memory, translatable("Corrected."))
 
     @private_command(
         "memory pin",
@@ -207,10 +208,10 @@ class MemoryHandlers:
     )
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
-        old = await self._find_by_number(request)
+        memory = await self._find_by_number(request)
         reader = await self._request_reader(request)
-        changed = await self.memories.change(old.id, reader, is_pinned=not old.is_pinned)
-        return await self._show_detail(request, changed)
+        new_memory = await self.memories.change(memory.id, reader, is_pinned=not memory.is_pinned)
+        return await self._show_detail(request, new_memory)
 
     @private_command(
         "memory forget",
@@ -219,15 +220,15 @@ class MemoryHandlers:
     )
     async def forget(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
-        old, message = await self._find_by_number(request), request.incoming
-        if not _concerns_person(message.author.id, old):
-            what = translatable("delete what I remember of others")
-            admins, noted = self.characters.admins, "forget memory"
-            await admins.require(message, what, needs_name=True, audited_as=noted)
+        memory, message = await self._find_by_number(request), request.incoming
+        if not _concerns_person(message.author.id, memory):
+            action = translatable("delete what I remember of others")
+            admins, audit_name = self.characters.admins, "forget memory"
+            await admins.require(message, action, needs_name=True, audited_as=audit_name)
         reader = await self._request_reader(request)
-        if await self.memories.forget(old.id, reader) is None:
+        if await self.memories.forget(memory.id, reader) is None:
             raise UserError(_NOT_YOURS_NOTICE)
-        text = translatable("I have forgotten: {text}", text=_truncate(old.text))
+        text = translatable("I have forgotten: {text}", text=_truncate(memory.text))
         return self._with_menu(request, CommandResult(text), (), has_back=True)
 
     @private_command(
@@ -240,25 +241,25 @@ class MemoryHandlers:
     )
     async def widen(self, request: CommandRequest) -> CommandResult:
         """Choose where a memory may be recalled; only the person who said it may do this."""
-        old, message = await self._find_by_number(request), request.incoming
+        memory, message = await self._find_by_number(request), request.incoming
         word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
         if word not in _REACH_BY_WORD:
             problem = translatable("Use /memory widen NUMBER server, everywhere, or here.")
-        elif old.said_by != message.author.id:
+        elif memory.said_by != message.author.id:
             problem = translatable("Only the person who said it can choose who may know it.")
-        elif old.place.is_private:
+        elif memory.place.is_private:
             problem = translatable("What was said in private stays in that chat.")
-        elif old.subject.kind is SubjectKind.PERSON and old.subject.key != message.author.id:
+        elif memory.subject.kind is SubjectKind.PERSON and memory.subject.key != message.author.id:
             problem = translatable(
                 "This memory is about somebody else, so it stays where it was said."
             )
         if problem is not None:
             raise UserError(problem)
         reach = _REACH_BY_WORD[word]
-        audience = old.place.audience_with_reach(reach) if reach else None
-        changed = await self.memories.widen(old.id, _message_reader(message), audience)
-        return await self._show_detail(request, changed)
+        audience = memory.place.audience_with_reach(reach) if reach else None
+        new_memory = await self.memories.widen(memory.id, _message_reader(message), audience)
+        return await self._show_detail(request, new_memory)
 
     @private_command(
         "memory approve",
@@ -273,14 +274,14 @@ class MemoryHandlers:
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories of this place"))
         if word not in {"on", "off"}:
-            old = await self._find_by_number(request)
+            memory = await self._find_by_number(request)
             reader = await self._request_reader(request)
-            changed = await self.memories.change(old.id, reader, state=MemoryState.KEPT)
-            return await self._show_detail(request, changed, translatable("Approved."))
-        value, server = "on" if word == "on" else None, message.scopes[-1]
-        await request.store(admins.chat_settings, server, APPROVAL_KEY, value)
-        waits = translatable("New memories of this place wait until an admin approves them.")
-        return CommandResult(waits if value else translatable("New memories need no approval."))
+            approved = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
+            return await self._show_detail(request, approved, translatable("Approved."))
+        state, server = "on" if word == "on" else None, message.scopes[-1]
+        await request.store(admins.chat_settings, server, APPROVAL_KEY, state)
+        text = translatable("New memories of this place wait until an admin approves them.")
+        return CommandResult(text if state else translatable("New memories need no approval."))
 
     # export and import
 
@@ -297,21 +298,21 @@ class MemoryHandlers:
     async def export(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, word, person = request.incoming, request.argument, request.incoming.author.id
-        found = await self.memories.visible(_message_reader(message))  # the newest first
-        found = [one for one in reversed(found) if one.state is MemoryState.KEPT]
-        mine = [one for one in found if _concerns_person(person, one)]
-        text = translatable("Your memories: {count}", count=len(mine))
+        memories = await self.memories.visible(_message_reader(message))  # the newest first
+        memories = [one for one in reversed(memories) if one.state is MemoryState.KEPT]
+        own_memories = [one for one in memories if _concerns_person(person, one)]
+        text = translatable("Your memories: {count}", count=len(own_memories))
         match word.lower():
             case "" | "json":
-                file = Attachment("memories.json", write_json(mine, person))
+                file = Attachment("memories.json", write_json(own_memories, person))
             case "lorebook":
-                file = Attachment("world-info.json", write_world_info(mine, person))
+                file = Attachment("world-info.json", write_world_info(own_memories, person))
             case "chat":
                 content = write_chat(await self._load_chat_to_export(request))
                 file = Attachment("chat.jsonl", content)
                 text = translatable("Your chat with me.")
             case _:
-                text, file = await self._export_character(request, found)
+                text, file = await self._export_character(request, memories)
         return CommandResult(text, file=file)
 
     async def _export_character(
@@ -321,16 +322,16 @@ class MemoryHandlers:
         preset = await resolver.find_in_channel(request.argument, message, request.active)
         is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
         if not is_own:  # the file has the character's instructions
-            what = translatable("export this character, because the file has its instructions")
-            await self.characters.admins.require_prompt_access(message, what)
-        here = [one for one in memories if _may_be_known_at(_message_place(message), one)]
-        known = [one for one in here if _is_known_to_character(preset.name, one)]
+            action = translatable("export this character, because the file has its instructions")
+            await self.characters.admins.require_prompt_access(message, action)
+        local_memories = [one for one in memories if _may_be_known_at(_message_place(message), one)]
+        known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         chat = await self._load_chat_to_export(request) if message.is_private else None
-        content = write_character(preset, known, chat, message.author.id)
+        content = write_character(preset, known_memories, chat, message.author.id)
         text = translatable(
             "Memories of {name}: {count}. /memory import and SillyTavern can read this file.",
             name=preset.character_name,
-            count=len(known),
+            count=len(known_memories),
         )
         return text, Attachment("character.json", content)
 
@@ -373,11 +374,11 @@ class MemoryHandlers:
             preset = await self.characters.store_card(request, file.card)
             lines.append(translatable("{name} is ready.", name=preset.shown_name))
             if message.is_private:
-                resolver, by = self.characters.resolver, message.author.id
-                await resolver.set_active(request.scope, [preset], by)
+                resolver, person = self.characters.resolver, message.author.id
+                await resolver.set_active(request.scope, [preset], person)
                 request = replace(request, active=await resolver.resolve(message.scopes))
-            own = [replace(one, present=(preset.name,)) for one in file.memories]
-            file = replace(file, memories=tuple(own))
+            character_memories = [replace(one, present=(preset.name,)) for one in file.memories]
+            file = replace(file, memories=tuple(character_memories))
         lines += await self._import_memories(request, file)
         turns = await self._import_chat(request, file.chat) if file.chat else ()
         if file.chat is not None:
@@ -389,25 +390,25 @@ class MemoryHandlers:
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
-        stored, others, problem = 0, dict.fromkeys(file.others), ""
+        stored_count, other_people, problem = 0, dict.fromkeys(file.others), ""
         presets = await self._usable_presets(request)
         for one in file.memories:
             subject = one.subject
             if subject.kind is SubjectKind.CHARACTER:
                 if (key := presets.get(preset_id(subject.name))) is None:
-                    others[subject.name] = None
+                    other_people[subject.name] = None
                     continue
                 subject = replace(subject, key=key)
             try:
                 await self._store(request.incoming, replace(one, subject=subject))
-                stored += 1
+                stored_count += 1
             except UserError as error:
                 problem = error.text
         lines: list[str] = []
-        if file.memories or others or file.unreadable:
-            lines.append(translatable("Memories read: {count}", count=stored))
-        if others:
-            names = ", ".join([*others][:_PAGE_SIZE])
+        if file.memories or other_people or file.unreadable:
+            lines.append(translatable("Memories read: {count}", count=stored_count))
+        if other_people:
+            names = ", ".join([*other_people][:_PAGE_SIZE])
             lines.append(
                 translatable("Left out because they are about other people: {names}", names=names)
             )
@@ -422,13 +423,13 @@ class MemoryHandlers:
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
         """Return a chat's messages as turns; the command's author takes the user's role."""
         presets, author = await self._usable_presets(request), request.incoming.author
-        names = {preset_id(one.name) for one in chat.lines if not one.is_person}
-        if len(names) == 1 and not request.active.is_group:  # the active preset takes the part
-            presets = dict.fromkeys(names, request.active.first.preset.name) | presets
-        first = request.now - timedelta(milliseconds=len(chat.lines))
+        speakers = {preset_id(one.name) for one in chat.lines if not one.is_person}
+        if len(speakers) == 1 and not request.active.is_group:  # the active preset takes the part
+            presets = dict.fromkeys(speakers, request.active.first.preset.name) | presets
+        first_time = request.now - timedelta(milliseconds=len(chat.lines))
         turns = []
         for number, one in enumerate(chat.lines):
-            at = first + timedelta(milliseconds=number)
+            at = first_time + timedelta(milliseconds=number)
             if one.is_person:
                 turns.append(Turn("user", one.text, Person(author.id, one.name), at))
             else:
@@ -438,9 +439,9 @@ class MemoryHandlers:
 
     async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
         """Map ids, derived from preset and character names, to the presets usable here."""
-        found = await self.characters.resolver.list_descriptions(request.incoming)
-        known = {preset_id(shown_name(one)): one for one in found}
-        return known | {preset_id(one.character_name): one.name for one in request.active.presets}
+        descriptions = await self.characters.resolver.list_descriptions(request.incoming)
+        by_name = {preset_id(shown_name(one)): one for one in descriptions}
+        return by_name | {preset_id(one.character_name): one.name for one in request.active.presets}
 
     @private_command(
         "memory lore",
@@ -456,69 +457,69 @@ class MemoryHandlers:
         if message.is_private:
             raise UserError(translatable("Send this command in the server that has the character."))
         await characters.admins.require(message, translatable("change a character's lorebook"))
-        word, _, last = request.argument.rpartition(" ")
-        number = _number_in(last)
-        if number is None and last.lower() != "all":
-            word, last = request.argument, ""
+        word, _, last_word = request.argument.rpartition(" ")
+        number = _number_in(last_word)
+        if number is None and last_word.lower() != "all":
+            word, last_word = request.argument, ""
         name = await characters.find_full_name(word, character_owner(message), "/memory lore")
         preset = await characters.load_newest_version(name)
         book = preset.parsed_lorebook
-        told = {one.content for one in book.entries} if book else set()
-        found = await self.memories.visible(_message_reader(message))
-        proposed = [one for one in found if _may_be_lore(message, one) and one.text not in told]
-        chosen = [one for one in proposed if last.lower() == "all" or one.id == number]
-        if number is not None and not chosen:
+        lore = {one.content for one in book.entries} if book else set()
+        visible = await self.memories.visible(_message_reader(message))
+        candidates = [one for one in visible if _may_be_lore(message, one) and one.text not in lore]
+        selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
+        if number is not None and not selection:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
-        for one in chosen:
+        for one in selection:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
             preset = with_changed_texts(preset, changes)
-        if chosen:
+        if selection:
             await characters.save(request, preset, name)
-        left = [one for one in proposed if one not in chosen]
+        remaining_memories = [one for one in candidates if one not in selection]
         heading = translatable(
             "New entries in the lorebook: {count}. Memories of this place that can still be added:"
             " {left}. To add them, write a memory's number, or all, after the command.",
-            count=len(chosen),
-            left=len(left),
+            count=len(selection),
+            left=len(remaining_memories),
         )
-        return self._show_page(request, heading, left, _LORE)
+        return self._show_page(request, heading, remaining_memories, _LORE_KEY)
 
     # helpers
 
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _number_in(request.argument.partition(" ")[0])
-        found = await self.memories.visible(_message_reader(request.incoming))
-        memory = next((one for one in found if one.id == number), None)
+        visible_memories = await self.memories.visible(_message_reader(request.incoming))
+        memory = next((one for one in visible_memories if one.id == number), None)
         if memory is None:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
         return memory
 
     def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
         """Split "subject: text"; without a subject, the memory is about the author."""
-        message, (word, colon, rest) = request.incoming, text.partition(":")
+        message, (word, colon, content) = request.incoming, text.partition(":")
         if colon and word.strip().lower() == "here":
-            return MemorySubject(SubjectKind.PLACE, _message_place(message).channel), rest
-        wanted = preset_id(word.strip())
+            return MemorySubject(SubjectKind.PLACE, _message_place(message).channel), content
+        wanted_id = preset_id(word.strip())
         for one in request.active.presets if colon else ():
-            if wanted in {preset_id(one.shown_name), preset_id(one.character_name)}:
-                return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), rest
+            if wanted_id in {preset_id(one.shown_name), preset_id(one.character_name)}:
+                return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), content
         return _empty_memory(message, message.author).subject, text
 
     async def _create_quotation(self, request: Request, turn: Turn) -> Memory:
         """Return a memory that quotes a turn; raises `UserError` if the speaker did not consent."""
         text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
-        new = replace(_empty_memory(request, speaker or request.author), text=text)
+        new_memory = replace(_empty_memory(request, speaker or request.author), text=text)
         if speaker is None:
             name = turn.preset or ""
-            shown = self.characters.resolver.character_names({name})[name]
-            subject = MemorySubject(SubjectKind.CHARACTER, name, shown)
-            return replace(new, subject=subject, said_by=name)
+            character_name = self.characters.resolver.character_names({name})[name]
+            subject = MemorySubject(SubjectKind.CHARACTER, name, character_name)
+            return replace(new_memory, subject=subject, said_by=name)
         if turn.observed and speaker.id != request.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
                 raise UserError(_NOT_ADDRESSED_NOTICE)
-        return new
+        return new_memory
 
     async def _store(self, request: Request, memory: Memory) -> Memory:
         """Store and return a memory that somebody added by hand; raises `UserError`."""
@@ -530,24 +531,24 @@ class MemoryHandlers:
             if needs_admin and not await self.characters.admins.is_admin(request):
                 memory = replace(memory, state=MemoryState.PROPOSED)
         model, vector = await self._embed(memory.text) or ("", None)
-        stored = await self.memories.add(replace(memory, model=model, vector=vector))
-        if stored is None:
+        stored_memory = await self.memories.add(replace(memory, model=model, vector=vector))
+        if stored_memory is None:
             raise UserError(
                 translatable("I cannot remember that: it is about somebody who switched me off.")
             )
-        return stored
+        return stored_memory
 
     async def _request_reader(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
         return replace(_message_reader(request.incoming), is_admin=is_admin)
 
-    async def _who_knows(self, request: CommandRequest, memory: Memory) -> Text:
+    async def _audience_line(self, request: CommandRequest, memory: Memory) -> Text:
         names = self.characters.resolver.character_names(memory.present).values()
         audience = _audience_text(_message_place(request.incoming), memory)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
-        texts = {"audience": audience, "names": ", ".join(names)}
-        return translatable("Who may know it: {audience}; only the characters {names}.", **texts)
+        values = {"audience": audience, "names": ", ".join(names)}
+        return translatable("Who may know it: {audience}; only the characters {names}.", **values)
 
     async def _show_detail(
         self, request: CommandRequest, memory: Memory | None, heading: Text | None = None
@@ -556,14 +557,14 @@ class MemoryHandlers:
         if memory is None:
             raise UserError(_NOT_YOURS_NOTICE)
         message = request.incoming
-        made = translatable("from what was said") if memory.is_derived else translatable("by hand")
+        kind = translatable("from what was said") if memory.is_derived else translatable("by hand")
         day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_labels(message, memory), made], _SEPARATOR)
+        labels = join_texts([*_labels(message, memory), kind], _SEPARATOR)
         lines = [
             *([heading] if heading else []),
             f"#{memory.id} {memory.text}",
             translatable("{labels}; since {day}", labels=labels, day=day),
-            await self._who_knows(request, memory),
+            await self._audience_line(request, memory),
         ]
         pin = translatable("Unpin it") if memory.is_pinned else translatable("📌 Pin it")
         options = [(pin, "p"), (translatable("🗑 Forget it"), "f")]
@@ -574,17 +575,17 @@ class MemoryHandlers:
         return self._with_menu(request, CommandResult(join_texts(lines)), menu, has_back=True)
 
     def _show_page(
-        self, request: CommandRequest, heading: Text, items: Sequence[Memory], action: str = _SHOW
+        self, request: CommandRequest, heading: Text, items: Sequence[Memory], key: str = _SHOW_KEY
     ) -> CommandResult:
         if not items:
             return CommandResult(heading)
         size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED
         pages = -(-len(items) // size)
         page = min(max(1, request.page), pages)
-        shown = items[(page - 1) * size : page * size]
-        lines = [_format_memory_line(request.incoming, one) for one in shown]
+        rows = items[(page - 1) * size : page * size]
+        lines = [_format_memory_line(request.incoming, one) for one in rows]
         options = [
-            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{action}{one.id}") for one in shown
+            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{key}{one.id}") for one in rows
         ]
         result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
@@ -607,17 +608,17 @@ class MemoryHandlers:
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
 
 
-def command_of_choice(values: Sequence[str], command: str) -> str:
+def command_for_choice(values: Sequence[str], command: str) -> str:
     """Return the command to run for what was chosen in a menu.
 
     `command` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
-    found = _MENU_VALUE.fullmatch("".join(values))
-    shown = _NUMBER_OR_ALL.sub("", command if _LIST_COMMAND.fullmatch(command) else "/memory list")
-    if found is None:
-        return shown
-    command_start = shown if found[1] == _LORE else f"/memory {_ACTION_BY_CODE[found[1]]}"
-    return f"{command_start} {found[2]}"
+    match = _MENU_VALUE.fullmatch("".join(values))
+    parent = _NUMBER_OR_ALL.sub("", command if _LIST_COMMAND.fullmatch(command) else "/memory list")
+    if match is None:
+        return parent
+    command_start = parent if match[1] == _LORE_KEY else f"/memory {_ACTION_BY_CODE[match[1]]}"
+    return f"{command_start} {match[2]}"
 
 
 def back_button(request: CommandRequest) -> Button:
@@ -673,8 +674,8 @@ def _concerns_person(person: str, memory: Memory) -> bool:
 
 def _may_be_known_at(place: MemoryPlace, memory: Memory) -> bool:
     audience = memory.audience or memory.place.narrowest_audience
-    here, server = place.narrowest_audience, place.audience_with_reach(Reach.SERVER)
-    return audience in {here, server, Audience(Reach.EVERYWHERE)}
+    place_audience, server_wide = place.narrowest_audience, place.audience_with_reach(Reach.SERVER)
+    return audience in {place_audience, server_wide, Audience(Reach.EVERYWHERE)}
 
 
 def _is_known_to_character(preset: str, memory: Memory) -> bool:
@@ -684,10 +685,10 @@ def _is_known_to_character(preset: str, memory: Memory) -> bool:
 
 def _may_be_lore(message: Request, memory: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
-    is_of_place = memory.subject.kind is SubjectKind.PLACE
+    is_about_place = memory.subject.kind is SubjectKind.PLACE
     reaches_server = memory.audience is not None and memory.audience.reach in _SERVER_WIDE_REACHES
     is_here = memory.place.server == message.scopes[-1]
-    return is_of_place and reaches_server and is_here and memory.state is MemoryState.KEPT
+    return is_about_place and reaches_server and is_here and memory.state is MemoryState.KEPT
 
 
 def _truncate(text: str) -> str:

@@ -25,7 +25,7 @@ from bot.texts.text import (
 )
 
 _PAGE_SIZE = 20
-_VALUE_CHARS = 10
+_BUTTON_VALUE_CHARS = 10
 _NAMES_SEPARATOR = translatable(", ")
 _OBSERVE_LABELS = {
     "on": translatable("Remember what people say to each other"),
@@ -91,17 +91,17 @@ class SettingMenus:
         presets = list((await self.resolver.list_descriptions(request.incoming)).items())
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, request.page), pages)
-        shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
+        shown_presets = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
-            MenuOption(shown_name(name), _hash_for_button(name), about, name in active)
-            for name, about in shown
+            MenuOption(shown_name(name), _hash_for_button(name), description, name in active)
+            for name, description in shown_presets
         )
         data = encode_button(choose_action, request.part, page)
         menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
-        turns = page_buttons(page_action, request.part, page, pages)
+        page_turn_buttons = page_buttons(page_action, request.part, page, pages)
         text = join_texts([*await self._describe_active_presets(request), hint])
-        return CommandResult(text, menus=(menu,), buttons=(*turns, *buttons))
+        return CommandResult(text, menus=(menu,), buttons=(*page_turn_buttons, *buttons))
 
     @command(
         "settings menu",
@@ -129,48 +129,48 @@ class SettingMenus:
 
     async def _persona_line(self, request: CommandRequest) -> Text:
         message, person = request.incoming, request.incoming.author.id
-        found = await self.personas.find(person, message.scopes)
-        if found is None:
+        persona = await self.personas.find(person, message.scopes)
+        if persona is None:
             return translatable("Your description: none")
-        where = translatable("set for all channels")
-        if found.scope != person:
-            where = describe_origin(found.scope.removeprefix(f"{person}@"), message.scopes)
+        place = translatable("set for all channels")
+        if persona.scope != person:
+            place = describe_origin(persona.scope.removeprefix(f"{person}@"), message.scopes)
         if not message.is_private:
-            return translatable("Your description: {origin}", origin=where)
-        return translatable("Your description: {text} ({origin})", text=found.value, origin=where)
+            return translatable("Your description: {origin}", origin=place)
+        return translatable("Your description: {text} ({origin})", text=persona.value, origin=place)
 
     async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
-        own = await self.resolver.observing_setting(scopes)
-        around = await self.resolver.observing_setting(scopes[1:])
-        values = ["on" if one is None else one.value for one in (own, around)]
+        inner = await self.resolver.observing_setting(scopes)
+        outer = await self.resolver.observing_setting(scopes[1:])
+        values = ["on" if one is None else one.value for one in (inner, outer)]
         title = translatable("What I remember here")
         labels = _OBSERVE_LABELS
-        return _setting_menu(request, ButtonAction.OBSERVE, title, labels, (own, around), values)
+        return _setting_menu(request, ButtonAction.OBSERVE, title, labels, (inner, outer), values)
 
     async def _scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
-        scopes, found, values = request.incoming.scopes, [], []
+        scopes, settings, values = request.incoming.scopes, [], []
         for each in (scopes, scopes[1:]):
-            found.append(await self.history_scopes.setting(each))
+            settings.append(await self.history_scopes.setting(each))
             values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
         labels = {one.value: to_translatable(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
         title = translatable("Who shares a conversation here")
-        return _setting_menu(request, ButtonAction.SCOPE, title, labels, found, values)
+        return _setting_menu(request, ButtonAction.SCOPE, title, labels, settings, values)
 
     async def command_line(
         self, data: ButtonData, press: ButtonPress, active: Collection[str]
     ) -> str:
         """Return the chosen command or ""; raises `UserError` if its preset no longer exists."""
-        entered = " ".join("".join(press.values).split())
+        typed_text = " ".join("".join(press.values).split())
         match data.action:
             case ButtonAction.NAME:
-                return f"/preset use {entered}"
+                return f"/preset use {typed_text}"
             case ButtonAction.ABOUT:
-                return f"/me {entered or 'clear'}"
+                return f"/me {typed_text or 'clear'}"
             case ButtonAction.TOGGLE:
-                chosen = await self._chosen_preset(press)
-                return f"/preset {'remove' if chosen in active else 'add'} {chosen}"
+                preset = await self._chosen_preset(press)
+                return f"/preset {'remove' if preset in active else 'add'} {preset}"
             case ButtonAction.USE:
                 return f"/preset use {await self._chosen_preset(press)}"
             case ButtonAction.RESET:
@@ -207,13 +207,13 @@ class SettingMenus:
         )
         if active.first.scope != scopes[0]:
             return [line]
-        around = await self.resolver.resolve(scopes[1:])
-        names = join_texts([one.shown_name for one in around.presets], _NAMES_SEPARATOR)
-        return [line, _inherited_line(names, around.first.scope, scopes)]
+        inherited = await self.resolver.resolve(scopes[1:])
+        names = join_texts([one.shown_name for one in inherited.presets], _NAMES_SEPARATOR)
+        return [line, _inherited_line(names, inherited.first.scope, scopes)]
 
 
 def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:
-    """Say from which scope a setting comes; `scopes` are the channel's, narrowest first."""
+    """Say which scope a setting comes from; `scopes` are the channel's, narrowest first."""
     if scope is None:
         return translatable("the default")
     if scope == scopes[0]:
@@ -237,17 +237,17 @@ def _setting_menu(
     the channel, and the one that the channel would inherit.
     """
     scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
-    (own, around), (value, inherited) = settings, values
-    where = describe_origin(own.scope if own is not None else None, scopes)
+    (own_setting, outer), (value, outer_value) = settings, values
+    origin = describe_origin(own_setting.scope if own_setting is not None else None, scopes)
     lines = [
-        translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=where)
+        translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=origin)
     ]
-    chosen = INHERIT
-    if own is not None and own.scope == scopes[0]:
-        chosen = own.value
-        lines.append(_inherited_line(labels[inherited], around.scope if around else None, scopes))
+    chosen_value = INHERIT
+    if own_setting is not None and own_setting.scope == scopes[0]:
+        chosen_value = own_setting.value
+        lines.append(_inherited_line(labels[outer_value], outer.scope if outer else None, scopes))
     options = tuple(
-        MenuOption(translate(label, language), one, is_chosen=one == chosen)
+        MenuOption(translate(label, language), one, is_chosen=one == chosen_value)
         for one, label in labels.items()
     )
     data = encode_button(action, request.part)
@@ -262,14 +262,14 @@ def _inherited_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Te
 
 def _hash_for_button(name: str) -> str:
     """Hash a preset's name to fit into a button; the hash is the same after a restart."""
-    return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
+    return hashlib.sha256(name.encode()).hexdigest()[:_BUTTON_VALUE_CHARS]
 
 
 def _button(
     label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
 ) -> Button:
-    shown = translate(label, supported_language(request.incoming.locale))
-    return Button(shown, encode_button(action, request.part, number), row=row)
+    label_text = translate(label, supported_language(request.incoming.locale))
+    return Button(label_text, encode_button(action, request.part, number), row=row)
 
 
 INHERIT = "inherit"
@@ -301,14 +301,14 @@ class HistoryScopeHandlers:
                 join_texts([await self.describe(request.incoming.scopes), *choices])
             )
         await self.admins.require(request.incoming, _CHANGE_SCOPE)
-        chosen = None if request.argument == INHERIT else HistoryScope(request.argument)
-        await request.store(self.scopes.chat_settings, request.scope, SCOPE_KEY, chosen)
-        holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
-        described = to_translatable(SCOPE_DESCRIPTIONS[holds])
+        chosen_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
+        await request.store(self.scopes.chat_settings, request.scope, SCOPE_KEY, chosen_scope)
+        current_scope = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        description = to_translatable(SCOPE_DESCRIPTIONS[current_scope])
         return CommandResult(
             translatable(
                 "From the next message on, {description}. Earlier messages stay where they are.",
-                description=described,
+                description=description,
             ),
             changes_channel=True,
         )

@@ -46,13 +46,13 @@ class UserPersonas:
         self, session: Session, incoming: IncomingMessage
     ) -> dict[str, str]:
         """Return the personas of the author and of the latest speakers, by user id."""
-        newest = {incoming.author.id: None}
+        newest_ids = {incoming.author.id: None}
         for turn in reversed(session.turns):
-            if len(newest) == MAX_SPEAKERS_WITH_PERSONA:
+            if len(newest_ids) == MAX_SPEAKERS_WITH_PERSONA:
                 break
             if turn.speaker is not None:
-                newest[turn.speaker.id] = None
-        return await self.resolve(newest, incoming.scopes)
+                newest_ids[turn.speaker.id] = None
+        return await self.resolve(newest_ids, incoming.scopes)
 
     async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
         """Delete settings of a person, each given by its scope and key."""
@@ -73,24 +73,24 @@ class UserPersonas:
 
     async def change_or_show(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
-        first, _, rest = argument.partition(" ")
-        everywhere = first.lower() == _EVERYWHERE_KEYWORD
-        text = sanitize_persona(rest if everywhere else argument)
+        first_word, _, other_words = argument.partition(" ")
+        is_everywhere = first_word.lower() == _EVERYWHERE_KEYWORD
+        text = sanitize_persona(other_words if is_everywhere else argument)
         user_id = incoming.author.id
-        key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
+        key = user_id if is_everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
-            found = await self.find(user_id, incoming.scopes)
-            if found is None:
+            persona = await self.find(user_id, incoming.scopes)
+            if persona is None:
                 raise PrivateError(_NO_PERSONA)
-            return translatable("Your description here: {text}", text=found.value)
+            return translatable("Your description here: {text}", text=persona.value)
         if text.lower() == "clear":
             await self.chat_settings.set(key, _PERSONA_KEY, None, user_id)
-            if everywhere:
+            if is_everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
         if writes_as_group(incoming):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
         await self.chat_settings.set(key, _PERSONA_KEY, text, user_id)
-        if everywhere:
+        if is_everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)

@@ -102,8 +102,8 @@ class PresetHandlers:
             preset = await self.resolver.find_in_channel(request.argument, request.incoming, active)
         if origin and active.is_group:
             lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
-            more = translatable("/preset show NAME shows one of them.")
-            return CommandResult(join_texts([*lines, _active_here_line(origin), more]))
+            hint = translatable("/preset show NAME shows one of them.")
+            return CommandResult(join_texts([*lines, _active_here_line(origin), hint]))
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
@@ -137,8 +137,8 @@ class PresetHandlers:
     async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
-            preset_line(name, about, active.names)
-            for name, about in (await self.resolver.list_descriptions(request.incoming)).items()
+            preset_line(name, text, active.names)
+            for name, text in (await self.resolver.list_descriptions(request.incoming)).items()
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
@@ -201,10 +201,10 @@ class Greetings:
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
     reasons = join_texts(map(to_translatable, one.reasons), translatable(", "))
-    figures = {"name": shown_name(one.preset), "score": f"{one.score:.1f}", "reasons": reasons}
+    placeholders = {"name": shown_name(one.preset), "score": f"{one.score:.1f}", "reasons": reasons}
     if one.chosen:
-        return translatable("→ {name} answers (score {score}): {reasons}", **figures)
-    return translatable("· {name} does not answer (score {score}): {reasons}", **figures)
+        return translatable("→ {name} answers (score {score}): {reasons}", **placeholders)
+    return translatable("· {name} does not answer (score {score}): {reasons}", **placeholders)
 
 
 def _active_here_line(origin: str) -> Text:

@@ -64,12 +64,12 @@ async def export_messages(
     content = await data.export(person)
     file = {"person": person, "exported_at": at.isoformat(), **content}
     text = json.dumps(file, ensure_ascii=False, indent=1)
-    listed = ("descriptions", "characters", "memories", "reactions")
-    others = sum(len(content[one]) for one in listed) + content["confirmed_age"]
-    return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), others
+    other_kinds = ("descriptions", "characters", "memories", "reactions")
+    other_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
+    return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), other_count
 
 
-_OVERLAP_SECONDS = 600.0  # how far each look reaches back: clocks differ, commits are late
+_OVERLAP_SECONDS = 600.0  # each query starts this much earlier: clocks differ, commits are late
 
 
 @value_class
@@ -84,7 +84,7 @@ class DeletionRequests:
     memories: SqlMemories
 
     async def request_person_deletion(self, request: Request) -> bool:
-        """Queue the deletion of a person's data but an opt-out; return whether they opted out."""
+        """Queue the deletion of a person's data; return whether they had opted out (kept)."""
         person = request.author.id
         await self._queue_deletions(await self.data.list_conversations(person), request, person)
         await self.data.forget_outside_histories(person)
@@ -97,29 +97,29 @@ class DeletionRequests:
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
-        others = dict(await self.index.turn_counts(message.address))
-        others.pop(message.address.conversation, None)
-        await self._queue_deletions(others, message, None)
-        return sum(others.values())
+        turn_counts = dict(await self.index.turn_counts(message.address))
+        turn_counts.pop(message.address.conversation, None)
+        await self._queue_deletions(turn_counts, message, None)
+        return sum(turn_counts.values())
 
     async def _queue_deletions(
         self, keys: Iterable[str], request: Request, person: str | None
     ) -> None:
-        name = f"{request.external_key}:forget"
-        if requests := create_forget_requests(keys, name, person, request.at):
+        key_prefix = f"{request.external_key}:forget"
+        if requests := create_forget_requests(keys, key_prefix, person, request.at):
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
         """Queue the deletion of a message's copies in the channel's other histories."""
         if message.address.history:
-            deleted = MessageDeletion(
+            deletion = MessageDeletion(
                 address=message.address,
                 external_key=f"{message.external_key}:copies",
                 message_ids=(message_id,),
                 at=message.at,
                 scopes=message.scopes,
             )
-            await self.receive([deleted])
+            await self.receive([deletion])
 
 
 @dataclass(eq=False)
@@ -134,7 +134,7 @@ class ForgottenConversations(ConversationMemory):
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
     def __post_init__(self) -> None:
-        self._since, self._seen = self.clock.now() - self.kept_seconds, frozenset[int]()
+        self._read_since, self._seen_ids = self.clock.now() - self.kept_seconds, frozenset[int]()
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -150,17 +150,17 @@ class ForgottenConversations(ConversationMemory):
 
     async def forget_deleted(self) -> None:
         """Drop the conversations deleted since the last call, by any process."""
-        started = self.clock.now()
-        noted = await self.data.forgotten_since(self._since)
-        for key in sorted({key for number, key in noted.items() if number not in self._seen}):
+        started_at = self.clock.now()
+        deletions = await self.data.forgotten_since(self._read_since)
+        for key in sorted({key for row, key in deletions.items() if row not in self._seen_ids}):
             await self.forget(key)
-        self._seen, self._since = frozenset(noted), started - _OVERLAP_SECONDS
+        self._seen_ids, self._read_since = frozenset(deletions), started_at - _OVERLAP_SECONDS
 
 
-_FORGET_ME = translatable(
+_FORGET_ME_QUESTION = translatable(
     "Delete everything that you said in all channels, and the answers to it? This cannot be undone."
 )
-_FORGET_OTHERS = translatable("make me forget what others said")
+_FORGET_ACTION = translatable("make me forget what others said")
 _CHANGE_OBSERVING_ACTION = translatable("change what I remember here")
 _OBSERVING_ON = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
@@ -180,7 +180,7 @@ _NEW_OPT_OUT_NOTICE = translatable(
     " to it, your description and your own characters. /settings me reset changes it again."
 )
 _RESET = "reset"
-_CONSENTS: Mapping[Consent, Text] = {
+_CONSENT_TEXTS: Mapping[Consent, Text] = {
     Consent.OFF: OPTED_OUT_NOTICE,
     Consent.HERE: translatable(
         "here: what you say stays in its chat. Where a channel lets me overhear, what you say there"
@@ -196,8 +196,8 @@ _CONSENTS: Mapping[Consent, Text] = {
         " you say in private stays private."
     ),
 }
-_CONSENT_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
-_CONSENT_RESET = translatable("Your choice was deleted, and the default applies.")
+_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
+_RESET_NOTICE = translatable("Your choice was deleted, and the default applies.")
 _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins. Write under your own name to"
     " choose this for yourself."
@@ -218,18 +218,18 @@ _MAX_SENTENCE_CHARS = 500
 _COMMA = translatable(", ")
 _CHANGE_NOTICE_ACTION = translatable("change what /privacy says")
 _HEADING = translatable("What I do with what you write here:")
-_READS_OWN = translatable("• I read what is said to me.")
-_READS_ALL = translatable(
+_READS_OWN_LINE = translatable("• I read what is said to me.")
+_READS_ALL_LINE = translatable(
     "• I read what is said to me and, as background, what people say to each other here."
 )
-_READS_EARLIER = translatable(
+_READS_EARLIER_LINE = translatable(
     "• Before my first answer in a channel I also read up to {count} earlier messages.",
     count=MAX_EARLIER_MESSAGES,
 )
-_KEPT_FOREVER = translatable("until somebody deletes it with /forget")
+_KEPT_UNTIL_FORGOTTEN = translatable("until somebody deletes it with /forget")
 _ENCRYPTED = translatable("encrypted")
 _NOT_ENCRYPTED = translatable("not encrypted")
-_HOW_TO_OPT_OUT = translatable(
+_HOW_TO_OPT_OUT_LINE = translatable(
     "• With /settings me off, I neither read nor store what you write. /forget me deletes what"
     " you said, and /export sends it to you. With /settings overhear off (admins), I read only"
     " what is said to me."
@@ -267,12 +267,12 @@ class PrivacyNotice:
         )
         lines: list[str] = [
             _HEADING,
-            _READS_ALL if reads_all else _READS_OWN,
-            *([_READS_EARLIER] if reads_all and self.can_read_earlier(source) else []),
+            _READS_ALL_LINE if reads_all else _READS_OWN_LINE,
+            *([_READS_EARLIER_LINE] if reads_all and self.can_read_earlier(source) else []),
             translatable(
                 "• I store it with my answers ({until}), and the exact prompts of my answers"
                 " ({days} days). The database is {encrypted}. In this channel, {scope}.",
-                until=_KEPT_FOREVER
+                until=_KEPT_UNTIL_FORGOTTEN
                 if days is None
                 else translatable("{days} days", days=f"{days:g}"),
                 days=f"{self.receipt_days:g}",
@@ -280,19 +280,19 @@ class PrivacyNotice:
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
             translatable("• To answer, I send it to: {providers}.", providers=recipients),
-            _HOW_TO_OPT_OUT,
+            _HOW_TO_OPT_OUT_LINE,
         ]
-        if (added := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
-            lines.append(added.value)
+        if (own_sentence := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
+            lines.append(own_sentence.value)
         return join_texts(lines)
 
     async def join_notice(self, arrival: ChatJoin) -> Text | None:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = arrival.scopes[-1]
-        found = await self.chat_settings.get_all([server], _NOTICE_KEY)
-        at, _, key = found.get(server, "0 ").partition(" ")
+        stored_notices = await self.chat_settings.get_all([server], _NOTICE_KEY)
+        shown_at, _, key = stored_notices.get(server, "0 ").partition(" ")
         is_repeated = key == arrival.external_key  # the same event after a crash
-        if not is_repeated and arrival.at.timestamp() - float(at) < _SECONDS_BETWEEN_NOTICES:
+        if not is_repeated and arrival.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
         await self.chat_settings.set(server, _NOTICE_KEY, value, server)
@@ -327,13 +327,13 @@ class PrivacyHandlers:
         await self.admins.require(request.incoming, _CHANGE_NOTICE_ACTION)
         sentence = " ".join(request.argument.split())
         if len(sentence) > _MAX_SENTENCE_CHARS:
-            most = _MAX_SENTENCE_CHARS
-            raise UserError(translatable("Use at most {count} characters.", count=most))
+            max_chars = _MAX_SENTENCE_CHARS
+            raise UserError(translatable("Use at most {count} characters.", count=max_chars))
         server = request.incoming.scopes[-1]
         await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
-        shown = translatable("/privacy now also says: {text}", text=sentence)
-        removed = translatable("/privacy no longer shows this server's own sentence.")
-        return CommandResult(shown if sentence else removed, changes_channel=True)
+        saved_notice = translatable("/privacy now also says: {text}", text=sentence)
+        removed_notice = translatable("/privacy no longer shows this server's own sentence.")
+        return CommandResult(saved_notice if sentence else removed_notice, changes_channel=True)
 
     @command(
         "forget",
@@ -346,21 +346,21 @@ class PrivacyHandlers:
         ),
     )
     async def forget(self, request: CommandRequest) -> CommandResult:
-        """Delete a message, the newest question, or all here; ask before deleting a person."""
+        """Delete a message, the newest question, or everything here; confirm "me" first."""
         message, quote, require = request.incoming, request.incoming.quote, self.admins.require
-        found = quote.message_id if quote is not None else None
-        is_last = found is None
+        message_id = quote.message_id if quote is not None else None
+        is_last = message_id is None
         if quote is not None and not is_last:
             is_by_author = quote.author is not None and quote.author.id == message.author.id
             is_own = is_by_author or request.is_asker
         elif request.argument == "me":
             confirm = (ButtonAction.FORGET, ButtonAction.KEEP)
             buttons = action_buttons(request.part, message.locale, *confirm)
-            return CommandResult(_FORGET_ME, buttons=buttons)
+            return CommandResult(_FORGET_ME_QUESTION, buttons=buttons)
         elif request.argument == "last":
             exchange = find_newest_exchange(request)
-            found = exchange.question.message_id if exchange is not None else None
-            if exchange is None or found is None:
+            message_id = exchange.question.message_id if exchange is not None else None
+            if exchange is None or message_id is None:
                 raise UserError(translatable("There is no question in this conversation yet."))
             is_own = exchange.question.is_by(message.author)
         else:
@@ -372,8 +372,8 @@ class PrivacyHandlers:
             )
             return await self.greetings.add_active(result, request)
         if not is_own or writes_as_group(message):  # unknown which admin wrote it
-            await require(message, _FORGET_OTHERS, needs_name=True, audited_as="forget message")
-        return CommandResult("", forgotten_id=found, forgets_answers=is_last)
+            await require(message, _FORGET_ACTION, needs_name=True, audited_as="forget message")
+        return CommandResult("", forgotten_id=message_id, forgets_answers=is_last)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export(self, request: CommandRequest) -> CommandResult:
@@ -402,20 +402,20 @@ class PrivacyHandlers:
         """Store the author's consent choice; "off" also deletes their earlier messages."""
         value, message = request.argument, request.incoming
         if not value:
-            found = await self.resolver.find_consent(message.author.id)
-            return CommandResult(join_texts([_CONSENTS[found or Consent.HERE], _CONSENT_USAGE]))
+            consent = await self.resolver.find_consent(message.author.id)
+            return CommandResult(join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _USAGE]))
         if writes_as_group(message):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
-        chosen = None if value == _RESET else Consent(value)
-        self.deletions.data.record_consent(message.author.id, chosen or "")
-        await self.deletions.history_scopes.set_consent(message.author.id, chosen)
+        new_consent = None if value == _RESET else Consent(value)
+        self.deletions.data.record_consent(message.author.id, new_consent or "")
+        await self.deletions.history_scopes.set_consent(message.author.id, new_consent)
         await self.deletions.memories.apply_consent(message.author.id)
-        if chosen is Consent.OFF:
+        if new_consent is Consent.OFF:
             await self.deletions.request_person_deletion(message)
             return CommandResult(_NEW_OPT_OUT_NOTICE)
-        if chosen is None:
-            return CommandResult(join_texts([_CONSENT_RESET, _CONSENTS[Consent.HERE]], " "))
-        return CommandResult(_CONSENTS[chosen])
+        if new_consent is None:
+            return CommandResult(join_texts([_RESET_NOTICE, _CONSENT_TEXTS[Consent.HERE]], " "))
+        return CommandResult(_CONSENT_TEXTS[new_consent])
 
     @admin_command(
         "settings overhear",
@@ -423,9 +423,9 @@ class PrivacyHandlers:
         CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
-        """Turn on or off whether messages between people are remembered in this channel."""
+        """Choose whether messages between people in this channel are remembered."""
         await self.admins.require(request.incoming, _CHANGE_OBSERVING_ACTION)
-        chosen = None if request.argument == "inherit" else request.argument
-        await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, chosen)
-        observes = await self.resolver.may_observe(request.incoming.scopes)
-        return CommandResult(_OBSERVING_ON if observes else _OBSERVING_OFF, changes_channel=True)
+        setting_value = None if request.argument == "inherit" else request.argument
+        await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, setting_value)
+        is_on = await self.resolver.may_observe(request.incoming.scopes)
+        return CommandResult(_OBSERVING_ON if is_on else _OBSERVING_OFF, changes_channel=True)

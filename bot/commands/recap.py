@@ -53,37 +53,37 @@ class Recaps:
         """Summarize new messages with the active preset's model, charged to the author."""
         message, preset = request.incoming, request.active.first.preset
         message = replace(message, address=message.address.summarized_address)
-        since, new = await self._find_new_turns(message, request)
-        if not new:
+        start_time, new_turns = await self._find_new_turns(message, request)
+        if not new_turns:
             return CommandResult(_NOTHING_NEW_NOTICE)
         if not await self.access.may_use(message, "model"):
             raise UserError(MODEL_NOT_ALLOWED)
         try:
-            text, covered = await self.summarizer.recap(preset, new, message)
+            text, covered_turns = await self.summarizer.recap(preset, new_turns, message)
         except BackendError as error:
             _log.warning(
                 "recap_failed", conversation=message.address.conversation, reason=str(error)
             )
             raise UserError(error.notice) from None
         text = await self.check(message, preset.provider, text)
-        links = [self._message_link(message, one.turn.message_id) for one in covered]
-        cited = {number: f"[#{number}]({link})" for number, link in enumerate(links, 1) if link}
+        links = [self._message_link(message, one.turn.message_id) for one in covered_turns]
+        citations = {n: f"[#{n}]({link})" for n, link in enumerate(links, 1) if link}
         heading = translatable_count(
             "1 message here since {moment} UTC:",
             "{count} messages here since {moment} UTC:",
-            sum(one.turn.role == "user" for one in new),
-            moment=f"{since:%Y-%m-%d %H:%M}",
+            sum(one.turn.role == "user" for one in new_turns),
+            moment=f"{start_time:%Y-%m-%d %H:%M}",
         )
         lines: list[str] = [
             heading,
-            _CITATION.sub(lambda found: cited.get(int(found[1]), ""), text),
+            _CITATION.sub(lambda found: citations.get(int(found[1]), ""), text),
         ]
-        if first := next(filter(None, links), None):
-            lines.append(translatable("What you missed begins here: {link}", link=first))
-        if left_out := len(new) - len(covered):
+        if first_link := next(filter(None, links), None):
+            lines.append(translatable("What you missed begins here: {link}", link=first_link))
+        if omitted := len(new_turns) - len(covered_turns):
             lines.append(
                 translatable_count(
-                    "1 older message is omitted.", "{count} older messages are omitted.", left_out
+                    "1 older message is omitted.", "{count} older messages are omitted.", omitted
                 )
             )
         return CommandResult(join_texts(lines))
@@ -92,29 +92,29 @@ class Recaps:
         self, message: IncomingMessage, request: CommandRequest
     ) -> tuple[datetime, Sequence[StoredTurn]]:
         """Return a start time and the turns since then, without turns by people who opted out."""
-        asked = _parse_start_time(request.argument, request.now)
+        cutoff = _parse_start_time(request.argument, request.now)
         load = self.summarizer.summaries.turns_since
         conversation, person = message.address.conversation, message.author.id
-        since, found = await load(conversation, person, asked.timestamp() if asked else None)
-        if since is None:
-            asked = request.now - _DEFAULT_PERIOD
-            since, found = await load(conversation, person, asked.timestamp())
-        if asked:  # drop answers to questions before `since`
-            found = list(dropwhile(lambda one: one.turn.role == "assistant", found))
-        read = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in found])}
-        new = [one for one in found if id(one.turn) in read]
-        has_news = any(not one.turn.is_by(message.author) for one in new if one.turn.speaker)
-        has_news = has_news or (asked is not None and message.is_private)
-        moment = datetime.fromtimestamp(since or 0, UTC)
-        return moment, new if has_news else ()
+        start, turns = await load(conversation, person, cutoff.timestamp() if cutoff else None)
+        if start is None:
+            cutoff = request.now - _DEFAULT_PERIOD
+            start, turns = await load(conversation, person, cutoff.timestamp())
+        if cutoff:  # drop answers to questions before `start`
+            turns = list(dropwhile(lambda one: one.turn.role == "assistant", turns))
+        ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
+        new_turns = [one for one in turns if id(one.turn) in ids]
+        has_news = any(not one.turn.is_by(message.author) for one in new_turns if one.turn.speaker)
+        has_news = has_news or (cutoff is not None and message.is_private)
+        moment = datetime.fromtimestamp(start or 0, UTC)
+        return moment, new_turns if has_news else ()
 
-    def _message_link(self, here: IncomingMessage, message_id: str | None) -> str:
+    def _message_link(self, message: IncomingMessage, message_id: str | None) -> str:
         """Return the link to a message in the same channel, or "" if it has none."""
-        if here.is_private or not (message_id or "").isdecimal():
+        if message.is_private or not (message_id or "").isdecimal():
             return ""
-        chat = here.address.chat.removeprefix("-100")  # Telegram's links omit it
-        place = {"server": here.scopes[-1].rpartition(":")[2], "chat": chat}
-        return self.limits(here.address).message_link.format(**place, message=message_id)
+        chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
+        link_parts = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
+        return self.limits(message.address).message_link.format(**link_parts, message=message_id)
 
 
 def _parse_start_time(argument: str, now: datetime) -> datetime | None:
@@ -125,6 +125,6 @@ def _parse_start_time(argument: str, now: datetime) -> datetime | None:
     if text in _DAYS_AGO:
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
         return today - _DAYS_AGO[text]
-    if (found := _DURATION.fullmatch(text)) is None:
+    if (duration := _DURATION.fullmatch(text)) is None:
         raise UserError(_USAGE_NOTICE)
-    return now - timedelta(seconds=int(found[1]) * _UNIT_SECONDS[found[2][0]])
+    return now - timedelta(seconds=int(duration[1]) * _UNIT_SECONDS[duration[2][0]])

@@ -42,31 +42,31 @@ class ContextView:
     receipts: Receipts
     write_prompt: WritePrompt
     mask: Callable[[str], str]
-    answer_address: Callable[[int], str | None] = lambda _number: None
+    find_answer_url: Callable[[int], str | None] = lambda _number: None
     """Returns the URL of a receipt's console page; None if no console is served."""
 
     async def show(
         self, conversation: str, *, is_for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
         """Describe the receipts of the answer at `answered_at`, or the latest, in a few lines."""
-        found = await self.find_receipts(conversation, answered_at)
-        shown = [describe_receipt(*one) for one in found]
+        receipts = await self.find_receipts(conversation, answered_at)
+        texts = [describe_receipt(*one) for one in receipts]
         if is_for_admin:
-            shown.append(translatable("/context prompt sends the exact prompt as a file."))
-            addresses = filter(None, [self.answer_address(number) for number, _ in found])
-            shown += [translatable("In the console: {address}", address=one) for one in addresses]
-        return join_texts(shown, "\n\n").with_values(self.mask)
+            texts.append(translatable("/context prompt sends the exact prompt as a file."))
+            addresses = filter(None, [self.find_answer_url(number) for number, _ in receipts])
+            texts += [translatable("In the console: {address}", address=one) for one in addresses]
+        return join_texts(texts, "\n\n").with_values(self.mask)
 
     async def export_prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
-        found = await self.find_receipts(conversation)
-        numbers = [str(number) for number, _ in found]
-        written = [await self.write_prompt(*one) for one in found]
-        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
+        receipts = await self.find_receipts(conversation)
+        numbers = [str(number) for number, _ in receipts]
+        prompts = [await self.write_prompt(*one) for one in receipts]
+        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(prompts))
         text = translatable_count(
             "The exact prompt of receipt {numbers}, secrets removed.",
             "The exact prompts of receipts {numbers}, secrets removed.",
-            len(found),
+            len(receipts),
             numbers=", ".join(numbers),
         )
         return text, file
@@ -77,15 +77,15 @@ class ContextView:
         """Return the receipts of the answer at `answered_at` or the latest; raises `UserError`."""
         if answered_at is not None:
             problem = translatable("The prompt of that answer is no longer stored.")
-            found = await self.receipts.find_for_answer(conversation, answered_at.timestamp())
+            receipts = await self.receipts.find_for_answer(conversation, answered_at.timestamp())
         else:
             problem = translatable(
                 "I have not answered in this channel recently, so there is no context to show."
             )
-            found = await self.receipts.find_for_last_message(conversation)
-        if not found:
+            receipts = await self.receipts.find_for_last_message(conversation)
+        if not receipts:
             raise UserError(problem)
-        return found
+        return receipts
 
 
 _WHICH_ANSWER_NOTICE = translatable("Which answer? Write /report as a reply to it.")
@@ -130,50 +130,49 @@ class AnswerReports:
             number=number,
             text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
-        address = self.context.answer_address(number)
+        address = self.context.find_answer_url(number)
         return join_texts([text, *([address] if address else [])])
 
 
 def describe_receipt(number: int, receipt: Receipt) -> Text:
-    spans, dropped = _named_span_lines(receipt), _dropped_lines(receipt)
-    calls = _tool_call_lines(receipt)
-    heading, bars = _heading(number, receipt), _budget_bars(receipt)
-    checked = [to_translatable(receipt.check)] if receipt.check else []
-    return join_texts([heading, *bars, *spans, *dropped, *calls, *checked, _timing_line(receipt)])
+    lines = [_heading(number, receipt), *_budget_bars(receipt), *_named_span_lines(receipt)]
+    lines += [*_dropped_lines(receipt), *_tool_call_lines(receipt)]
+    lines += [to_translatable(receipt.check)] if receipt.check else []
+    return join_texts([*lines, _timing_line(receipt)])
 
 
 def _heading(number: int, receipt: Receipt) -> Text:
-    version = translatable(" (version {number})", number=receipt.preset_version)
-    limit = translatable(" of {limit}", limit=receipt.limit)
+    version_text = translatable(" (version {number})", number=receipt.preset_version)
+    limit_text = translatable(" of {limit}", limit=receipt.limit)
     return translatable(
         "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}{limit} tokens",
         preset=shown_name(receipt.preset),
-        version=version if receipt.preset_version else "",
+        version=version_text if receipt.preset_version else "",
         provider=receipt.provider,
         model=receipt.prompt.model,
         receipt=number,
         tokens=prompt_tokens(receipt),
-        limit=limit if receipt.limit else "",
+        limit=limit_text if receipt.limit else "",
     )
 
 
 def _budget_bars(receipt: Receipt) -> Iterator[Text]:
-    whole = max(1, prompt_tokens(receipt))
+    total_tokens = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
-        cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / whole)))
+        cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
         bar = "█" * cells + "░" * (_BAR_CELLS - cells)
-        figures = {"tokens": tokens, "share": f"{tokens / whole:.0%}"}
+        values = {"tokens": tokens, "share": f"{tokens / total_tokens:.0%}"}
         name = section_name(section)
-        yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **figures)
+        yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **values)
 
 
 def _named_span_lines(receipt: Receipt) -> Iterator[Text]:
-    named = [span for span in receipt.layout if span.name]
-    for span in named[:_MAX_LISTED]:
+    named_spans = [span for span in receipt.layout if span.name]
+    for span in named_spans[:_MAX_LISTED]:
         section, name = section_name(span.section), _quote_name(span.name, span.score)
         yield translatable("{section}: {name}", section=section, name=name)
-    if len(named) > _MAX_LISTED:
-        yield translatable("… and {count} more", count=len(named) - _MAX_LISTED)
+    if len(named_spans) > _MAX_LISTED:
+        yield translatable("… and {count} more", count=len(named_spans) - _MAX_LISTED)
 
 
 def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
@@ -190,8 +189,8 @@ def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
 def _tool_call_lines(receipt: Receipt) -> Iterator[Text]:
     for one in receipt.tool_calls:
         result = " ".join(one.result.splitlines()[1:])
-        shown = {"arguments": _quote_name(one.arguments), "result": _quote_name(result)}
-        yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **shown)
+        placeholders = {"arguments": _quote_name(one.arguments), "result": _quote_name(result)}
+        yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **placeholders)
 
 
 def _describe_dropped(item: DroppedItem) -> Text:
@@ -199,10 +198,10 @@ def _describe_dropped(item: DroppedItem) -> Text:
         return translatable_count("the oldest message", "the {count} oldest messages", item.count)
     name = f" {_quote_name(item.name, item.score)}" if item.name else ""
     tokens = translatable(", about {tokens} tokens", tokens=item.tokens) if item.tokens else ""
-    noun = section_name(item.section)
+    section = section_name(item.section)
     if item.count > 1:
-        noun = translatable("{section} × {count}", section=noun, count=item.count)
-    return join_texts([noun, name, tokens], "")
+        section = translatable("{section} × {count}", section=section, count=item.count)
+    return join_texts([section, name, tokens], "")
 
 
 def _quote_name(name: str, score: float | None = None) -> str:
@@ -214,15 +213,15 @@ def _timing_line(receipt: Receipt) -> Text:
     timings, usage, cost = receipt.timings, receipt.usage, receipt.charge.cost
     parts = [translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}")]
     if timings.first_word_seconds is not None:
-        first = f"{timings.first_word_seconds:.1f}"
-        parts.append(translatable("first token after {seconds} s", seconds=first))
+        first_seconds = f"{timings.first_word_seconds:.1f}"
+        parts.append(translatable("first token after {seconds} s", seconds=first_seconds))
     parts.append(translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"))
     if usage.output_tokens:
         parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
         share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
-        figures = {"tokens": usage.cached_tokens, "share": f"{share:.0%}"}
-        parts.append(translatable("{tokens} prompt tokens were cached ({share})", **figures))
+        values = {"tokens": usage.cached_tokens, "share": f"{share:.0%}"}
+        parts.append(translatable("{tokens} prompt tokens were cached ({share})", **values))
     if cost is None:
         parts.append(translatable("cost not known"))
     else:
@@ -254,13 +253,13 @@ class UsageView:
         """Summarize the author's usage."""
         message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
-        begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
+        starts = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
         lines = [
-            await self._period_line(message, period, since) for period, since in begins.items()
+            await self._period_line(message, period, since) for period, since in starts.items()
         ]
         caps = self.caps(message, request.active.first.preset)
-        spent = await self.budgets.spent(caps) if caps else {}
-        lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
+        spent_by_key = await self.budgets.spent(caps) if caps else {}
+        lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
 
     async def _period_line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:

@@ -37,7 +37,7 @@ class CommandRequest:
     recent: Sequence[Turn]
     """The newest turns, oldest first; loaded only for groups and `COMMANDS_THAT_READ_HISTORY`."""
     now: datetime
-    failed: Sequence[StoredTurn] = ()
+    failed_questions: Sequence[StoredTurn] = ()
     """The newest unanswered questions; loaded only for `COMMANDS_THAT_READ_HISTORY`."""
     stop: StopOutcome = StopOutcome.NOTHING
     answered_at: datetime | None = None
@@ -56,7 +56,7 @@ class CommandRequest:
         return self.command.text
 
     async def store(self, settings: ChatSettings, scope: str, key: str, value: str | None) -> None:
-        """Store a setting in the author's name."""
+        """Store a setting that the command's author changed."""
         is_audited = not self.incoming.is_private or scope == INSTALLATION
         await settings.set(scope, key, value, self.incoming.author.id, is_audited=is_audited)
 
@@ -82,7 +82,7 @@ class AskedQuestion:
     speakers: tuple[ActivePreset, ...]
     in_place_of: tuple[str, ...] = ()
     """Names of parts that were sent before; the answer replaces their messages."""
-    earlier: tuple[Turn, ...] = ()
+    earlier_turns: tuple[Turn, ...] = ()
     """Messages gathered with the question, stored before it, oldest first."""
 
 
@@ -105,8 +105,8 @@ class CommandResult:
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()
     """Turns to add to the history, from an imported conversation."""
-    removed: TurnRange | None = None
-    deleted: tuple[int, ...] = ()
+    removed_turns: TurnRange | None = None
+    deleted_ids: tuple[int, ...] = ()
     """The ids of other stored turns to delete."""
     question: "AskedQuestion | None" = None
     """A question to answer again, instead of sending the text."""
@@ -173,16 +173,16 @@ def listed_commands(
     owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
     """Return the commands that have a summary; actions are nested in their groups."""
-    found = {group.name: group for group in groups}
-    ordered: dict[str, CommandSpec] = {}
+    groups_by_name = {group.name: group for group in groups}
+    specs_by_name: dict[str, CommandSpec] = {}
     for spec in (each for owner in owners for each in command_specs(owner) if each.summary):
         name, _, action = spec.name.partition(" ")
         if action:
-            group = ordered.get(name, found[name])
+            group = specs_by_name.get(name, groups_by_name[name])
             spec = replace(group, actions=(*group.actions, replace(spec, name=action)))
-        ordered[name] = spec
+        specs_by_name[name] = spec
     first = {name: place for place, name in enumerate(order)}
-    return tuple(sorted(ordered.values(), key=lambda spec: first.get(spec.name, len(first))))
+    return tuple(sorted(specs_by_name.values(), key=lambda spec: first.get(spec.name, len(first))))
 
 
 def handlers_by_command(*owners: Any) -> dict[str, Handler]:

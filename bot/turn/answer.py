@@ -76,36 +76,38 @@ class AnswerPipeline:
         question: AskedQuestion,
         active: ActiveCharacters,
         stop: StopFlag,
-        removed: TurnRange | None = None,
-        before: Session | None = None,
+        removed_turns: TurnRange | None = None,
+        session_before: Session | None = None,
         first_part: int = 0,
     ) -> TurnResult:
         """Generate the speakers' answers, then reactions of other characters, until stopped.
 
         If a speaker fails, the others still answer. If the author is over the rate limit, wait
-        first. `removed` turns are left out of the context, because they are about to be deleted.
-        `before`, if given, is the context instead of the session.
+        first. `removed_turns` are left out of the context, because they are about to be deleted.
+        `session_before`, if given, is the context instead of the stored session.
 
         Raises `AnswerRefused` if the platform rejects the answer, `BackendError` if all speakers
         failed, `UserError` if the author can fix the problem, and `AlreadyNotified` if the author
         was already told why there is no answer.
         """
-        message = question.incoming
+        message, is_new = question.incoming, removed_turns is None
         may_answer, limit_notice = (
             await self.limits.admit(message, stop) if self.limits else (True, None)
         )
         if not may_answer:
-            return self._refusal_result(message, limit_notice, first_part, is_new=removed is None)
+            return self._refusal_result(message, limit_notice, first_part, is_new=is_new)
         speakers, active = await self._filter_adult_speakers(question, active)
-        context = await self.sources.load(group, question, active, removed, before, first_part)
+        context = await self.sources.load(
+            group, question, active, removed_turns, session_before, first_part
+        )
         if is_unreadable(message, context.files):
-            unread = explain_unread_files(context.files.unread)
-            return self._refusal_result(message, unread, first_part)
-        if removed is None and before is None and not question.in_place_of:
-            context = await self._add_greeting(context, len(question.earlier))
+            unread_notice = explain_unread_files(context.files.unread)
+            return self._refusal_result(message, unread_notice, first_part)
+        if is_new and session_before is None and not question.in_place_of:
+            context = await self._add_greeting(context, len(question.earlier_turns))
         await self._generate_answers(speakers, context, stop)
-        remembers = any(one.memory for one in active.presets)
-        if remembers and await self.extractor.claim_first_notice(message.author.id):
+        has_memory = any(one.memory for one in active.presets)
+        if has_memory and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_MEMORY_NOTICE)
         if stop.requested and not context.turns:
             await self._regenerate_if_shown(speakers, context, stop)
@@ -123,7 +125,7 @@ class AnswerPipeline:
             for emoji in context.reactions.values()
         )
         context.parts[:] = [  # mark the parts that need no further edit
-            replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
+            replace(one, is_shown=True) if any(live.shows(one) for live in context.replies) else one
             for one in context.parts
         ]
         return context.to_result(was_stopped=stop.requested)
@@ -133,27 +135,27 @@ class AnswerPipeline:
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
         message, speakers = question.incoming, question.speakers
-        restricted = next((one for one in active.presets if one.adults_only), None)
-        if restricted is None:
+        adult_preset = next((one for one in active.presets if one.adults_only), None)
+        if adult_preset is None:
             return speakers, active
         try:
-            await self.sources.resolver.check_adults_only(restricted, message)
+            await self.sources.resolver.check_adults_only(adult_preset, message)
         except UserError:
-            left = tuple(one for one in speakers if not one.preset.adults_only)
-            if left:
-                others = (one for one in active.members if not one.preset.adults_only)
-                return left, ActiveCharacters(tuple(others))
-            name, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_ADULT_NOTICES
-            if message.wake is None and not await self.notices.is_due(name, seconds):
+            allowed_speakers = tuple(one for one in speakers if not one.preset.adults_only)
+            if allowed_speakers:
+                allowed_members = (one for one in active.members if not one.preset.adults_only)
+                return allowed_speakers, ActiveCharacters(tuple(allowed_members))
+            key, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_ADULT_NOTICES
+            if message.wake is None and not await self.notices.is_due(key, seconds):
                 raise AlreadyNotified from None  # not addressed: give the reason rarely
             raise
         return speakers, active
 
-    async def _add_greeting(self, context: TurnContext, gathered: int) -> TurnContext:
+    async def _add_greeting(self, context: TurnContext, gathered_count: int) -> TurnContext:
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
-        before = session.turns[: len(session.turns) - gathered]
-        if speaker.preset.prompter or not all(turn.observed for turn in before):
+        earlier_turns = session.turns[: len(session.turns) - gathered_count]
+        if speaker.preset.prompter or not all(turn.observed for turn in earlier_turns):
             return context
         rng = seeded_random(context.part_name(first_part))
         greeting = choose_greeting(
@@ -161,23 +163,23 @@ class AnswerPipeline:
         )
         if not greeting:
             return context
-        given = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
-        greeting = await self.models.check_greeting(*given)
+        check_arguments = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
+        greeting = await self.models.check_greeting(*check_arguments)
         limits = self.replies.limits(context.incoming.address)
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         destinations = PartDestinations(first_part, max_live_parts=len(parts))
-        showing = self.replies.show_live(context.claim, context.message, destinations, face=face)
-        async with showing as live:
+        display = self.replies.show_live(context.claim, context.message, destinations, face=face)
+        async with display as live:
             live.final = [one.content.text for one in parts]
         sent_as = tuple(context.part_name(one.part) for one in parts)
         turn = self._assistant_turn(greeting, speaker, sent_as)
         context.parts.extend(parts)
-        context.shown.append(live)
+        context.replies.append(live)
         return replace(
             context,
             session=replace(session, turns=(turn, *session.turns)),
-            earlier=(turn, *context.earlier),
+            unstored_turns=(turn, *context.unstored_turns),
         )
 
     async def _generate_answers(
@@ -193,7 +195,7 @@ class AnswerPipeline:
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             except AnswerRefused as error:
-                if not any(one.shown_at for one in context.shown):
+                if not any(one.shown_at for one in context.replies):
                     raise
                 _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
                 return  # the previous speakers' answers were shown and stay
@@ -205,14 +207,14 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Regenerate an answer without text if a process showed a part of it and then crashed."""
+        """Generate a stopped answer after all if a process had shown a part before it crashed."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
-        opened = await self.sources.conversations.opened_parts(context.message)
-        of_answer = {one for one in message_part_numbers(opened) if one >= context.first_part}
-        shown = of_answer.difference(context.opened)
-        if shown:
-            stop.resume_until_text(max(shown))
+        opened_parts = await self.sources.conversations.opened_parts(context.message)
+        own_parts = {one for one in message_part_numbers(opened_parts) if one >= context.first_part}
+        shown_parts = own_parts.difference(context.opened_parts)
+        if shown_parts:
+            stop.resume_until_text(max(shown_parts))
             await self._generate_answers(speakers, context, stop)
 
     def _refusal_result(
@@ -232,21 +234,21 @@ class AnswerPipeline:
         preset, address = speaker.preset, context.incoming.address
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
-        earlier = context.shown[-1] if context.shown else None
+        previous_reply = context.replies[-1] if context.replies else None
         line, face = active.name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, context.incoming, limits)
         async with self.replies.show_live(
             context.claim,
             context.message,
             choose_destinations(form, first_part, context.incoming.locale, context.part_name),
-            earlier,
+            previous_reply,
             face,
             can_stop=preset.buttons,
         ) as live_reply:
             stop.start_part(first_part)
             request = AnswerRequest(speaker, line, context, live_reply, stop)
             receipt = await self.models.generate(request)
-        context.opened.extend(live_reply.opened)
+        context.opened_parts.extend(live_reply.opened)
         if not receipt.answer:  # stopped before the first word
             return
         emoji = context.reactions.get(preset.name)
@@ -256,15 +258,15 @@ class AnswerPipeline:
             return
         text = line + receipt.answer + _end_mark_text(receipt, context.incoming.locale)
         text += _files_notice(context)
-        whole = final_parts(text, limits, first_part, face)
-        parts = arrange_parts(whole, text, form, context.incoming.locale, context.part_name)
+        text_parts = final_parts(text, limits, first_part, face)
+        parts = arrange_parts(text_parts, text, form, context.incoming.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
         contents = (one.content for one in parts if one.file is None)
         live_reply.final = [one.text for one in contents if one.text]
-        context.shown.append(live_reply)
+        context.replies.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
@@ -279,12 +281,12 @@ class AnswerPipeline:
         is_repetitive = receipt.reason is FinishReason.REPETITION
         if not (is_repetitive or _is_mostly_non_latin(context.incoming.text)):
             return False
-        name = f"sample model {context.claim.conversation}"
-        return await self.notices.is_due(name, _SECONDS_BETWEEN_MODEL_NOTICES)
+        notice_name = f"sample model {context.claim.conversation}"
+        return await self.notices.is_due(notice_name, _SECONDS_BETWEEN_MODEL_NOTICES)
 
     def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
-        newest = context.turns[-1].preset if context.turns else None
-        if not context.active.is_group and newest == context.active.first.preset.name:
+        newest_speaker = context.turns[-1].preset if context.turns else None
+        if not context.active.is_group and newest_speaker == context.active.first.preset.name:
             return ()
         candidates = select_reaction(
             context.active.presets,
@@ -309,8 +311,8 @@ def _is_mostly_non_latin(text: str) -> bool:
 def _with_edit_times(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
     if not live_reply.shown_at:
         return receipt
-    received = message.at.timestamp()
-    edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_RECORDED_EDITS])
+    received_at = message.at.timestamp()
+    edits = tuple(max(0.0, at - received_at) for at in live_reply.shown_at[:_MAX_RECORDED_EDITS])
     return replace(receipt, timings=replace(receipt.timings, edits=edits))
 
 

@@ -17,7 +17,7 @@ LEASE_SECONDS = 15.0
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Renews the leases of all claims of this process together, three times per lease."""
+    """Renews all leases of this process together, three times per lease period."""
 
     conversations: Conversations
     clock: Clock
@@ -25,7 +25,7 @@ class LeaseKeeper:
     def __post_init__(self) -> None:
         self._workers: dict[Claim, asyncio.Task[object]] = {}
         self._held_since: dict[Claim, float] = {}  # when each claim was last confirmed, monotonic
-        self._lost: set[Claim] = set()
+        self._lost_claims: set[Claim] = set()
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
@@ -40,8 +40,8 @@ class LeaseKeeper:
 
     def outlasts_request(self, claim: Claim) -> bool:
         """Return whether the claim's lease outlasts a request that is sent now."""
-        since = self._held_since.get(claim)
-        return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
+        held_at = self._held_since.get(claim)
+        return held_at is not None and self.clock.monotonic() < held_at + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
@@ -52,26 +52,26 @@ class LeaseKeeper:
         try:
             yield
         except asyncio.CancelledError:
-            if claim in self._lost and worker.uncancel() == 0:
+            if claim in self._lost_claims and worker.uncancel() == 0:
                 raise Fenced(f"the lease of {claim.conversation} was lost") from None
             raise
         finally:
             del self._workers[claim]
             self._held_since.pop(claim, None)
-            self._lost.discard(claim)
+            self._lost_claims.discard(claim)
 
     async def _renew(self) -> None:
-        held = [claim for claim in self._workers if claim not in self._lost]
-        if not held:
+        held_claims = [claim for claim in self._workers if claim not in self._lost_claims]
+        if not held_claims:
             return
         asked_at = self.clock.monotonic()
-        lost = await self.conversations.renew(held, LEASE_SECONDS)
-        kept = [one for one in held if one in self._workers and one not in lost]
-        self.confirm_held(kept, asked_at)
-        for claim in lost:
+        lost_claims = await self.conversations.renew(held_claims, LEASE_SECONDS)
+        claims = [one for one in held_claims if one in self._workers and one not in lost_claims]
+        self.confirm_held(claims, asked_at)
+        for claim in lost_claims:
             worker = self._workers.get(claim)
             if worker is not None:  # the block has not ended in the meantime
-                self._lost.add(claim)
+                self._lost_claims.add(claim)
                 worker.cancel()
 
 
@@ -102,8 +102,8 @@ class _TrackedAttempt:
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     is_due: bool = False
-    """It has waited long enough to start beside others with as many crashes."""
-    recorded: AttemptState | None = None
+    """Whether it has waited long enough to start beside others with as many crashes."""
+    recorded_state: AttemptState | None = None
 
     @property
     def is_suspect(self) -> bool:
@@ -117,8 +117,8 @@ class _TrackedAttempt:
     @property
     def max_wait_seconds(self) -> float:
         growth = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
-        longest = min(_FIRST_WAIT_SECONDS * growth, _MAX_WAIT_SECONDS)
-        return longest if self.message.own_crashes else longest * self.random_rank
+        longest_wait = min(_FIRST_WAIT_SECONDS * growth, _MAX_WAIT_SECONDS)
+        return longest_wait if self.message.own_crashes else longest_wait * self.random_rank
 
 
 class IsolationGate:
@@ -131,14 +131,14 @@ class IsolationGate:
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
         self._dice = dice
-        self._in_flight = 0
+        self._in_flight_count = 0
         self._suspects: list[_TrackedAttempt] = []
         """Suspects that wait or are in flight."""
-        self._suspects_in_flight = 0
-        self._deferred: list[_TrackedAttempt] = []
-        self._alone: _TrackedAttempt | None = None
+        self._running_count = 0
+        self._deferred_attempts: list[_TrackedAttempt] = []
+        self._lone_attempt: _TrackedAttempt | None = None
         """The attempt that is recorded as `AttemptState.ALONE`, if any."""
-        self._recording = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def wait_until_admitted(
@@ -148,12 +148,12 @@ class IsolationGate:
 
         `record` stores whether other messages are processed at the same time.
         """
-        if not message.crashes and self._alone is None and not self._recording.locked():
-            self._in_flight += 1  # the normal case: nothing to record
+        if not message.crashes and self._lone_attempt is None and not self._lock.locked():
+            self._in_flight_count += 1  # the normal case: nothing to record
             try:
                 yield
             finally:
-                self._in_flight -= 1
+                self._in_flight_count -= 1
             return
         attempt = _TrackedAttempt(message, record, self._dice())
         enter = self._admit_suspect if attempt.is_suspect else self._admit_normally
@@ -162,26 +162,26 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def _admit_normally(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
-        self._in_flight += 1
+        self._in_flight_count += 1
         try:
             if attempt.message.crashes:
                 await asyncio.sleep(0)  # let messages claimed at the same time start, too
-            if attempt.message.crashes or self._alone is not None or self._recording.locked():
+            if attempt.message.crashes or self._lone_attempt is not None or self._lock.locked():
                 await self._record_start(attempt)
             yield
         finally:
-            self._in_flight -= 1
-            self._end_alone(attempt)
+            self._in_flight_count -= 1
+            self._clear_lone_attempt(attempt)
 
     @contextlib.asynccontextmanager
     async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crashes:
             await self._defer(attempt)
         self._suspects.append(attempt)
-        due = attempt.max_wait_seconds
+        wait_seconds = attempt.max_wait_seconds
         cancel_timers = [
-            self._clock.call_later(due, lambda: self._start_when_few_run(attempt)),
-            self._clock.call_later(due + _MAX_WAIT_SECONDS, lambda: self._start(attempt)),
+            self._clock.call_later(wait_seconds, lambda: self._start_when_few_run(attempt)),
+            self._clock.call_later(wait_seconds + _MAX_WAIT_SECONDS, lambda: self._start(attempt)),
         ]
         try:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
@@ -198,20 +198,20 @@ class IsolationGate:
     async def _defer(self, attempt: _TrackedAttempt) -> None:
         """Wait some seconds before a suspect starts.
 
-        If the process crashes while this message waits and no suspect runs, the message did not
-        cause the crash, and is cleared.
+        If the process crashes while this message waits and no suspect runs, the message is no
+        longer a suspect, because it did not cause the crash.
         """
-        self._deferred.append(attempt)
+        self._deferred_attempts.append(attempt)
         try:
-            async with self._recording:
-                first = AttemptState.NONE if self._suspects_in_flight else AttemptState.DEFERRED
-                await _record_attempt(attempt, first)
+            async with self._lock:
+                state = AttemptState.NONE if self._running_count else AttemptState.DEFERRED
+                await _record_attempt(attempt, state)
             await self._clock.sleep(_DEFERRAL_SECONDS)
         finally:
-            self._deferred.remove(attempt)
+            self._deferred_attempts.remove(attempt)
 
     def _start_next(self) -> None:
-        if self._suspects and not self._suspects_in_flight:
+        if self._suspects and not self._running_count:
             self._start(min(self._suspects, key=lambda one: one.sort_key))
 
     def _start_when_few_run(self, attempt: _TrackedAttempt) -> None:
@@ -222,58 +222,58 @@ class IsolationGate:
         limit = max(_MIN_IN_FLIGHT, math.ceil(len(self._suspects) * _MAX_SHARE_IN_FLIGHT))
         most_crashes = max((one.message.crashes for one in self._suspects), default=0)
         for attempt in self._suspects:
-            # A crash beside suspects with fewer crashes would make those as suspicious.
+            # A crash beside suspects with fewer crashes would make them just as suspicious.
             is_next = attempt.is_due and attempt.message.crashes == most_crashes
-            if is_next and self._suspects_in_flight < limit:
+            if is_next and self._running_count < limit:
                 self._start(attempt)
 
     def _start(self, attempt: _TrackedAttempt) -> None:
         if not attempt.may_start.is_set():
             attempt.may_start.set()
-            self._in_flight += 1
-            self._suspects_in_flight += 1
+            self._in_flight_count += 1
+            self._running_count += 1
 
     def _end_attempt(self, attempt: _TrackedAttempt) -> None:
         if attempt.may_start.is_set():
-            self._in_flight -= 1
-            self._suspects_in_flight -= 1
+            self._in_flight_count -= 1
+            self._running_count -= 1
         attempt.may_start.set()  # so that a cancelled attempt is not started later
-        self._end_alone(attempt)
+        self._clear_lone_attempt(attempt)
         self._start_due_suspects()
         self._start_next()
 
-    def _end_alone(self, attempt: _TrackedAttempt) -> None:
-        if self._alone is attempt:
-            self._alone = None
+    def _clear_lone_attempt(self, attempt: _TrackedAttempt) -> None:
+        if self._lone_attempt is attempt:
+            self._lone_attempt = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
         """Record, before a message is processed, whether it is processed alone."""
-        async with self._recording:
+        async with self._lock:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
-                for deferred in self._deferred:
-                    await _record_other_attempt(deferred, AttemptState.NONE)
-            other = self._alone
-            if other is not None and (attempt.is_suspect or not other.is_suspect):
-                self._alone = None
-                await _record_other_attempt(other, AttemptState.BESIDE_OTHERS)
+                for deferred_attempt in self._deferred_attempts:
+                    await _record_other_attempt(deferred_attempt, AttemptState.NONE)
+            lone_attempt = self._lone_attempt
+            if lone_attempt is not None and (attempt.is_suspect or not lone_attempt.is_suspect):
+                self._lone_attempt = None
+                await _record_other_attempt(lone_attempt, AttemptState.BESIDE_OTHERS)
             if attempt.is_suspect:
-                alone = self._suspects_in_flight == 1
+                is_alone = self._running_count == 1
             else:
-                alone = self._in_flight == 1 and attempt.message.crashes > 0
-            if alone:
-                self._alone = attempt
+                is_alone = self._in_flight_count == 1 and attempt.message.crashes > 0
+            if is_alone:
+                self._lone_attempt = attempt
                 await _record_attempt(attempt, AttemptState.ALONE)
             elif attempt.is_suspect:
                 await _record_attempt(attempt, AttemptState.BESIDE_OTHERS)
 
 
-async def _record_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None:
-    if attempt.recorded is not value:
-        await attempt.record(value)
-        attempt.recorded = value
+async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
+    if attempt.recorded_state is not state:
+        await attempt.record(state)
+        attempt.recorded_state = state
 
 
-async def _record_other_attempt(attempt: _TrackedAttempt, value: AttemptState) -> None:
+async def _record_other_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
     """Record another message's attempt; ignore a lost claim, which that message's task notices."""
     with contextlib.suppress(Fenced, StoreError):
-        await _record_attempt(attempt, value)
+        await _record_attempt(attempt, state)

@@ -1,6 +1,6 @@
-"""Run commands, send their replies, and store their changes of settings, session and history.
+"""Run commands, send their replies, and store what they change: settings, session and history.
 
-When a command changes a channel but only its author sees the reply, such as for a menu choice on
+If a command changes a channel but only its author sees the reply, as after a menu choice on
 Discord, a separate message tells everybody who changed what.
 """
 
@@ -85,20 +85,20 @@ class CommandRunner:
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_on_message:
-                asked, newer = await self._question_to_retry(group.claim, request)
-                return await self.answers.answer(group, asked, request.active, newer)
+                question, replaced_turns = await self._find_question_to_retry(group.claim, request)
+                return await self.answers.answer(group, question, request.active, replaced_turns)
             case "edit" if is_on_message:
-                changed = await self._edit_message(group, request)
+                edit_result = await self._edit_message(group, request)
                 return "command", await finisher.finish(
-                    group, add_private_response(group.message, changed, _CHANGED_NOTICE)
+                    group, add_private_response(group.message, edit_result, _CHANGED_NOTICE)
                 )
             case "forget" if is_on_message:
                 request = replace(request, is_asker=await buttons.is_asker(message))
             case name if (name == "context" or is_report) and is_on_message:
-                found, exchange = await buttons.find_quoted(message)
+                quoted_turn, exchange = await buttons.find_quoted(message)
                 if not is_report:
                     await buttons.check_reader(message, exchange)
-                request = replace(request, answered_at=_answer_time(found, exchange))
+                request = replace(request, answered_at=_find_answer_time(quoted_turn, exchange))
             case "memory" if quoted_id is not None:
                 turns = await self.stages.conversations.find_turns(group.claim, [quoted_id])
                 request = replace(request, quoted_turn=turns[-1].turn if turns else None)
@@ -108,8 +108,8 @@ class CommandRunner:
                 pass
         result = await self.stages.commands.handle(request)
         result = replace(result, is_private=result.is_private or is_private(request.command))
-        if result.question is not None:
-            return await self.answers.answer(group, result.question, request.active, result.removed)
+        if (retried := result.question) is not None:
+            return await self.answers.answer(group, retried, request.active, result.removed_turns)
         if result.forgotten_id is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
@@ -140,25 +140,25 @@ class CommandRunner:
             is_begun = session.is_answered or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
-            others = await stages.deletions.request_channel_deletion(request.incoming)
-            deleted = translatable_count(
+            copy_count = await stages.deletions.request_channel_deletion(request.incoming)
+            deletion_notice = translatable_count(
                 "Deleted for good: 1 message and everything that was stored about it.",
                 "Deleted for good: {count} messages and everything that was stored about them.",
-                others + await finisher.delete_history(claim),
+                copy_count + await finisher.delete_history(claim),
             )
-            result = replace(result, text=join_texts([deleted, result.text], " "))
-        stored = await self._compose_result(group.message, request, result, menu)
-        finish = finisher.finish_forgetting if result.deleted else finisher.finish
-        following = await finish(group, stored)
+            result = replace(result, text=join_texts([deletion_notice, result.text], " "))
+        turn_result = await self._compose_result(group.message, request, result, menu)
+        finish = finisher.finish_forgetting if result.deleted_ids else finisher.finish
+        next_message = await finish(group, turn_result)
         if result.new_session:
             for memory in stages.memories:
                 await memory.end_session(claim.conversation)
-        return following
+        return next_message
 
     async def refuse_access(
         self, group: MessageGroup, message: IncomingMessage, access: Access
     ) -> InboxMessage | None:
-        """Finish a message whose author lacks access; say so once if the bot was addressed."""
+        """Finish a message whose author has no access; tell them once if they addressed the bot."""
         stages, finisher = self.stages, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
@@ -170,13 +170,13 @@ class CommandRunner:
             return await finisher.finish(group, TurnResult())
         if not is_due and message.has_public_response:
             return await finisher.finish_with_text(group, _IMPOSSIBLE_NOTICE)
-        told = explain_refusal(access.rule, code)
-        return await finisher.finish_with_text(group, told, is_private=True, is_quiet=True)
+        notice = explain_refusal(access.rule, code)
+        return await finisher.finish_with_text(group, notice, is_private=True, is_quiet=True)
 
     async def check_greeting(
         self, event: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
-        """Check the greeting of a character that was created in a chat, as answers are checked."""
+        """Check the greeting of a character that was created in a chat like an answer."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
@@ -188,8 +188,8 @@ class CommandRunner:
     ) -> InboxMessage | None:
         """Greet, as a character, a group that the bot was added to; then send `result.text`."""
         incoming, address = group.message.incoming, group.message.incoming.address
-        prepared = await self._prepare_greeting(address, scopes, result, self.stages.now())
-        greeting = self._greeting_result(group.message, prepared, 0)
+        prepared_greeting = await self._prepare_greeting(address, scopes, result, self.stages.now())
+        greeting = self._greeting_result(group.message, prepared_greeting, 0)
         if result.text:
             number, notice_parts = len(greeting.outgoing), self.stages.replies.notice_parts
             notice = notice_parts(address, result.text, incoming.locale, number)
@@ -199,7 +199,7 @@ class CommandRunner:
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete the messages of a person, or of everybody if None, and data derived from them."""
+        """Delete a person's messages, or everybody's if `person_id` is None, and derived data."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.stages.resolver.characters.drop(scope)
             await self.finisher.forget_copies(scope)
@@ -212,34 +212,34 @@ class CommandRunner:
 
     # commands that reply to one message
 
-    async def _question_to_retry(
+    async def _find_question_to_retry(
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and the turns to replace, if any."""
         message, buttons = request.incoming, self.stages.buttons
-        found, exchange = await buttons.find_quoted(message)
+        quoted_turn, exchange = await buttons.find_quoted(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
-        asked = to_repeated_question(message, question, exchange.before.turns)
+        repeated_question = to_repeated_question(message, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
-        if found.turn.role == "user" and found.turn.sent_as:
-            earlier = tuple(exchange.before.turns)
-            return AskedQuestion(asked, speakers, exchange.parts, earlier), None
+        if quoted_turn.turn.role == "user" and quoted_turn.turn.sent_as:
+            earlier_turns = tuple(exchange.before.turns)
+            return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
-        newer = _count_turns_since(question, session.turns)
-        return AskedQuestion(asked, speakers), TurnRange(0, newer)
+        turns_since = _count_turns_since(question, session.turns)
+        return AskedQuestion(repeated_question, speakers), TurnRange(0, turns_since)
 
     async def _edit_message(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
         message, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
-        found, exchange = await buttons.find_quoted(message)
-        await buttons.check_editor(message, found, exchange, audited_as="edit answer")
-        if found.turn.role != "user":
-            return self._edit_answer(group.message, request, found, exchange)
+        quoted_turn, exchange = await buttons.find_quoted(message)
+        await buttons.check_editor(message, quoted_turn, exchange, audited_as="edit answer")
+        if quoted_turn.turn.role != "user":
+            return self._edit_answer(group.message, request, quoted_turn, exchange)
         question = exchange.question.turn
-        changed = replace(
+        edited_message = replace(
             message,
             text=text,
             attachments=question.files,
@@ -248,15 +248,15 @@ class CommandRunner:
             wake=WakeReason.REPLY if exchange.answers else None,
             interaction=None,
         )
-        edited = MessageEdit(message.external_key, changed, message.at)
-        result = await self.edits.apply_edit(group, edited)
+        edit = MessageEdit(message.external_key, edited_message, message.at)
+        result = await self.edits.apply_edit(group, edit)
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(
         self, message: InboxMessage, request: CommandRequest, turn: StoredTurn, exchange: Exchange
     ) -> TurnResult:
         incoming, active, replies = request.incoming, request.active, self.stages.replies
-        answer = _active_version(turn, exchange)
+        answer = _find_shown_version(turn, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
         line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, line + request.argument, 0, face)
@@ -299,35 +299,35 @@ class CommandRunner:
     ) -> TurnResult:
         incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
         address = incoming.address
-        is_alone = message.incoming.interaction is not None and not incoming.has_public_response
+        is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         prepare, scopes = self._prepare_greeting, incoming.scopes
         greeting = await prepare(address, scopes, result, request.now)
         turn, line, face = greeting
-        is_apart = is_alone or bool(line) or face is not None
-        words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
-        shown = self._reply_result(
-            message, incoming, menu or replace(result, text=join_texts(words, "\n\n"))
+        is_apart = is_hidden or bool(line) or face is not None
+        texts = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
+        reply_result = self._reply_result(
+            message, incoming, menu or replace(result, text=join_texts(texts, "\n\n"))
         )
-        outgoing = list(shown.outgoing)
-        if is_alone and result.changes_channel and not incoming.is_private:
+        outgoing = list(reply_result.outgoing)
+        if is_hidden and result.changes_channel and not incoming.is_private:
             name = " ".join(incoming.author.name.split())
             told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             told = told if name else join_texts([result.text])  # people who opted out have no name
             outgoing += notice_parts(address, told, incoming.locale, len(outgoing))
         for person, told in result.private_notices:
             note = notice_parts(address, told, incoming.locale, len(outgoing))
-            private = PrivateDelivery(person, incoming.locale, is_quiet=True)
-            outgoing += [replace(one, private=private) for one in note]
-        spoken = TurnResult([turn] if turn else [])
+            delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
+            outgoing += [replace(one, private=delivery) for one in note]
+        greeting_result = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._greeting_result(message, greeting, len(outgoing))
+            greeting_result = self._greeting_result(message, greeting, len(outgoing))
         return replace(
-            shown,
-            turns=[*result.turns, *spoken.turns],
-            outgoing=[*outgoing, *spoken.outgoing],
+            reply_result,
+            turns=[*result.turns, *greeting_result.turns],
+            outgoing=[*outgoing, *greeting_result.outgoing],
             new_session=result.new_session,
-            removed=result.removed,
-            change=HistoryChange(deleted=result.deleted) if result.deleted else None,
+            removed=result.removed_turns,
+            change=HistoryChange(deleted=result.deleted_ids) if result.deleted_ids else None,
         )
 
     async def _prepare_greeting(
@@ -348,9 +348,9 @@ class CommandRunner:
         if turn is None:
             return TurnResult()
         address, text = message.incoming.address, line + turn.text
-        spoken = self.stages.replies.final_parts(address, text, first_part, face)
-        names = tuple(message.part_name(one.part) for one in spoken)
-        return TurnResult([replace(turn, sent_as=names)], spoken)
+        parts = self.stages.replies.final_parts(address, text, first_part, face)
+        part_names = tuple(message.part_name(one.part) for one in parts)
+        return TurnResult([replace(turn, sent_as=part_names)], parts)
 
     def _reply_result(
         self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
@@ -363,21 +363,21 @@ class CommandRunner:
             outgoing = (OutgoingPart(0, MessageContent(text), file=reply.file),)
         if reply.is_private:
             outgoing = self.finisher.make_private_to_author(incoming, outgoing)
-        names = tuple(message.part_name(one.part) for one in outgoing)
+        part_names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = reply.buttons
         if reply.asks_age:
-            buttons = action_buttons(names[-1], incoming.locale, ButtonAction.ADULT)
+            buttons = action_buttons(part_names[-1], incoming.locale, ButtonAction.ADULT)
         outgoing = replies.with_buttons(address, outgoing, buttons, reply.menus)
         if reply.in_place_of:
-            first, *others = outgoing
-            outgoing = (replace(first, is_response=True), *others)
+            first_part, *other_parts = outgoing
+            outgoing = (replace(first_part, is_response=True), *other_parts)
             return TurnResult(outgoing=outgoing, in_place_of=reply.in_place_of)
         has_buttons = bool(reply.menus or buttons)
-        asked = [replace(user_turn(incoming), sent_as=names)] if has_buttons else []
-        return TurnResult(outgoing=outgoing, unanswered=asked)
+        menu_turns = [replace(user_turn(incoming), sent_as=part_names)] if has_buttons else []
+        return TurnResult(outgoing=outgoing, unanswered=menu_turns)
 
 
-def _answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
+def _find_answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
     answers = exchange.answers if turn.turn.role == "user" else (turn,)
     if not answers:
         raise UserError(translatable("I have not answered that message."))
@@ -391,7 +391,7 @@ def _count_turns_since(question: Turn, turns: Sequence[Turn]) -> int:
     raise UserError(NOT_REMEMBERED_NOTICE)
 
 
-def _active_version(turn: StoredTurn, exchange: Exchange) -> StoredTurn:
-    sent_as = set(turn.turn.sent_as)
-    shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
-    return next(shown, exchange.answers[-1])
+def _find_shown_version(turn: StoredTurn, exchange: Exchange) -> StoredTurn:
+    sent_parts = set(turn.turn.sent_as)
+    shown_versions = (one for one in exchange.answers if sent_parts & set(one.turn.sent_as))
+    return next(shown_versions, exchange.answers[-1])

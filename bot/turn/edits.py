@@ -67,7 +67,7 @@ class EditHandler:
         return _with_changed_files(incoming, exchange, result)
 
     async def _edit_known_message(
-        self, group: MessageGroup, message: IncomingMessage, at: datetime, exchange: Exchange
+        self, group: MessageGroup, message: IncomingMessage, edited_at: datetime, exchange: Exchange
     ) -> TurnResult:
         text, question = text_with_attachments(message), exchange.question
         change = HistoryChange({question.id: text})
@@ -78,37 +78,37 @@ class EditHandler:
             return TurnResult()  # only a preview has changed
         active = await self.stages.resolver.resolve(message.scopes)
         decision = self._decide(message, active, exchange)
-        is_complete = exchange.answers and not _interrupted_answers(group.message, exchange)
+        is_complete = exchange.answers and not _find_interrupted_answers(group.message, exchange)
         match decision:
             case Answer() if is_same_text and is_complete:
                 return TurnResult()  # only the addressees have changed
             # Do not roll the dice a second time for a message that was not answered.
             case Answer() if exchange.answers or message.wake is not None:
                 result = await self.answer_in_place(
-                    group, message, at, exchange, active, decision.speakers, change.texts
+                    group, message, edited_at, exchange, active, decision.speakers, change.texts
                 )
                 return _mark_as_question(exchange, result)
             case Answer():
                 return TurnResult(change=change)
             case Observe():
-                observed = {question.id: True}
-                return _withdraw_answers(exchange, replace(change, observed=observed))
+                observed_flags = {question.id: True}
+                return _withdraw_answers(exchange, replace(change, observed=observed_flags))
             case _:
                 return _withdraw_answers(exchange, HistoryChange(superseded=(question.id,)))
 
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide about an edited message; if the bot answered it by chance, answer it again."""
-        now, before = self.stages.now(), exchange.before.turns
-        decision = decide(message, active, before, dice=self.stages.dice, now=now)
+        """Decide what to do with an edited message; a chance to answer is not drawn again."""
+        now, earlier_turns = self.stages.now(), exchange.before.turns
+        decision = decide(message, active, earlier_turns, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        luckiest = decide(message, active, before, dice=lambda: 0.0, now=now)
-        if not isinstance(luckiest, Answer):
+        lucky_decision = decide(message, active, earlier_turns, dice=lambda: 0.0, now=now)
+        if not isinstance(lucky_decision, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
-        return replace(luckiest, speakers=pick_speakers(active, answers))
+        return replace(lucky_decision, speakers=pick_speakers(active, answers))
 
     async def answer_in_place(
         self,
@@ -126,12 +126,12 @@ class EditHandler:
         answer.
         """
         stages, message = self.stages, group.message
-        removed = None if texts else TurnRange(0, 0)  # makes the new answer different
-        asked = AskedQuestion(incoming, speakers, exchange.parts)
+        removed_turns = None if texts else TurnRange(0, 0)  # makes the new answer different
+        question = AskedQuestion(incoming, speakers, exchange.parts)
         try:
             async with stages.stops.stoppable_answer(group.claim, message, incoming, at) as stop:
                 result = await stages.pipeline.answer(
-                    group, asked, active, stop, removed, before=exchange.before
+                    group, question, active, stop, removed_turns, session_before=exchange.before
                 )
         except AlreadyNotified:
             return TurnResult(change=HistoryChange(texts))
@@ -145,35 +145,35 @@ class EditHandler:
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
-        cut = _interrupted_answers(message, exchange) if texts else set()
+        interrupted_ids = _find_interrupted_answers(message, exchange) if texts else set()
         if active.first.preset.buttons and exchange.versions:
-            count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
+            count = 1 + sum(one.id not in interrupted_ids for one in exchange.versions[-1])
             buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
             outgoing = stages.replies.with_buttons(incoming.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
-        return _replace_answers(exchange, result, texts, cut)
+        return _replace_answers(exchange, result, texts, interrupted_ids)
 
 
-def _interrupted_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+def _find_interrupted_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
     """Return the ids of the answers that were still being generated when the edit arrived."""
-    received = datetime.fromtimestamp(message.received_at, UTC)
-    return {one.id for one in exchange.answers if one.turn.at >= received}
+    received_at = datetime.fromtimestamp(message.received_at, UTC)
+    return {one.id for one in exchange.answers if one.turn.at >= received_at}
 
 
 def _replace_answers(
-    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut_ids: set[int]
+    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], interrupted_ids: set[int]
 ) -> TurnResult:
-    places = [one.id for one in exchange.answers]
-    versions = dict(zip(places, result.turns, strict=False))
-    rest = set(places[len(result.turns) :])
+    answer_ids = [one.id for one in exchange.answers]
+    versions = dict(zip(answer_ids, result.turns, strict=False))
+    unreplaced_ids = set(answer_ids[len(result.turns) :])
     change = HistoryChange(
         texts,
         versions,
-        superseded=sorted(rest - cut_ids),
-        restored=sorted(rest & cut_ids),
-        replaced=sorted(cut_ids.intersection(versions)),
+        superseded=sorted(unreplaced_ids - interrupted_ids),
+        restored=sorted(unreplaced_ids & interrupted_ids),
+        replaced=sorted(interrupted_ids.intersection(versions)),
     )
-    turns = result.turns[len(places) :]
+    turns = result.turns[len(answer_ids) :]
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
 
 
@@ -202,5 +202,5 @@ def _with_changed_files(
 
 
 def _withdraw_answers(exchange: Exchange, change: HistoryChange) -> TurnResult:
-    superseded = (*change.superseded, *(one.id for one in exchange.answers))
-    return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)
+    superseded_ids = (*change.superseded, *(one.id for one in exchange.answers))
+    return TurnResult(change=replace(change, superseded=superseded_ids), in_place_of=exchange.parts)

@@ -99,9 +99,9 @@ class TurnStages:
         if turn.preset not in active.names:
             return "", None
         [speaker] = active.pick([turn.preset])
-        names = self.resolver.character_names(active.names)
+        character_names = self.resolver.character_names(active.names)
         limits = self.replies.limits(address)
-        return active.name_line_and_face(speaker, names, limits)
+        return active.name_line_and_face(speaker, character_names, limits)
 
 
 @dataclass(slots=True)
@@ -122,60 +122,60 @@ class TurnFinisher:
                 and incoming.has_masked_token
                 and result.outgoing
             ):
-                following = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
-                result = self._with_notice(incoming, result, _SECRET_REMOVED, following)
+                next_part = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
+                result = self._with_notice(incoming, result, _SECRET_REMOVED, next_part)
         if message.refused:
-            refused = [
+            refused_messages = [
                 one.incoming
                 for one in message.refused
                 if isinstance(one.incoming, IncomingMessage)
                 and not one.incoming.is_withheld
                 and await stages.access.find_refusal(one.incoming) is None
             ]
-            result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
-            unaware = [one for one in refused if one.interaction is None]
-            if unaware:
-                result = await self.add_notice_if_due(unaware[0], result, BUSY_NOTICE)
+            result = replace(result, turns=[*result.turns, *map(observed_turn, refused_messages)])
+            unnotified_messages = [one for one in refused_messages if one.interaction is None]
+            if unnotified_messages:
+                result = await self.add_notice_if_due(unnotified_messages[0], result, BUSY_NOTICE)
         stages.arrivals.watch([claim.conversation])
         begin_next = not self.is_stopping
         finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
         if finished.row or result.outgoing or result.in_place_of or result.was_stopped:
-            asked = message.incoming
-            is_response = asked.interaction is not None
-            stages.replies.deliver(asked.address, finished.row, is_response=is_response)
+            event = message.incoming
+            is_response = event.interaction is not None
+            stages.replies.deliver(event.address, finished.row, is_response=is_response)
         return finished.next_message
 
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
     ) -> InboxMessage | None:
-        """Finish with a reply that is not part of the history; see `PrivateDelivery.is_quiet`."""
-        incoming, asked = group.message.incoming, group.message.replied_to.incoming
+        """Finish with a reply that is not stored in the history."""
+        incoming, request = group.message.incoming, group.message.replied_to.incoming
         outgoing = self.stages.replies.notice_parts(incoming.address, text, incoming.locale)
-        if is_private and isinstance(asked, IncomingMessage | ButtonPress):
-            outgoing = self.make_private_to_author(asked, outgoing, is_quiet=is_quiet)
+        if is_private and isinstance(request, IncomingMessage | ButtonPress):
+            outgoing = self.make_private_to_author(request, outgoing, is_quiet=is_quiet)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     def make_private_to_author(
-        self, asked: Request, parts: Sequence[OutgoingPart], *, is_quiet: bool = False
+        self, request: Request, parts: Sequence[OutgoingPart], *, is_quiet: bool = False
     ) -> tuple[OutgoingPart, ...]:
-        """Return parts that only the author will see, even in a group chat."""
-        replies, limits = self.stages.replies, self.stages.replies.limits(asked.address)
-        if asked.is_private or not limits.has_private_chats:
+        """Return the parts, changed so that only the author sees them, even in a group chat."""
+        replies, limits = self.stages.replies, self.stages.replies.limits(request.address)
+        if request.is_private or not limits.has_private_chats:
             return tuple(parts)
-        private = PrivateDelivery(asked.author.id, asked.locale, is_quiet)
-        if isinstance(asked, ButtonPress):
+        delivery = PrivateDelivery(request.author.id, request.locale, is_quiet)
+        if isinstance(request, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
             is_response = limits.opens_responses
-            return tuple(replace(one, private=private, is_response=is_response) for one in parts)
-        private = replace(private, reply_to=asked.message_id)
-        if not asked.has_public_response:
-            return tuple(replace(one, private=private) for one in parts)
-        response, *_ = replies.notice_parts(asked.address, _SENT_PRIVATELY, asked.locale)
-        alone = (replace(one, part=one.part + 1, private=private) for one in parts)
-        return (replace(response, is_response=True), *alone)
+            return tuple(replace(one, private=delivery, is_response=is_response) for one in parts)
+        delivery = replace(delivery, reply_to=request.message_id)
+        if not request.has_public_response:
+            return tuple(replace(one, private=delivery) for one in parts)
+        response, *_ = replies.notice_parts(request.address, _SENT_PRIVATELY, request.locale)
+        private_parts = (replace(one, part=one.part + 1, private=delivery) for one in parts)
+        return (replace(response, is_response=True), *private_parts)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
-        """Finish by saying that the answer failed, with a button to retry the question."""
+        """Finish with a notice that the answer failed, and a button to retry the question."""
         message = group.message
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
@@ -185,29 +185,29 @@ class TurnFinisher:
     async def finish_with_button(
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
-        """Finish by saying why a question is not answered, with a button that retries it."""
+        """Finish with a notice why a question is not answered, and a button to retry it."""
         message, asked, replies = group.message, group.question, self.stages.replies
         incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
         question = (
             asked.incoming if asked else incoming if isinstance(incoming, IncomingMessage) else None
         )
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
-        names = tuple(message.part_name(one.part) for one in outgoing)
+        part_names = tuple(message.part_name(one.part) for one in outgoing)
         if question is not None:
-            target = in_place_of[0] if in_place_of else names[-1]
-            buttons = action_buttons(target, incoming.locale, action)
+            button_part = in_place_of[0] if in_place_of else part_names[-1]
+            buttons = action_buttons(button_part, incoming.locale, action)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # If this notice replaces an earlier one, the question is already kept.
-        earlier = asked.earlier if asked else ()
-        kept = [*earlier, user_turn(question)] if question and not in_place_of else []
-        unanswered = [replace(one, sent_as=names) for one in kept]
-        result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
+        earlier_turns = asked.earlier_turns if asked else ()
+        kept_turns = [*earlier_turns, user_turn(question)] if question and not in_place_of else []
+        unanswered_turns = [replace(one, sent_as=part_names) for one in kept_turns]
+        result = TurnResult(outgoing=outgoing, unanswered=unanswered_turns, in_place_of=in_place_of)
         return await self.finish(group, result)
 
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting turns, copies and decisions of a person, or of everybody if None."""
+        """Finish by deleting a person's turns, copies and decisions; None deletes everybody's."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:
@@ -254,29 +254,29 @@ class QuestionAnswerer:
         group: MessageGroup,
         question: AskedQuestion,
         active: ActiveCharacters,
-        removed: TurnRange | None = None,
+        removed_turns: TurnRange | None = None,
         decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
-        """Answer a question (replacing `removed`), and later messages that `decide_next` allows."""
+        """Answer a question, and later messages if `decide_next` allows."""
         stages, finisher = self.stages, self.finisher
         limits = stages.replies.limits(question.incoming.address)
         conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
         gathering = MessageGathering(
             group, question, limits, conversations, arrivals, clock, decide_next
         )
-        is_new = removed is None
+        is_new = removed_turns is None
         if stages.is_paused(group.claim.conversation):
-            paused = await self._result_while_paused(group, gathering, is_new=is_new)
-            return "paused", await finisher.finish(group, paused)
+            paused_result = await self._result_while_paused(group, gathering, is_new=is_new)
+            return "paused", await finisher.finish(group, paused_result)
         try:
-            result = await self._answer_all(group, gathering, active, removed)
+            result = await self._answer_all(group, gathering, active, removed_turns)
         except AgeUnconfirmed as error:
-            asking = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_button(group, asking, ButtonAction.ADULT)
+            age_notice = translatable("⚠ {problem}", problem=error.text)
+            return "told", await finisher.finish_with_button(group, age_notice, ButtonAction.ADULT)
         except AnswerRefused:
-            unshown = _background_result(gathering, is_new=is_new)
-            unshown = add_private_response(group.message, unshown, _ANSWER_REFUSED)
-            return "refused", await finisher.finish(group, unshown)
+            unshown_result = _background_result(gathering, is_new=is_new)
+            unshown_result = add_private_response(group.message, unshown_result, _ANSWER_REFUSED)
+            return "refused", await finisher.finish(group, unshown_result)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
@@ -287,24 +287,25 @@ class QuestionAnswerer:
         for one, decision in gathering.decisions:
             stages.decisions.record(one, decision)
         if result is None:  # the question was deleted, so delete what was sent
-            gone = TurnResult(was_stopped=True, is_withdrawn=True)
-            return "withdrawn", await finisher.finish_forgetting(group, gone)
+            deletion_result = TurnResult(was_stopped=True, is_withdrawn=True)
+            return "withdrawn", await finisher.finish_forgetting(group, deletion_result)
         question = gathering.question
         channel = question.incoming.address.channel
         stages.decisions.log_substitute_models(channel, question.speakers, result.receipts)
-        turns = [*result.earlier, *question.earlier, user_turn(question.incoming), *result.turns]
-        result = replace(result, turns=turns, supersedes=removed, in_place_of=question.in_place_of)
+        earlier_turns, in_place_of = question.earlier_turns, question.in_place_of
+        turns = [*result.earlier, *earlier_turns, user_turn(question.incoming), *result.turns]
+        result = replace(result, turns=turns, supersedes=removed_turns, in_place_of=in_place_of)
         if gathering.uncovered_count and not group.message.refused:
-            waiting = translatable_count(
+            waiting_notice = translatable_count(
                 "⏳ 1 more message has arrived. I will answer it next.",
                 "⏳ {count} more messages have arrived. I will answer them next.",
                 gathering.uncovered_count,
             )
-            result = await finisher.add_notice_if_due(question.incoming, result, waiting)
-        following = await finisher.finish(group, add_private_response(group.message, result))
+            result = await finisher.add_notice_if_due(question.incoming, result, waiting_notice)
+        next_message = await finisher.finish(group, add_private_response(group.message, result))
         if any(one.memory for one in active.presets):
             stages.pipeline.extractor.record_answer(question.incoming, active.presets)
-        return "answered", following
+        return "answered", next_message
 
     async def _result_while_paused(
         self, group: MessageGroup, gathering: MessageGathering, *, is_new: bool
@@ -313,8 +314,8 @@ class QuestionAnswerer:
         message, result = gathering.question.incoming, _background_result(gathering, is_new=is_new)
         if is_native_command(group.message):
             return add_private_response(group.message, result, PAUSED_NOTICE)
-        name = f"paused:{message.address.channel}"
-        if not await self.stages.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
+        notice_name = f"paused:{message.address.channel}"
+        if not await self.stages.notices.is_due(notice_name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
         outgoing = self.stages.replies.notice_parts(message.address, PAUSED_NOTICE, message.locale)
         return replace(result, outgoing=outgoing)
@@ -324,30 +325,30 @@ class QuestionAnswerer:
         group: MessageGroup,
         gathering: MessageGathering,
         active: ActiveCharacters,
-        removed: TurnRange | None,
+        removed_turns: TurnRange | None,
     ) -> TurnResult | None:
         """Answer, starting over when interrupted; return None if the question was deleted."""
-        stops, limit = self.stages.stops, self.stages.queue_limit
-        is_new = isinstance(group.message.incoming, IncomingMessage) and removed is None
+        stops, queue_limit = self.stages.stops, self.stages.queue_limit
+        is_new = isinstance(group.message.incoming, IncomingMessage) and removed_turns is None
         # Part 0 is the response to a native command; the answer for everybody starts at part 1.
         first_part = 1 if is_native_command(group.message) else 0
         async with (
             stops.stoppable_answer(
                 group.claim, group.message, gathering.question.incoming, group.edited_at
             ) as stop,
-            limit.refuse_excess_messages(group, gathering.rules.at_most)
-            if limit is not None
+            queue_limit.refuse_excess_messages(group, gathering.rules.at_most)
+            if queue_limit is not None
             else nullcontext(),
         ):
             if group.message.has_messages_waiting:
                 await gathering.gather_until_quiet()
             while True:
-                asked = group.question = gathering.question
-                is_alone = is_new and not group.message.gathered
-                stops.cover_message(asked.incoming, gathering.askers, is_alone=is_alone)
+                question = group.question = gathering.question
+                is_only = is_new and not group.message.gathered
+                stops.cover_message(question.incoming, gathering.askers, is_only=is_only)
                 async with gathering.interrupt_on_arrival(stop):
                     result = await self.stages.pipeline.answer(
-                        group, asked, active, stop, removed, first_part=first_part
+                        group, question, active, stop, removed_turns, first_part=first_part
                     )
                 if not stop.is_superseded:
                     return None if stop.is_withdrawn else result
@@ -375,14 +376,14 @@ def add_private_response(
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
-    following = max((one.part + 1 for one in result.outgoing), default=result.next_part)
-    shown = translate(text, supported_language(message.incoming.locale))
-    response = OutgoingPart(following, MessageContent(shown), is_response=True)
+    next_part = max((one.part + 1 for one in result.outgoing), default=result.next_part)
+    response_text = translate(text, supported_language(message.incoming.locale))
+    response = OutgoingPart(next_part, MessageContent(response_text), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))
 
 
 def _background_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
-    asked = gathering.question
-    if not is_new or asked.in_place_of:
+    question = gathering.question
+    if not is_new or question.in_place_of:
         return TurnResult()
-    return TurnResult([*asked.earlier, observed_turn(asked.incoming)])
+    return TurnResult([*question.earlier_turns, observed_turn(question.incoming)])

@@ -49,12 +49,12 @@ class MessageGroup:
 
     claim: Claim
     message: InboxMessage
-    between: list[InboxMessage] = field(default_factory=list)
+    interleaved: list[InboxMessage] = field(default_factory=list)
     """Other people's messages that arrived between the parts of a split message."""
     question: AskedQuestion | None = None
     """The question being answered."""
     edited_at: datetime | None = None
-    """When the question got the text being answered, if it was edited while it waited."""
+    """The time of the question's last edit, if it was edited before its answer began."""
 
 
 @value_class
@@ -70,44 +70,44 @@ class SplitMessageJoiner:
             return 0.0
         if message.album is not None:
             return self.rules.album_seconds
-        longest = self.limits.max_units  # longer than any part that a client sends
-        if len(message.text) * _MAX_UNITS_PER_CHARACTER < longest * _MIN_SHARE_OF_CUT_TEXT:
+        max_units = self.limits.max_units  # longer than any part that a client sends
+        if len(message.text) * _MAX_UNITS_PER_CHARACTER < max_units * _MIN_SHARE_OF_CUT_TEXT:
             return 0.0  # the normal case, without counting units
-        is_cut = longest * _MIN_SHARE_OF_CUT_TEXT <= self.limits.units(message.text) <= longest
+        is_cut = max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.units(message.text) <= max_units
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
         self, joined: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
     ) -> IncomingMessage | None:
-        """Return `joined` with a later message appended, or None if that is not part of it."""
-        message, last = next_part.incoming, last_part.incoming
-        if not (isinstance(message, IncomingMessage) and isinstance(last, IncomingMessage)):
+        """Append `next_part` to `joined`; return None if it is not the next part."""
+        message, last_message = next_part.incoming, last_part.incoming
+        if not (isinstance(message, IncomingMessage) and isinstance(last_message, IncomingMessage)):
             return None
         if message.author.id != joined.author.id or message.interaction is not None:
             return None
         if joined.album is not None or message.album is not None:
             is_part = message.album == joined.album
         else:
-            wait = self.seconds_to_wait(last)
+            wait = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
             is_part = wait > 0 and is_text and next_part.received_at - last_part.received_at <= wait
-        return self._join(joined, last, message) if is_part else None
+        return self._join(joined, last_message, message) if is_part else None
 
     def _join(
-        self, joined: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
+        self, joined_message: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
     ) -> IncomingMessage:
         is_cut_in_a_word = self.limits.units(last_part.text) >= self.limits.max_units
-        texts = [one for one in (joined.text, message.text) if one]
+        texts = [one for one in (joined_message.text, message.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
-        masked = mask_pasted_tokens(text)  # a token may have been cut in two
+        masked_text = mask_pasted_tokens(text)  # a token may have been cut in two
         return replace(
-            joined,
-            text=masked,
-            has_masked_token=joined.has_masked_token or masked != text,
-            wake=joined.wake or message.wake,
-            quote=joined.quote or message.quote,
-            mentions=(*joined.mentions, *message.mentions),
-            attachments=(*joined.attachments, *message.attachments),
+            joined_message,
+            text=masked_text,
+            has_masked_token=joined_message.has_masked_token or masked_text != text,
+            wake=joined_message.wake or message.wake,
+            quote=joined_message.quote or message.quote,
+            mentions=(*joined_message.mentions, *message.mentions),
+            attachments=(*joined_message.attachments, *message.attachments),
         )
 
 
@@ -119,26 +119,24 @@ async def join_parts(
     clock: Clock,
 ) -> IncomingMessage:
     """Wait for the remaining parts of a split message, and return all parts joined."""
-    newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
+    last, deadline = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= SUSPECT_CRASHES:
         return incoming
-    while (
-        isinstance(newest.incoming, IncomingMessage) and parts.seconds_to_wait(newest.incoming) > 0
-    ):
-        others: list[InboxMessage] = []
+    while isinstance(last.incoming, IncomingMessage) and parts.seconds_to_wait(last.incoming) > 0:
+        interleaved_messages: list[InboxMessage] = []
         for message in await conversations.load_after(group.claim, group.message, _MAX_PARTS):
-            joined = parts.join(incoming, newest, message)
-            if joined is None:
-                others.append(message)
+            joined_message = parts.join(incoming, last, message)
+            if joined_message is None:
+                interleaved_messages.append(message)
             else:
-                group.between += others
-                others = []
-                incoming, newest = joined, message
+                group.interleaved += interleaved_messages
+                interleaved_messages = []
+                incoming, last = joined_message, message
                 group.message = replace(group.message, gathered=(*group.message.gathered, message))
-        if not isinstance(newest.incoming, IncomingMessage):
+        if not isinstance(last.incoming, IncomingMessage):
             break
-        wait = newest.received_at + parts.seconds_to_wait(newest.incoming) - clock.now()
-        wait = min(wait, until - clock.monotonic())
+        wait = last.received_at + parts.seconds_to_wait(last.incoming) - clock.now()
+        wait = min(wait, deadline - clock.monotonic())
         if wait <= 0:
             break
         await clock.sleep(min(wait, _POLL_SECONDS))
@@ -181,15 +179,15 @@ class MessageGathering:
         """The number of waiting messages that this answer does not cover."""
         self.rules = self.question.speakers[0].preset.busy
         self._parts = SplitMessageJoiner(self.limits, self.rules)
-        self._mode = self._choose_mode()
+        self._busy_mode = self._choose_busy_mode()
         self._pending: list[_PendingMessage] = []  # not gathered yet
-        self._is_closed = self._mode == "queue"
+        self._is_closed = self._busy_mode == "queue"
         self._has_arrived = False
         self._was_interrupted = False
         self._received_at = self.group.message.received_at  # when the newest message was received
         self._quiet_seconds = self.rules.quiet_seconds  # longer while parts may be missing
 
-    def _choose_mode(self) -> BusyMode:
+    def _choose_busy_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.question.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
@@ -202,12 +200,12 @@ class MessageGathering:
 
     async def gather_until_quiet(self) -> None:
         """Gather new messages until none arrives for a moment."""
-        until = self.clock.monotonic() + _MAX_WAIT_SECONDS
+        deadline = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_closed:
             await self._read_new()
-            quiet = self._quiet_seconds
-            wait = min(self._received_at + quiet - self.clock.now(), quiet)
-            wait = min(wait, until - self.clock.monotonic())
+            quiet_seconds = self._quiet_seconds
+            wait = min(self._received_at + quiet_seconds - self.clock.now(), quiet_seconds)
+            wait = min(wait, deadline - self.clock.monotonic())
             if wait <= 0 or self._max_further_messages == 0:
                 break
             await self.clock.sleep(wait)
@@ -219,14 +217,14 @@ class MessageGathering:
 
         In `collect` mode, only do so in the first moments, before anybody has read the answer.
         """
-        began, conversation = self.clock.monotonic(), self.group.claim.conversation
-        checks: list[asyncio.Task[None]] = []
+        started_at, conversation = self.clock.monotonic(), self.group.claim.conversation
+        check_tasks: list[asyncio.Task[None]] = []
 
         def on_arrival() -> None:
-            self._has_arrived = self._may_interrupt(began)
-            if self._has_arrived and not (checks and not checks[-1].done()):
+            self._has_arrived = self._may_interrupt(started_at)
+            if self._has_arrived and not (check_tasks and not check_tasks[-1].done()):
                 name = f"look for messages: {conversation}"
-                checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
+                check_tasks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
 
         if self._is_closed or self._max_further_messages == 0:
             yield
@@ -236,12 +234,12 @@ class MessageGathering:
             yield
         finally:
             unsubscribe()
-            if checks:
-                await cancel_and_wait(checks)
+            if check_tasks:
+                await cancel_and_wait(check_tasks)
 
     def _may_interrupt(self, started_at: float) -> bool:
         is_first_moment = self.clock.monotonic() - started_at < self.rules.quiet_seconds
-        return self._mode == "interrupt" or (is_first_moment and not self._was_interrupted)
+        return self._busy_mode == "interrupt" or (is_first_moment and not self._was_interrupted)
 
     async def _interrupt(self, stop: StopFlag) -> None:
         try:
@@ -258,35 +256,35 @@ class MessageGathering:
     @property
     def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
-        pending = sum(len(one.parts) for one in self._pending)
-        covered = 1 + len(self.group.message.gathered) + pending
-        return max(0, self.rules.at_most - covered)
+        pending_count = sum(len(one.parts) for one in self._pending)
+        covered_count = 1 + len(self.group.message.gathered) + pending_count
+        return max(0, self.rules.at_most - covered_count)
 
     @property
     def _newest_message(self) -> InboxMessage:
-        seen = (part for one in self._pending for part in one.parts)
-        return max((self.group.message.newest_message, *seen), key=lambda one: one.id)
+        pending_parts = (part for one in self._pending for part in one.parts)
+        return max((self.group.message.newest_message, *pending_parts), key=lambda one: one.id)
 
     async def _read_new(self) -> None:
         """Read new messages until one needs its own answer, and decide which are covered."""
         if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
             return
-        after, between = self._newest_message, self.group.between
-        following = await self.conversations.load_after(
-            self.group.claim, after, self._max_further_messages
+        newest_message, interleaved_messages = self._newest_message, self.group.interleaved
+        later_messages = await self.conversations.load_after(
+            self.group.claim, newest_message, self._max_further_messages
         )
-        self.group.between = []
-        for message in [*between, *following]:
+        self.group.interleaved = []
+        for message in [*interleaved_messages, *later_messages]:
             incoming = message.incoming
             if not isinstance(incoming, IncomingMessage) or incoming.interaction is not None:
                 self._is_closed = True
                 return
-            seen = self._join_pending(message) or _PendingMessage((message,), incoming, Ignore())
-            decision = await self.decide_next(seen.message)
+            pending = self._join_pending(message) or _PendingMessage((message,), incoming, Ignore())
+            decision = await self.decide_next(pending.message)
             if isinstance(decision, Command | Unreadable):
                 self._is_closed = True
                 return
-            self._pending.append(replace(seen, decision=decision))
+            self._pending.append(replace(pending, decision=decision))
             self._received_at = message.received_at
             wait = self._parts.seconds_to_wait(incoming)
             self._quiet_seconds = max(self.rules.quiet_seconds, wait)
@@ -302,46 +300,48 @@ class MessageGathering:
 
     async def _gather_pending(self) -> None:
         """Add pending messages to the group, up to the last one that needs an answer."""
-        taken = self._pending.copy()
-        while taken and not isinstance(taken[-1].decision, Answer):
-            taken.pop()
-        if not taken:
+        covered = self._pending.copy()
+        while covered and not isinstance(covered[-1].decision, Answer):
+            covered.pop()
+        if not covered:
             return
-        del self._pending[: len(taken)]
+        del self._pending[: len(covered)]
         message = self.group.message
-        parts = [part for one in taken for part in one.parts]
-        gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
-        self.group.message = replace(message, gathered=tuple(gathered))
+        parts = [part for one in covered for part in one.parts]
+        gathered_messages = sorted((*message.gathered, *parts), key=lambda one: one.id)
+        self.group.message = replace(message, gathered=tuple(gathered_messages))
         # This is recorded first, so that after a crash each message is processed alone.
         beside_others = AttemptState.BESIDE_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
         asked, speakers = self.question, list(self.question.speakers)
-        kept = (turn for one in taken[:-1] for turn in _turns_to_keep(one))
-        turns = [user_turn(asked.incoming), *kept]
-        self.decisions += [(one.message, one.decision) for one in taken]
-        self.askers.update(one.message.author.id for one in taken)
-        for one in taken:
+        kept_turns = (turn for one in covered[:-1] for turn in _turns_to_keep(one))
+        turns = [user_turn(asked.incoming), *kept_turns]
+        self.decisions += [(one.message, one.decision) for one in covered]
+        self.askers.update(one.message.author.id for one in covered)
+        for one in covered:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        before = [asked.incoming, *(one.message for one in taken[:-1])]
-        files = [file for one in before for file in (*one.earlier_files, *one.attachments)]
-        askers = [one.message.author.id for one in taken if isinstance(one.decision, Answer)]
-        shared = set(asked.incoming.author_roles or ()).intersection(
-            *(one.message.author_roles or () for one in taken if isinstance(one.decision, Answer))
+        previous = [asked.incoming, *(one.message for one in covered[:-1])]
+        files = [file for one in previous for file in (*one.earlier_files, *one.attachments)]
+        askers = [one.message.author.id for one in covered if isinstance(one.decision, Answer)]
+        shared_roles = set(asked.incoming.author_roles or ()).intersection(
+            *(one.message.author_roles or () for one in covered if isinstance(one.decision, Answer))
         )
         newest = replace(
-            taken[-1].message,
-            author_roles=tuple(sorted(shared)),
+            covered[-1].message,
+            author_roles=tuple(sorted(shared_roles)),
             earlier_files=tuple(files),
             asked_with=(*reversed(askers), *asked.incoming.charged_people),
         )
-        earlier = (*asked.earlier, *turns)
-        self.question = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
+        earlier_turns = (*asked.earlier_turns, *turns)
+        self.question = replace(
+            asked, incoming=newest, speakers=tuple(speakers), earlier_turns=earlier_turns
+        )
         if self._max_further_messages == 0 and not self._is_closed:
-            claim, newest_seen = self.group.claim, self._newest_message
-            more = await self.conversations.load_after(claim, newest_seen, _MAX_COUNTED_MESSAGES)
-            waiting = (one.incoming for one in more if isinstance(one.incoming, IncomingMessage))
-            self.uncovered_count = sum(one.wake is not None for one in waiting)
+            claim, newest_read = self.group.claim, self._newest_message
+            more = await self.conversations.load_after(claim, newest_read, _MAX_COUNTED_MESSAGES)
+            queued = (one.incoming for one in more if isinstance(one.incoming, IncomingMessage))
+            self.uncovered_count = sum(one.wake is not None for one in queued)
 
 
 def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:

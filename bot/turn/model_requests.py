@@ -42,7 +42,7 @@ from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BEFORE_NOTICE = 10.0  # that the model has not started to answer
+_SECONDS_BEFORE_NOTICE = 10.0  # the notice says that the model is slow to start
 _ONLY_REASONING_NOTICE = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
@@ -67,7 +67,7 @@ class AnswerRequest:
     """A request to generate and show one character's answer."""
 
     speaker: ActivePreset
-    line: str
+    name_line: str
     """The character's name line, shown before the text; may be empty."""
     context: TurnContext
     live_reply: LiveReply
@@ -89,7 +89,7 @@ class ModelRequests:
     clock: Clock
     spending: Spending
     tools: AnswerTools
-    notes: OperatorNotices
+    notices: OperatorNotices
     slots: ProviderSlots
     access: AccessRules
     withholds_unchecked: bool = False
@@ -123,17 +123,17 @@ class ModelRequests:
 
     def _with_next_model(self, preset: Preset) -> Preset:
         """Return the preset with its next model, for people who may not use its first model."""
-        others = preset.with_fallbacks[1:]
-        found = others[0] if others else self.spending.with_cheaper_model(preset)
-        if found is None:
+        fallbacks = preset.with_fallbacks[1:]
+        next_preset = fallbacks[0] if fallbacks else self.spending.with_cheaper_model(preset)
+        if next_preset is None:
             raise UserError(MODEL_NOT_ALLOWED)
-        return found.model_copy(update={"fallbacks": preset.fallbacks[1:]})
+        return next_preset.model_copy(update={"fallbacks": preset.fallbacks[1:]})
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
-        own, context = request.speaker.preset, request.context
-        *others, last = (request.with_preset(one) for one in own.with_fallbacks)
+        preset, context = request.speaker.preset, request.context
+        *first_requests, last = (request.with_preset(one) for one in preset.with_fallbacks)
         failures: list[BackendError] = []
-        for one in others:
+        for one in first_requests:
             try:
                 receipt = await self._generate_with_retry(replace(one, has_fallback=True))
                 break
@@ -144,13 +144,13 @@ class ModelRequests:
         else:
             receipt = await self._generate_with_retry(last)
         if receipt.answer and failures:
-            note = await self.notes.notify_about_fallback(own, failures[0], context.incoming)
+            note = await self.notices.notify_about_fallback(preset, failures[0], context.incoming)
             if note is not None:
                 context.notices.append(note)
         return receipt
 
     async def _generate_with_retry(self, request: AnswerRequest) -> Receipt:
-        """Request an answer; at a limit, retry without output limit or with a shorter prompt."""
+        """Request an answer; if a token limit stops it, retry without one or with less history."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)
@@ -166,13 +166,13 @@ class ModelRequests:
         visible_limit = await self._find_visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
-        begun_at = self.clock.monotonic()
+        started_at = self.clock.monotonic()
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
-        composed = self.clock.monotonic() - begun_at
+        composed = self.clock.monotonic() - started_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
-        line, lane = request.line, message.address.lane
+        line, lane = request.name_line, message.address.lane
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _ignore_partial_text)
         check = await self.create_check(message.scopes, preset.provider)
         replace_shown = (
@@ -180,13 +180,13 @@ class ModelRequests:
         )
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
-        most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        reserving = self.spending.reserve_cost(preset, message, fitted.prompt, most_tokens)
-        async with reserving as reservation:
+        token_limit = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
+        cost_reservation = self.spending.reserve_cost(preset, message, fitted.prompt, token_limit)
+        async with cost_reservation as reservation:
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
-                queued = self.clock.now() - message.at.timestamp()
+                queued_seconds = self.clock.now() - message.at.timestamp()
                 with log_failed_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
                         notice = live_reply.show_slow_start
@@ -213,7 +213,7 @@ class ModelRequests:
             fitted = replace(fitted, prompt=reservation.prompt)
         receipt = build_receipt(
             *(answer, fitted, preset, request.speaker.version, charge, message.scopes),
-            queued_seconds=max(composed, queued),
+            queued_seconds=max(composed, queued_seconds),
             composed_seconds=composed,
             received_at=message.at.timestamp(),
         )
@@ -238,16 +238,16 @@ class ModelRequests:
         return refusal_sentence(event.locale) if await check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
-        """Create the check for a provider's answers; None: answers are not checked here."""
+        """Create the check for a provider's answers; return None if answers are not checked."""
         settings = self.access.chat_settings
-        found = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
-        names = [one for one in (provider, *self.backends) if one in self.backends]
-        moderator = next((one for one in names if self.backends[one].can_moderate), "")
-        words = parse_banned_words(found.value) if found is not None else None
-        if words is None and not (moderator or HOOKS["check_answer"]):
+        setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
+        provider_ids = [one for one in (provider, *self.backends) if one in self.backends]
+        moderator = next((one for one in provider_ids if self.backends[one].can_moderate), "")
+        banned_words = parse_banned_words(setting.value) if setting is not None else None
+        if banned_words is None and not (moderator or HOOKS["check_answer"]):
             return None
         backend = self.backends.get(moderator)
-        return AnswerCheck(words, moderator, backend, self.withholds_unchecked)
+        return AnswerCheck(banned_words, moderator, backend, self.withholds_unchecked)
 
     async def _find_visible_limit(self, preset: Preset) -> VisibleTokenLimit | None:
         limit = preset.output_limit
@@ -258,22 +258,22 @@ class ModelRequests:
         return VisibleTokenLimit(limit, token_counter)
 
     def _request_summary_if_cut(
-        self, preset: Preset, context: TurnContext, fitted: FittedPrompt
+        self, preset: Preset, context: TurnContext, fitted_prompt: FittedPrompt
     ) -> None:
-        if any(one.section == "history" for one in fitted.dropped):
+        if any(one.section == "history" for one in fitted_prompt.dropped):
             _, observed = split_observed(context.session.turns)
-            kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
+            count = len(observed) + sum(len(unit.messages) for unit in fitted_prompt.draft.history)
             conversation = context.claim.conversation
-            self.sources.summarizer.request(preset, conversation, kept, context.incoming)
+            self.sources.summarizer.request(preset, conversation, count, context.incoming)
 
 
 def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
-    pending = [line]
+    unshown_lines = [line]
 
     def show_with_line(text: str) -> None:
-        show("".join([*pending, text]) if text else "")
+        show("".join([*unshown_lines, text]) if text else "")
         if text:
-            pending.clear()
+            unshown_lines.clear()
 
     return show_with_line if line else show
 
@@ -293,11 +293,11 @@ async def _apply_check(
     check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Pass an answer through plug-ins; return the result, or a refusal if it breaks a rule."""
-    shown = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
-    text, thoughts = shown = [await check.apply_hooks(one) for one in shown]
-    if await check.refuses("\n\n".join(shown)):
-        refused = replace(answer, text=refusal_sentence(message.locale), thoughts="")
-        return replace(refused, reason=FinishReason.FILTERED)
+    shown_texts = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
+    text, thoughts = shown_texts = [await check.apply_hooks(one) for one in shown_texts]
+    if await check.refuses("\n\n".join(shown_texts)):
+        refusal = replace(answer, text=refusal_sentence(message.locale), thoughts="")
+        return replace(refusal, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 
 

@@ -33,7 +33,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import BUTTON_GONE_NOTICE, TYPING_HINTS, pick_speakers
 from bot.commands.authority import is_group_author
-from bot.commands.memories import back_button, command_of_choice
+from bot.commands.memories import back_button, command_for_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
@@ -79,7 +79,7 @@ shown), and the content that replaces the menu."""
 
 @value_class
 class PressHandler:
-    """Computes the effects of presses and reactions, and stores confirmations, such as of age."""
+    """Computes the effects of presses and reactions, and stores confirmations of age."""
 
     stages: TurnStages
     edits: EditHandler
@@ -112,10 +112,10 @@ class PressHandler:
                 notice = await self._confirm(press, data.action, exchange)
                 if notice is None:
                     return await self._retry(group, press, exchange, active)
-                first, *others = self.stages.replies.notice_parts(
+                first_part, *other_parts = self.stages.replies.notice_parts(
                     press.address, notice, press.locale
                 )
-                outgoing = (replace(first, is_response=True), *others)
+                outgoing = (replace(first_part, is_response=True), *other_parts)
                 return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
             case ButtonAction.NAME | ButtonAction.ABOUT if not press.values:
                 raise UserError(TYPING_HINTS[data.action])
@@ -137,8 +137,8 @@ class PressHandler:
             if not turns or await self.stages.access.find_refusal(press) is not None:
                 return TurnResult()
             if reaction.reaction not in MEMORY_REACTIONS:
-                given = await self._find_feedback(group, reaction, answer) if answer else None
-                return TurnResult(feedback=given)
+                feedback = await self._find_feedback(group, reaction, answer) if answer else None
+                return TurnResult(feedback=feedback)
             if not reaction.is_removed:
                 await self.stages.commands.memories.remember_reaction(press, turns[-1].turn)
         except UserError as error:  # reactions may be meant for people, so show no refusal
@@ -149,15 +149,15 @@ class PressHandler:
         self, group: MessageGroup, reaction: ReactionChange, answer: Turn
     ) -> Feedback | None:
         receipts = self.stages.commands.context.receipts
-        found = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
-        same = (one for one, receipt in found if receipt.answer == answer.text)
-        number = next(same, None)
+        matches = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
+        matching_numbers = (one for one, receipt in matches if receipt.answer == answer.text)
+        number = next(matching_numbers, None)
         if number is None:  # the answer was edited, or its receipt deleted
             return None
         return Feedback(number, reaction.author.id, reaction.reaction, reaction.is_removed)
 
     async def _find_exchange(self, press: ButtonPress, data: ButtonData) -> Exchange | None:
-        """Return a button's question and answers; None if it deletes an already deleted answer."""
+        """Return a button's question and answers; None for "delete" on a deleted answer."""
         try:
             return await self.stages.buttons.find_changeable(press, data)
         except UserError as error:
@@ -172,7 +172,7 @@ class PressHandler:
     async def _confirm(
         self, press: ButtonPress, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
-        """Apply a confirmation; return a notice of it, or None if the question is answered now."""
+        """Apply a confirmation; return its notice, or None to answer the question now."""
         match action:
             case ButtonAction.FORGET:
                 is_off = await self.stages.deletions.request_person_deletion(press)
@@ -202,7 +202,7 @@ class PressHandler:
         is_memory = data.action is ButtonAction.MEMORY
         try:
             if is_memory:
-                line = command_of_choice(press.values, exchange.question.turn.text)
+                line = command_for_choice(press.values, exchange.question.turn.text)
             else:
                 line = await commands.menus.command_line(data, press, active.names)
             if (command := parse_command(line)) is not None:
@@ -229,12 +229,12 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = to_repeated_question(_to_typed(press, ""), question, exchange.before.turns)
+        repeated = to_repeated_question(_to_typed(press, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
-            return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
+            return AskedQuestion(repeated, speakers, exchange.parts, tuple(exchange.before.turns))
         return await self.edits.answer_in_place(
-            group, asked, press.at, exchange, active, speakers, {}
+            group, repeated, press.at, exchange, active, speakers, {}
         )
 
     def _show_version(
@@ -248,28 +248,28 @@ class PressHandler:
         address, replies = press.address, self.stages.replies
         name_part = partial(group.message.reused_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
-        restored: list[int] = []
+        restored_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
             exists = 1 <= data.number <= len(all_versions)
-            chosen = all_versions[data.number - 1] if exists else answer
-            line, face = self.stages.find_speaker(chosen.turn, address, active)
-            text = line + chosen.turn.text
-            first = len(message_part_numbers(one.part for one in parts))
-            whole = replies.final_parts(address, text, first, face)
+            chosen_version = all_versions[data.number - 1] if exists else answer
+            line, face = self.stages.find_speaker(chosen_version.turn, address, active)
+            text = line + chosen_version.turn.text
+            first_part = len(message_part_numbers(one.part for one in parts))
+            text_parts = replies.final_parts(address, text, first_part, face)
             form: LongAnswer = "parts"
-            if chosen.turn.preset in active.names:
-                wanted = active.pick([chosen.turn.preset])[0].preset.long_answer
-                form = supported_form(wanted, replies.limits(address))
-            shown = arrange_parts(whole, text, form, press.locale, name_part)
-            parts += shown
-            if chosen.id != answer.id:
-                names = tuple(name_part(one.part) for one in shown)
-                versions[answer.id] = replace(chosen.turn, sent_as=names)
-                restored.append(chosen.id)
+            if chosen_version.turn.preset in active.names:
+                preferred_form = active.pick([chosen_version.turn.preset])[0].preset.long_answer
+                form = supported_form(preferred_form, replies.limits(address))
+            arranged_parts = arrange_parts(text_parts, text, form, press.locale, name_part)
+            parts += arranged_parts
+            if chosen_version.id != answer.id:
+                part_names = tuple(name_part(one.part) for one in arranged_parts)
+                versions[answer.id] = replace(chosen_version.turn, sent_as=part_names)
+                restored_ids.append(chosen_version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
-        change = HistoryChange(versions=versions, restored=restored)
+        change = HistoryChange(versions=versions, restored=restored_ids)
         count = len(exchange.versions[-1])
         buttons = answer_buttons(name_part(parts[-1].part), press.locale, data.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
@@ -278,12 +278,12 @@ class PressHandler:
 
 def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
     """Return a result that deletes the answer with the button, but no other character's answer."""
-    parts, deleted = exchange.parts, exchange.versions
+    parts, deleted_versions = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
         names = {name for one in versions for name in one.turn.sent_as}
         if data.part in names:
-            parts, deleted = tuple(name for name in parts if name in names), (versions,)
-    ids = [one.id for versions in deleted for one in versions]
+            parts, deleted_versions = tuple(name for name in parts if name in names), (versions,)
+    ids = [one.id for versions in deleted_versions for one in versions]
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 

@@ -76,10 +76,10 @@ _READ_TIMEOUT_SECONDS = 3.0  # the answer waits for this
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Reads messages that the bot did not receive, from the platform, as turns of the history."""
+    """Fetches messages that the bot did not receive, and returns them as turns."""
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
-    """Returns the last N messages before a message, oldest first; raises `PlatformError`."""
+    """Returns the N messages before a message, oldest first; raises `PlatformError`."""
     read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns the message that a thread was opened from; raises `PlatformError`."""
     retention_start: Callable[[], float]
@@ -94,8 +94,8 @@ class ChannelReader:
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
         found = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
-        ids = {turn.message_id for turn in turns}
-        return self._observed_turns([one for one in found if one.message_id not in ids])
+        known_ids = {turn.message_id for turn in turns}
+        return self._observed_turns([one for one in found if one.message_id not in known_ids])
 
     async def read_thread_starter(
         self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn]
@@ -106,15 +106,15 @@ class ChannelReader:
             return ()
         if message.address.history or message.opened_from is not None:
             return ()
-        start = message.address.chat  # Discord gives a thread the id of this message
-        if start in {message.message_id, *(turn.message_id for turn in turns)}:
+        starter_id = message.address.chat  # Discord gives a thread the id of this message
+        if starter_id in {message.message_id, *(turn.message_id for turn in turns)}:
             return ()
-        found = await _read_or_none(message, self.read_thread_start(message))
-        return self._observed_turns([found] if found is not None else [])
+        starter = await _read_or_none(message, self.read_thread_start(message))
+        return self._observed_turns([starter] if starter is not None else [])
 
     def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
-        since = self.retention_start()
-        kept = (one for one in found if one.at.timestamp() >= since and text_with_attachments(one))
+        start = self.retention_start()
+        kept = (one for one in found if one.at.timestamp() >= start and text_with_attachments(one))
         turns = (user_turn(to_storable_message(one)) for one in kept)
         return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
@@ -148,7 +148,7 @@ class TurnContext:
     personas: Mapping[str, str]
     """People's descriptions of themselves, by user id."""
     files: AttachedFiles = NO_FILES
-    earlier: tuple[Turn, ...] = ()
+    unstored_turns: tuple[Turn, ...] = ()
     """Turns of the session that are not stored yet: messages read from a new channel."""
     first_part: int = 0
     """The number of the answer's first part; earlier parts belong to a dropped answer."""
@@ -156,12 +156,12 @@ class TurnContext:
     """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
     """Whether the question was answered before; the new answer should then differ."""
-    opened: list[int] = field(default_factory=list)
+    opened_parts: list[int] = field(default_factory=list)
     """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
-    shown: list[LiveReply] = field(default_factory=list)
+    replies: list[LiveReply] = field(default_factory=list)
     notices: list[Text] = field(default_factory=list)
     """Notices by the service, sent after the answers."""
     reactions: dict[str, str] = field(default_factory=dict)
@@ -170,9 +170,9 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
-        opened = [number + 1 for number in message_part_numbers(self.opened)]
-        complete = len(message_part_numbers(one.part for one in self.parts))
-        return max(self.first_part + complete, *opened, 0)
+        following_numbers = [number + 1 for number in message_part_numbers(self.opened_parts)]
+        complete_count = len(message_part_numbers(one.part for one in self.parts))
+        return max(self.first_part + complete_count, *following_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return the answers so far as a result."""
@@ -182,9 +182,9 @@ class TurnContext:
             self.receipts,
             was_stopped=was_stopped,
             next_part=max(
-                [self.first_part, *(number + 1 for number in message_part_numbers(self.opened))]
+                [self.first_part, *(one + 1 for one in message_part_numbers(self.opened_parts))]
             ),
-            earlier=self.earlier,
+            earlier=self.unstored_turns,
         )
 
     def part_name(self, part: int) -> str:
@@ -215,45 +215,45 @@ class PromptSources:
         group: MessageGroup,
         question: AskedQuestion,
         active: ActiveCharacters,
-        removed: TurnRange | None = None,
-        before: Session | None = None,
+        removed_turns: TurnRange | None = None,
+        session_before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
-        incoming, speakers, gathered = question.incoming, question.speakers, question.earlier
-        claim, message = group.claim, group.message
+        incoming, speakers = question.incoming, question.speakers
+        claim, message, gathered_turns = group.claim, group.message, question.earlier_turns
         max_turns = _turns_to_load(speakers)
-        session = before or await self._load_session(claim, max_turns, removed)
+        session = session_before or await self._load_session(claim, max_turns, removed_turns)
         if len(session.turns) > max_turns:
             session = replace(session, turns=session.turns[-max_turns:])
         # Later sessions start after /new or /forget, so that earlier messages must not be read.
-        is_new_question = before is None and removed is None and session.number == 1
+        is_new_question = session_before is None and removed_turns is None and session.number == 1
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        off = await self.resolver.opted_out([*person_ids_in(incoming), *speakers_before])
-        readable = redact_message(incoming, off) if off else incoming
+        opted_out = await self.resolver.opted_out([*person_ids_in(incoming), *speakers_before])
+        readable = redact_message(incoming, opted_out) if opted_out else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OPTED_OUT_NOTICE)
-        if off:
-            session = replace(session, turns=remove_turns_by(off, session.turns))
+        if opted_out:
+            session = replace(session, turns=remove_turns_by(opted_out, session.turns))
         session = _without_old_greetings(session, active)
         incoming = await self._without_forgotten_quote(readable, session)
-        first = message.incoming if gathered else incoming
-        oldest = first if isinstance(first, IncomingMessage) else incoming
-        known, earlier, start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
-        may_read = is_new_channel or (is_new_question and oldest.in_thread)
-        observes = may_read and await self.resolver.may_observe(oldest.scopes)
-        if observes and is_new_channel:
-            found = await self.channel_reader.read(oldest, active, known)
-            earlier = await self.resolver.remove_opted_out_turns(found)
-        if earlier:
-            known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
-        if observes:
-            found = await self.channel_reader.read_thread_starter(oldest, active, known)
-            start = await self.resolver.remove_opted_out_turns(found)
-        if start or earlier or gathered:
-            session = replace(session, turns=(*start, *known, *gathered))
+        first_message = message.incoming if gathered_turns else incoming
+        oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
+        history, earlier_turns, thread_start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
+        may_read = is_new_channel or (is_new_question and oldest_message.in_thread)
+        may_observe = may_read and await self.resolver.may_observe(oldest_message.scopes)
+        if may_observe and is_new_channel:
+            turns = await self.channel_reader.read(oldest_message, active, history)
+            earlier_turns = await self.resolver.remove_opted_out_turns(turns)
+        if earlier_turns:
+            history = tuple(sorted((*earlier_turns, *history), key=lambda one: one.at))
+        if may_observe:
+            turns = await self.channel_reader.read_thread_starter(oldest_message, active, history)
+            thread_start = await self.resolver.remove_opted_out_turns(turns)
+        if thread_start or earlier_turns or gathered_turns:
+            session = replace(session, turns=(*thread_start, *history, *gathered_turns))
         files = NO_FILES
         own_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
         if own_files or incoming.quote or "://" in incoming.text:  # there may be files
@@ -265,20 +265,20 @@ class PromptSources:
             self.resolver.character_names(active.names | in_history),
             await self.personas.resolve_for_speakers(session, incoming),
             files,
-            (*start, *earlier),
+            (*thread_start, *earlier_turns),
             first_part,
             question.in_place_of,
-            replaces_answers=removed is not None,
+            replaces_answers=removed_turns is not None,
         )
 
     async def _load_session(
-        self, claim: Claim, max_turns: int, removed: TurnRange | None
+        self, claim: Claim, max_turns: int, removed_turns: TurnRange | None
     ) -> Session:
-        if removed is None:
+        if removed_turns is None:
             return await self.conversations.load_session(claim, max_turns)
-        loaded = max_turns + removed.newer + removed.count
-        session = await self.conversations.load_session(claim, loaded)
-        return replace(session, turns=removed.remove_from(session.turns))
+        turn_limit = max_turns + removed_turns.newer + removed_turns.count
+        session = await self.conversations.load_session(claim, turn_limit)
+        return replace(session, turns=removed_turns.remove_from(session.turns))
 
     async def _without_forgotten_quote(
         self, message: IncomingMessage, session: Session
@@ -302,9 +302,9 @@ class PromptSources:
         draft = await self.compose(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
-        offering = replace(draft, base=replace(draft.base, tools=tuple(tools)))
-        fitted = await fit_for_backend(preset, offering, backend)
-        return replace(fitted, prompt=replace(fitted.prompt, tools=()))
+        draft_with_tools = replace(draft, base=replace(draft.base, tools=tuple(tools)))
+        fitted_prompt = await fit_for_backend(preset, draft_with_tools, backend)
+        return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
@@ -348,8 +348,8 @@ class PromptSources:
 
 async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessage) -> Draft:
     """Add plug-ins' texts before the newest message; record failures for the receipt."""
-    where = (preset.name, message.address.platform, message.address.channel)
-    context = plugins.HookContext(*where, message.author.name, message.text, message.at)
+    origin = (preset.name, message.address.platform, message.address.channel)
+    context = plugins.HookContext(*origin, message.author.name, message.text, message.at)
     parts: list[PromptPart] = []
     failures: list[DroppedItem] = []
     for name, hook in plugins.HOOKS["prompt_parts"].items():
@@ -365,13 +365,13 @@ async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessa
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
     """Drop greetings of characters that were replaced before the first question was asked."""
-    begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
-    greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
-    if not greetings:
+    opening_turns = takewhile(lambda one: one.observed or one.role != "user", session.turns)
+    greeting_indexes = [index for index, one in enumerate(opening_turns) if one.role == "assistant"]
+    if not greeting_indexes:
         return session
-    is_active = session.turns[greetings[-1]].preset in active.names
-    old = set(greetings[:-1] if is_active else greetings)
-    turns = tuple(one for at, one in enumerate(session.turns) if at not in old)
+    is_active = session.turns[greeting_indexes[-1]].preset in active.names
+    old_indexes = set(greeting_indexes[:-1] if is_active else greeting_indexes)
+    turns = tuple(one for index, one in enumerate(session.turns) if index not in old_indexes)
     return replace(session, turns=turns)
 
 
@@ -398,7 +398,7 @@ class AnswerTools:
     servers: Mapping[str, ToolServer]
     """Tool servers by the name used in presets."""
     filter_turns: TurnFilter
-    """Removes the observed messages of people who opted out from turns."""
+    """Removes turns that contain observed messages of people who opted out."""
     limits: Callable[[Address], Limits]
 
     async def create_toolbox(
@@ -410,17 +410,17 @@ class AnswerTools:
         if not await backend.calls_tools(preset.model, choose_template(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
             return None
-        made: Mapping[str, Callable[[], Tool]] = {
+        factories: Mapping[str, Callable[[], Tool]] = {
             "time": lambda: time_tool(self.clock),
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
             REACT_TOOL: lambda: self._react_tool(preset, context),
         }
-        offered = dict.fromkeys(preset.tools)
-        names = [one for one in offered if one != REACT_TOOL or self._may_react(context)]
-        tools = [made[name]() for name in names if name in made]
-        tools += plugin_tools([name for name in names if name not in made])
+        offered_names = dict.fromkeys(preset.tools)
+        names = [one for one in offered_names if one != REACT_TOOL or self._may_react(context)]
+        tools = [factories[name]() for name in names if name in factories]
+        tools += plugin_tools([name for name in names if name not in factories])
         # Servers that failed to start are missing.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         for server in servers:
@@ -442,8 +442,8 @@ class AnswerTools:
                 raise ToolFailed("you have already reacted to this message")
             emoji = to_reaction(text) if to_reaction else ""
             if not emoji:
-                some = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
-                raise ToolFailed(f"that emoji is not available here; use another, such as {some}")
+                emojis = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
+                raise ToolFailed(f"that emoji is not available here; use another, such as {emojis}")
             context.reactions[preset.name] = emoji
             return emoji
 
@@ -465,8 +465,8 @@ class AnswerTools:
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def search(query: str) -> Sequence[Story]:
             retrieve = self.retrieve_stories
-            found = (await retrieve(preset, query, True) if retrieve else None) or {}
-            stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
-            return sorted(stories.values(), key=lambda one: -one.score)
+            by_character = (await retrieve(preset, query, True) if retrieve else None) or {}
+            stories_by_id = {one.id: one for stories in by_character.values() for one in stories}
+            return sorted(stories_by_id.values(), key=lambda one: -one.score)
 
         return story_tool(search)

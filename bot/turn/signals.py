@@ -53,14 +53,14 @@ _encode = msgspec.json.Encoder().encode
 class _AnswerInProgress:
     question: IncomingMessage
     """The newest message that the answer covers."""
-    turn: str
+    turn_name: str
     askers: Collection[str]
     """The ids of the people who may stop it."""
     flag: StopFlag
-    at: datetime
+    sent_at: datetime
     """When the message was sent or last edited."""
-    is_alone: bool = False
-    """Whether it answers this message only, so that deleting the message ends the answer."""
+    has_one_message: bool = False
+    """Whether the answer covers one message only, so that deleting the message ends it."""
 
 
 @value_class
@@ -85,14 +85,14 @@ class StopRequests:
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_REMEMBERED_SIGNALS)
-        self._edited = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
-        self._deleted = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
+        self._edited_messages = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
+        self._deleted_messages = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
         self.find_events_after: (
             Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
         )
         """Returns the events that wait after a message in its conversation."""
         self.find_events_after = None
-        self._undecided: asyncio.Queue[Request] = asyncio.Queue()
+        self._undecided_requests: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._subscribe(_STOPS_TOPIC, IncomingMessage, self._handle_request)
         self._subscribe(_STOP_PRESSES_TOPIC, ButtonPress, self._handle_press)
@@ -121,10 +121,10 @@ class StopRequests:
 
         Of several edits of a message, only the newest counts; the events are ordered, oldest first.
         """
-        newest = {_edited_message(one): one for one in events if isinstance(one, MessageEdit)}
+        latest = {_edit_key(one): one for one in events if isinstance(one, MessageEdit)}
         for one in events:
             topic, signal = _to_signal(one)
-            is_superseded = isinstance(one, MessageEdit) and newest[_edited_message(one)] is not one
+            is_superseded = isinstance(one, MessageEdit) and latest[_edit_key(one)] is not one
             if topic and not is_superseded:
                 self._handlers[topic](signal)
 
@@ -136,10 +136,10 @@ class StopRequests:
         asked: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
-        """Yield a flag that a stop, edit or deletion sets, even if it came before the block."""
+        """Yield a flag that stops, edits and deletions set, even those that came earlier."""
         conversation, flag = asked.address.conversation, StopFlag()
-        turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
-        self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
+        turn, time = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
+        self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, time)
         try:
             if self.find_events_after is not None:
                 self.handle_missed(await self.find_events_after(claim, message))
@@ -148,13 +148,13 @@ class StopRequests:
             del self._answers[conversation]
 
     def cover_message(
-        self, question: IncomingMessage, askers: Collection[str], *, is_alone: bool
+        self, question: IncomingMessage, askers: Collection[str], *, is_only: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let `askers` stop the answer."""
         answer = self._answers[question.address.conversation]
         if question.message_id != answer.question.message_id:
-            answer.question, answer.at = question, question.at
-        answer.askers, answer.is_alone = askers, is_alone
+            answer.question, answer.sent_at = question, question.at
+        answer.askers, answer.has_one_message = askers, is_only
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop, and keep it from stopping any other answer."""
@@ -162,11 +162,11 @@ class StopRequests:
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
         """Return whether an edit interrupted the answer to this message."""
-        return (conversation, message_id or "") in self._edited
+        return (conversation, message_id or "") in self._edited_messages
 
     def was_deleted(self, message: IncomingMessage) -> bool:
         """Return whether this process knows that the message was deleted."""
-        return (message.address.lane, message.message_id or "") in self._deleted
+        return (message.address.lane, message.message_id or "") in self._deleted_messages
 
     @property
     def answering_conversations(self) -> Collection[str]:
@@ -180,7 +180,7 @@ class StopRequests:
     async def run(self) -> None:
         """Handle stop requests that only admins may make, until cancelled."""
         while True:
-            command = await self._undecided.get()
+            command = await self._undecided_requests.get()
             if self._apply_outcome(command, _OUTCOME_BY_ADMIN_CHECK[await self.is_admin(command)]):
                 try:
                     await self.audit(command, "stop answer")
@@ -189,7 +189,7 @@ class StopRequests:
 
     def _handle_press(self, press: ButtonPress) -> None:
         answer = self._answers.get(press.address.conversation)
-        if answer is not None and _find_turn_to_stop(press) == answer.turn:
+        if answer is not None and _find_turn_to_stop(press) == answer.turn_name:
             self._handle_request(press)
 
     def _handle_request(self, request: Request) -> None:
@@ -200,7 +200,7 @@ class StopRequests:
         if request.author.id in answer.askers:
             self._apply_outcome(request, StopOutcome.STOPPED)
         else:
-            self._undecided.put_nowait(request)
+            self._undecided_requests.put_nowait(request)
 
     def _handle_edit_signal(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
@@ -208,15 +208,15 @@ class StopRequests:
             return
         # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
         # An edit that changed only a preview or the formatting has the same digest.
-        if edit.at >= answer.at and edit.digest != _hash_edit(answer.question):
+        if edit.at >= answer.sent_at and edit.digest != _hash_edit(answer.question):
             answer.flag.request()
-            self._edited[edit.conversation, edit.message_id] = None
+            self._edited_messages[edit.conversation, edit.message_id] = None
 
     def _handle_deletion(self, deletion: MessageDeletion) -> None:
         for message_id in deletion.message_ids:
-            self._deleted[deletion.address.lane, message_id] = None  # ids are unique per chat
+            self._deleted_messages[deletion.address.lane, message_id] = None  # unique per chat
         answer = self._answers.get(deletion.address.conversation)
-        if answer and answer.is_alone and answer.question.message_id in deletion.message_ids:
+        if answer and answer.has_one_message and answer.question.message_id in deletion.message_ids:
             answer.flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
@@ -224,11 +224,11 @@ class StopRequests:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        stops = outcome is StopOutcome.STOPPED and not answer.flag.requested
+        stops_answer = outcome is StopOutcome.STOPPED and not answer.flag.requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
         self._outcomes[_event_key(command)] = outcome
-        return stops
+        return stops_answer
 
 
 def _to_signal(event: Incoming) -> tuple[str, object]:
@@ -275,7 +275,7 @@ def _find_turn_to_stop(press: ButtonPress) -> str | None:
     return data.part.rpartition("/")[0]
 
 
-def _edited_message(edit: MessageEdit) -> tuple[str, str | None]:
+def _edit_key(edit: MessageEdit) -> tuple[str, str | None]:
     return edit.address.conversation, edit.message_id
 
 
@@ -291,22 +291,22 @@ class ArrivalSignals:
     """Tracks which of this process's conversations have received new events."""
 
     def __init__(self, signals: Signals) -> None:
-        self._watched: dict[str, bool] = {}  # whether something arrived
+        self._watched_conversations: dict[str, bool] = {}  # whether something arrived
         self._listeners: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
         signals.subscribe(CONVERSATIONS_TOPIC, self.record_arrivals)
 
     def watch(self, conversations: Collection[str]) -> None:
         """Start watching conversations. Call this before reading their events."""
         for key in conversations:
-            self._watched[key] = False
+            self._watched_conversations[key] = False
 
     def unwatch(self, conversations: Collection[str]) -> None:
         for key in conversations:
-            self._watched.pop(key, None)
+            self._watched_conversations.pop(key, None)
 
     def has_arrived(self, conversation: str) -> bool:
         """Return whether an event has arrived since the last call of `watch`."""
-        return self._watched.get(conversation, False)
+        return self._watched_conversations.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
         """Call `on_arrival` (must not block) on events until the returned function is called."""
@@ -325,8 +325,8 @@ class ArrivalSignals:
     def record_arrivals(self, conversations: Sequence[str]) -> None:
         """Record that events have arrived in these conversations."""
         for key in conversations:
-            if key in self._watched:
-                self._watched[key] = True
+            if key in self._watched_conversations:
+                self._watched_conversations[key] = True
             for on_arrival in self._listeners.get(key, ()):
                 on_arrival()
 
@@ -357,7 +357,7 @@ class MissedSignalPoller:
                 conversations, _MAX_POLLED_EVENTS, _MAX_PER_CONVERSATION
             )
         unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)
-        missed = [one for one in unseen if not self.stops.is_being_answered(one)]
+        missed_events = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._handled_events = frozenset(map(_event_key, events))
-        self.stops.handle_missed(missed)
-        self.arrivals.record_arrivals([one.address.conversation for one in missed])
+        self.stops.handle_missed(missed_events)
+        self.arrivals.record_arrivals([one.address.conversation for one in missed_events])

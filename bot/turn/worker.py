@@ -107,7 +107,7 @@ class ConversationWorker:
         self._edits = EditHandler(stages)
         self._presses = PressHandler(stages, self._edits)
         self._commands = CommandRunner(stages, self._edits, self._answers, self._finisher)
-        stages.stops.find_events_after = self._find_later
+        stages.stops.find_events_after = self._find_later_events
 
     def stop_after_current(self) -> None:
         """Process no messages after the current ones, because the process is shutting down."""
@@ -117,20 +117,20 @@ class ConversationWorker:
         """Claim conversations, and return the claimed ones, each with its oldest message."""
         arrivals = self._stages.arrivals
         arrivals.watch(keys)
-        begun: dict[str, ClaimedMessage] = {}
+        claims_by_key: dict[str, ClaimedMessage] = {}
         asked_at = self._clock.monotonic()
         try:
-            claimed = await self._conversations.claim_next(keys, self._owner, LEASE_SECONDS)
-            begun = {one.claim.conversation: one for one in claimed}
-            self.leases.confirm_held([one.claim for one in claimed], asked_at)
+            claims = await self._conversations.claim_next(keys, self._owner, LEASE_SECONDS)
+            claims_by_key = {one.claim.conversation: one for one in claims}
+            self.leases.confirm_held([one.claim for one in claims], asked_at)
         finally:
-            arrivals.unwatch([key for key in keys if key not in begun])
-        return begun
+            arrivals.unwatch([key for key in keys if key not in claims_by_key])
+        return claims_by_key
 
-    async def process_messages(self, claimed: ClaimedMessage) -> None:
+    async def process_messages(self, claimed_message: ClaimedMessage) -> None:
         """Process a claimed conversation's messages in order until none is left."""
-        claim = claimed.claim
-        message: InboxMessage | None = claimed.message
+        claim = claimed_message.claim
+        message: InboxMessage | None = claimed_message.message
         try:
             with self.leases.hold(claim):
                 while message is not None:
@@ -165,11 +165,11 @@ class ConversationWorker:
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
         with TurnLogContext(group.message.turn_name):
-            message, began = group.message, self._clock.now()
-            outcome, following = await self._handle_or_report(group)
+            message, started_at = group.message, self._clock.now()
+            outcome, next_message = await self._handle_or_report(group)
             for one in (message, *group.message.gathered, *group.message.refused):
-                self._record_metrics(one, outcome, began)
-            return following
+                self._record_metrics(one, outcome, started_at)
+            return next_message
 
     def _record_metrics(self, message: InboxMessage, outcome: str, start: float) -> None:
         incoming, now = message.incoming, self._clock.now()
@@ -189,10 +189,10 @@ class ConversationWorker:
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
             is_private = has_private_response(message)
-            told = finisher.finish_with_text(
+            finishing = finisher.finish_with_text(
                 group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
             )
-            return "set_aside", await told
+            return "set_aside", await finishing
         except (Fenced, StoreError):
             raise
         except AlreadyNotified:
@@ -211,7 +211,7 @@ class ConversationWorker:
             case IncomingMessage() as message if self._stages.is_obsolete(message):
                 return "ignored", await finisher.finish(group, TurnResult())
             case IncomingMessage() as message:
-                edits = await self._later_edits(group, message.message_id)
+                edits = await self._find_edits(group, message.message_id)
                 group.edited_at = edits[-1].at if edits else None
                 message = edits[-1].said if edits else message
                 if not message.is_late and self._stages.is_context_only(group.message):
@@ -231,12 +231,12 @@ class ConversationWorker:
                 return await self._send_requested_text(group, asked)
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
-        """Send a program's text as the chat's character, even while paused, but not when off."""
+        """Send a program's text as the chat's character; a pause does not prevent it."""
         if await self._stages.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(request.scopes)
-        words = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
-        return "said", await self._commands.greet(group, request.scopes, words)
+        spoken_text = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
+        return "said", await self._commands.greet(group, request.scopes, spoken_text)
 
     async def _delete_messages(
         self, group: MessageGroup, ids: Sequence[str]
@@ -244,8 +244,8 @@ class ConversationWorker:
         turns = await self._conversations.find_turns(group.claim, ids)
         if not turns:
             return await self._finisher.finish(group, TurnResult())
-        gone = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
-        return await self._finisher.finish_forgetting(group, gone)
+        deletion_result = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
+        return await self._finisher.finish_forgetting(group, deletion_result)
 
     async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
         """Greet a new group, or say in a reopened chat that its conversation continues."""
@@ -302,40 +302,40 @@ class ConversationWorker:
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
 
-    async def _later_edits(self, group: MessageGroup, message_id: str | None) -> list[MessageEdit]:
-        later = await self._find_later(group.claim, group.message)
-        edits = [one for one in later if isinstance(one, MessageEdit)]
+    async def _find_edits(self, group: MessageGroup, message_id: str | None) -> list[MessageEdit]:
+        later_events = await self._find_later_events(group.claim, group.message)
+        edits = [one for one in later_events if isinstance(one, MessageEdit)]
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
     async def _is_superseded(self, group: MessageGroup, edit: MessageEdit) -> bool:
         """Wait a moment, then return whether a newer edit of the message has arrived."""
-        if await self._later_edits(group, edit.message_id):
+        if await self._find_edits(group, edit.message_id):
             return True
         if not self._stages.stops.was_edited(edit.message_id, group.claim.conversation):
             return False
         await self._clock.sleep(_SECONDS_TO_AWAIT_NEWER_EDIT)
-        return bool(await self._later_edits(group, edit.message_id))
+        return bool(await self._find_edits(group, edit.message_id))
 
-    async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
+    async def _find_later_events(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
         """Return the events that follow `message` and the messages gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
-        waiting = await self._conversations.load_waiting(claim, _MAX_LATER_EVENTS)
-        return [one.incoming for one in waiting if one.id > message.newest_message.id]
+        waiting_messages = await self._conversations.load_waiting(claim, _MAX_LATER_EVENTS)
+        return [one.incoming for one in waiting_messages if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
         stages = self._stages
-        active, off = await stages.resolver.resolve_for_message(message)
-        readable = redact_message(message, off) if off else message
+        active, opted_out = await stages.resolver.resolve_for_message(message)
+        readable = redact_message(message, opted_out) if opted_out else message
         if readable is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
-        if off and isinstance(group.message.incoming, IncomingMessage):
+        if opted_out and isinstance(group.message.incoming, IncomingMessage):
             # The message may have been stored before its author opted out.
             group.message = replace(group.message, incoming=readable)
-        refused = None if message.author_is_bot else await stages.access.find_refusal(readable)
-        if refused is not None:
-            return "not_allowed", await self._commands.refuse_access(group, readable, refused)
+        refusal = None if message.author_is_bot else await stages.access.find_refusal(readable)
+        if refusal is not None:
+            return "not_allowed", await self._commands.refuse_access(group, readable, refusal)
         return await self._handle_permitted(group, readable, active)
 
     async def _handle_permitted(
@@ -358,13 +358,13 @@ class ConversationWorker:
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(message, describe_silence(decision))
         # What was sent for a late message stays: it was answered before a database restore.
-        begun = not message.is_late
+        is_timely = not message.is_late
         match decision:
             case Ignore():
-                return "ignored", await finisher.finish(group, TurnResult(may_be_begun=begun))
+                return "ignored", await finisher.finish(group, TurnResult(may_be_begun=is_timely))
             case Observe():
-                observed = TurnResult([observed_turn(message)], may_be_begun=begun)
-                return "observed", await finisher.finish(group, observed)
+                observed_result = TurnResult([observed_turn(message)], may_be_begun=is_timely)
+                return "observed", await finisher.finish(group, observed_result)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent)
             case Unreadable() if message.is_withheld:
@@ -372,8 +372,8 @@ class ConversationWorker:
             case Unreadable():
                 return "unreadable", await self._explain_unreadable(group, message)
             case Answer(speakers):
-                asked = AskedQuestion(message, speakers)
-                return await self._answers.answer(group, asked, active, decide_next=decide_next)
+                question = AskedQuestion(message, speakers)
+                return await self._answers.answer(group, question, active, decide_next=decide_next)
 
     async def _run_command(
         self,
@@ -385,32 +385,32 @@ class ConversationWorker:
     ) -> Outcome:
         if self._stages.command_limits is not None:
             await self._stages.command_limits.admit(message, command)
-        failed: Sequence[StoredTurn] = ()
+        failed_questions: Sequence[StoredTurn] = ()
         if command.name in COMMANDS_THAT_READ_HISTORY:
             recent = await self._load_recent_turns(group.claim)
-            failed = await self._conversations.load_failed_questions(group.claim)
+            failed_questions = await self._conversations.load_failed_questions(group.claim)
         stages = self._stages
-        stopped = stages.stops.stop_outcome(message)
-        given = (command, message, active, recent, stages.now(), failed, stopped)
-        request = CommandRequest(*given, part=group.message.part_name(0))
+        stop_outcome = stages.stops.stop_outcome(message)
+        arguments = (command, message, active, recent, stages.now(), failed_questions, stop_outcome)
+        request = CommandRequest(*arguments, part=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable(
         self, group: MessageGroup, message: IncomingMessage
     ) -> InboxMessage | None:
-        often = self._stages.command_limits
-        if often is not None and not await often.should_report_unreadable(message):
+        limits = self._stages.command_limits
+        if limits is not None and not await limits.should_report_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
-        explained = explain_unreadable_attachments(message.attachments)
-        return await self._finisher.finish_with_text(group, explained)
+        explanation = explain_unreadable_attachments(message.attachments)
+        return await self._finisher.finish_with_text(group, explanation)
 
     async def _explain_opt_out(
         self, group: MessageGroup, event: IncomingMessage | ButtonPress
     ) -> InboxMessage | None:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
-        name = f"off:{event.address.channel}:{event.author.id}"
-        is_told = event.is_private or event.interaction is not None
-        if is_told or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
+        key = f"off:{event.address.channel}:{event.author.id}"
+        needs_response = event.is_private or event.interaction is not None
+        if needs_response or await self._stages.notices.is_due(key, _SECONDS_BETWEEN_OFF_NOTICES):
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
@@ -430,8 +430,8 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        off = await self._stages.resolver.opted_out([message.author.id])
-        readable = redact_message(message, off)
+        opted_out = await self._stages.resolver.opted_out([message.author.id])
+        readable = redact_message(message, opted_out)
         if readable is None:
             return Ignore()
         if await self._stages.access.find_refusal(readable) is None:

@@ -12,7 +12,7 @@ from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, Pe
 from bot.chat.memory import MemoryListener, MemoryPlace, MemoryReader
 from bot.chat.session import Consent, Turn
 from bot.commands.handlers import COMMANDS, is_private
-from bot.commands.memories import command_of_choice
+from bot.commands.memories import command_for_choice
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.storage.database import Database
@@ -253,7 +253,7 @@ async def test_long_list_has_pages_and_a_menu_if_buttons_are_supported(setup: Me
     second = await setup.run_as(PRIVATE, "/memory", page=2)
     assert [one.label for one in second.buttons] == ["‹", "2/2"]
     [menu] = second.menus
-    assert [command_of_choice([one.value], "/memory") for one in menu.options] == [
+    assert [command_for_choice([one.value], "/memory") for one in menu.options] == [
         "/memory show 2",
         "/memory show 1",
     ]
@@ -280,7 +280,7 @@ async def test_long_list_has_pages_and_a_menu_if_buttons_are_supported(setup: Me
     ],
 )
 def test_choice_from_a_menu_is_a_command(values: list[str], asked: str, line: str) -> None:
-    assert command_of_choice(values, asked) == line
+    assert command_for_choice(values, asked) == line
 
 
 # --- files ---------------------------------------------------------------------------------------

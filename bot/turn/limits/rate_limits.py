@@ -141,23 +141,23 @@ class AnswerLimits:
 
     def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
         """Return the rate limits of the person and of the channel."""
-        counted = {
+        max_answers_by_key = {
             f"person:{person or message.charged_person}": self.settings.answers_per_person,
             f"channel:{message.address.channel}": self.settings.answers_per_channel,
         }
         seconds = self.settings.seconds
-        return [Rate(key, count, seconds) for key, count in counted.items() if count]
+        return [Rate(key, count, seconds) for key, count in max_answers_by_key.items() if count]
 
     async def _limit_notice(
         self, message: IncomingMessage, rates: list[Rate], wait_seconds: float, *, is_refused: bool
     ) -> Text | None:
         if not await self._notices.is_due(message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
-        most, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
+        max_answers, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule = translatable_count(
             "That is more than one message in {seconds} s.",
             "That is more than {count} messages in {seconds} s.",
-            most,
+            max_answers,
             seconds=seconds,
         )
         if is_refused:
@@ -225,12 +225,12 @@ class CommandLimits:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
-        is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
-        if is_told and not message.is_private:
-            is_told = await self._notices.is_due_in_channel(message.address.channel)
-        if not is_told:
+        is_due = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
+        if is_due and not message.is_private:
+            is_due = await self._notices.is_due_in_channel(message.address.channel)
+        if not is_due:
             LIMITED_MESSAGES.labels("unreadable").inc()
-        return is_told
+        return is_due
 
     async def press_refusal(self, press: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""

@@ -103,11 +103,11 @@ class AnsweringPauses:
 
     async def refresh(self) -> None:
         """Read the pauses from the database; raises `StoreError`."""
-        before, self._current = self._current, await self.pauses.current()
+        previous_pauses, self._current = self._current, await self.pauses.current()
         scopes = [one.scope for one in self._current]
-        if set(self._current) - set(before):
+        if set(self._current) - set(previous_pauses):
             _log.info("answering_paused", scopes=scopes)
-        if set(before) - set(self._current):
+        if set(previous_pauses) - set(self._current):
             _log.info("answering_resumed", paused=scopes)
 
 
@@ -122,27 +122,27 @@ class RestoreFilter:
 
     async def load(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
-        newest = await self.read_restore()
-        if newest is not None:  # a channel's histories share its messages
-            forgotten = {(parse_address(key).channel, name) for key, name in newest.forgotten}
-            newest = replace(newest, forgotten=frozenset(forgotten))
-        self._newest_restore = newest
+        restore = await self.read_restore()
+        if restore is not None:  # a channel's histories share its messages
+            forgotten = {(parse_address(key).channel, name) for key, name in restore.forgotten}
+            restore = replace(restore, forgotten=frozenset(forgotten))
+        self._newest_restore = restore
 
     def is_context_only(self, message: InboxMessage) -> bool:
         """Return whether the message may have been answered before the restore."""
-        newest = self._newest_restore
-        return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
+        restore = self._newest_restore
+        return restore is not None and message.incoming.at.timestamp() <= restore.answered_until
 
     def is_obsolete(self, message: IncomingMessage) -> bool:
         """Return whether the message was handled or forgotten before the restore."""
-        newest = self._newest_restore
-        if newest is None or (at := message.at.timestamp()) > newest.answered_until:
+        restore = self._newest_restore
+        if restore is None or (sent_at := message.at.timestamp()) > restore.answered_until:
             return False
         if message.wake is not None and message.text.startswith("/"):
             return True  # a command must not run twice
         channel, key = message.address.channel, message.address.conversation
-        until = max(newest.forgotten_until.get(one, 0.0) for one in (key, channel))
-        return at <= until or self._is_forgotten(channel, message.message_id)
+        forgotten_until = max(restore.forgotten_until.get(one, 0.0) for one in (key, channel))
+        return sent_at <= forgotten_until or self._is_forgotten(channel, message.message_id)
 
     def filter_received(self, event: Incoming) -> Incoming | None:
         """Blank the quote of a forgotten message; return None for a handled or forgotten event."""
@@ -156,8 +156,8 @@ class RestoreFilter:
         return replace(event, quote=quote)
 
     def _is_forgotten(self, channel: str, message_id: str | None) -> bool:
-        newest = self._newest_restore
-        return newest is not None and (channel, message_id or "") in newest.forgotten
+        restore = self._newest_restore
+        return restore is not None and (channel, message_id or "") in restore.forgotten
 
 
 _CHECK_DELAY_SECONDS = 1.0
@@ -186,8 +186,8 @@ class QueueLimit:
         self, group: MessageGroup, max_gathered: int
     ) -> AsyncIterator[None]:
         """During the block, refuse the newest waiting messages over the limit."""
-        looks: list[asyncio.Task[None]] = []
-        most = max(self.max_waiting, max_gathered)
+        check_tasks: list[asyncio.Task[None]] = []
+        max_waiting = max(self.max_waiting, max_gathered)
         has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
 
         async def refuse_until_quiet() -> None:
@@ -196,16 +196,16 @@ class QueueLimit:
                 await self.clock.sleep(_CHECK_DELAY_SECONDS)
                 has_arrived = False
                 try:
-                    await self._refuse_newest(group, most)
+                    await self._refuse_newest(group, max_waiting)
                 except (Fenced, StoreError) as error:  # `finish` reports it
                     _log.warning("queue_limit_not_enforced", reason=str(error))
 
         def on_arrival() -> None:
             nonlocal has_arrived
             has_arrived = True
-            if not looks or looks[-1].done():
+            if not check_tasks or check_tasks[-1].done():
                 name = f"limit: {conversation}"
-                looks[:] = [asyncio.create_task(refuse_until_quiet(), name=name)]
+                check_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=name)]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
@@ -214,20 +214,20 @@ class QueueLimit:
             yield
         finally:
             unsubscribe()
-            await cancel_and_wait(looks)
+            await cancel_and_wait(check_tasks)
 
     async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
-        refused = {one.id for one in group.message.refused}
-        limit = max_waiting + len(refused) + _MAX_REFUSED_AT_ONCE
-        following = await self.conversations.load_after(group.claim, group.message, limit)
-        waiting = [
+        refused_ids = {one.id for one in group.message.refused}
+        load_limit = max_waiting + len(refused_ids) + _MAX_REFUSED_AT_ONCE
+        later_messages = await self.conversations.load_after(group.claim, group.message, load_limit)
+        waiting_questions = [
             (one, one.incoming)
-            for one in following
-            if one.id not in refused
+            for one in later_messages
+            if one.id not in refused_ids
             and isinstance(one.incoming, IncomingMessage)
             and _is_question(one.incoming)
         ]
-        for message, incoming in waiting[max_waiting:]:
+        for message, incoming in waiting_questions[max_waiting:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.
@@ -236,5 +236,5 @@ class QueueLimit:
 
 
 def _is_question(message: IncomingMessage) -> bool:
-    is_meant = message.wake is not None and not (message.author_is_bot or message.is_late)
-    return is_meant and parse_command(message.text) is None
+    is_addressed = message.wake is not None and not (message.author_is_bot or message.is_late)
+    return is_addressed and parse_command(message.text) is None

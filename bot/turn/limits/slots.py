@@ -108,13 +108,13 @@ class SlotQueue:
 
     def position(self, request: SlotRequest) -> int:
         """Return a request's position in the queue, from 1."""
-        own = self._sort_key(request)
-        return 1 + sum(self._sort_key(each) < own for each in self._waiting)
+        own_key = self._sort_key(request)
+        return 1 + sum(self._sort_key(each) < own_key for each in self._waiting)
 
     def _select_next(self) -> None:
-        following = min(self._waiting, key=self._sort_key, default=None)
+        next_request = min(self._waiting, key=self._sort_key, default=None)
         for each in self._waiting:
-            if each is following:
+            if each is next_request:
                 each.may_try.set()
             elif not each.has_waited_too_long:
                 each.may_try.clear()
@@ -127,13 +127,13 @@ class SlotQueue:
 FREED_SLOTS_TOPIC = "provider_slots"
 """The topic of signals about freed slots; each contains the provider."""
 TAKEN_SLOTS_TOPIC = "taken_provider_slots"
-"""The topic of signals about taken slots: provider, slots held by other chats, and the chat."""
+"""The topic of signals about taken slots: `provider slots-of-other-chats chat`."""
 _POLL_SECONDS = 0.1
 """The interval of checks for free slots, in case a signal is lost."""
 _MAX_MISSED_POLLS = 5
 """A process that misses this many checks in a row loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
-_WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
+_QUEUE_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _UNLIMITED = 1_000_000
 _BUSY_NOTICE = translatable("Too many people are asking at once. Please try again in a minute.")
 
@@ -155,12 +155,12 @@ class ProviderSlots:
 
     def __post_init__(self) -> None:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
-        self._counted: Counter[str] = Counter()
+        self._waiting_counts: Counter[str] = Counter()
         """The number of this process's waiting requests, by provider."""
-        self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
+        self._wake_events: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
         """Events that make waiting requests check for a free slot, by provider."""
-        self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
-        self._name = secrets.token_hex(8)  # identifies this process as a `WaitingProcess`
+        self._chat_shares = {name: ChatShares(self.clock, one) for name, one in self.limits.items()}
+        self._process = secrets.token_hex(8)  # identifies this process as a `WaitingProcess`
         self.signals.subscribe(FREED_SLOTS_TOPIC, self._wake_waiting)
         self.signals.subscribe(TAKEN_SLOTS_TOPIC, self._record_taken_slots)
 
@@ -183,56 +183,56 @@ class ProviderSlots:
         if limit is None:
             yield
             return
-        asked = SlotRequest(provider, limit, chat, urgency)
+        request = SlotRequest(provider, limit, chat, urgency)
         try:
             if not stop.requested:
                 with stop.stoppable_block():
-                    await self._acquire(asked, show_position)
+                    await self._acquire(request, show_position)
             yield
         finally:
-            await self.rates.release_slot(asked.provider, asked.holder)
-            if asked.is_shared:
-                await self.rates.release_slot(asked.chat_key, asked.holder)
-            self.signals.publish(FREED_SLOTS_TOPIC, [asked.provider])
+            await self.rates.release_slot(request.provider, request.holder)
+            if request.is_shared:
+                await self.rates.release_slot(request.chat_key, request.holder)
+            self.signals.publish(FREED_SLOTS_TOPIC, [request.provider])
 
     def _wake_waiting(self, providers: Sequence[str]) -> None:
         for provider in providers:
-            for pause in self._pauses.get(provider, ()):
-                pause.set()
+            for wake_event in self._wake_events.get(provider, ()):
+                wake_event.set()
 
     def _record_taken_slots(self, keys: Sequence[str]) -> None:
         for one in keys:
             provider, held_by_others, chat = one.split(" ", 2)
-            if provider in self._shares:  # other processes may have other providers
-                self._shares[provider].record_slot(chat, int(held_by_others))
+            if provider in self._chat_shares:  # other processes may have other providers
+                self._chat_shares[provider].record_slot(chat, int(held_by_others))
                 self._queues[provider].record_served(chat)
 
     async def _acquire(
-        self, asked: SlotRequest, show_position: Callable[[QueuePosition], None]
+        self, request: SlotRequest, show_position: Callable[[QueuePosition], None]
     ) -> None:
-        queue = self._queues[asked.provider]
-        queue.add(asked)
+        queue = self._queues[request.provider]
+        queue.add(request)
         is_served = False
         try:
-            is_served = asked.may_try.is_set() and await self._try_acquire(asked)
+            is_served = request.may_try.is_set() and await self._try_acquire(request)
             if not is_served:
-                async with self._counted_as_waiting(asked) as waiting_elsewhere:
-                    if (position := queue.position(asked) + waiting_elsewhere) > 1:
+                async with self._counted_as_waiting(request) as waiting_elsewhere:
+                    if (position := queue.position(request) + waiting_elsewhere) > 1:
                         show_position(QueuePosition(position, None))
-                    await self._wait(asked)
+                    await self._wait(request)
                 is_served = True
         finally:
-            queue.remove(asked, is_served=is_served)
+            queue.remove(request, is_served=is_served)
 
     @contextlib.asynccontextmanager
-    async def _counted_as_waiting(self, asked: SlotRequest) -> AsyncIterator[int]:
+    async def _counted_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a waiting request; yield how many wait elsewhere; raises `BackendUnavailable`."""
-        key, most = f"{asked.provider} waiting", self.max_waiting or _UNLIMITED
+        key, most = f"{request.provider} waiting", self.max_waiting or _UNLIMITED
         try:
-            waiting = await self.rates.acquire_slot(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+            waiting = await self.rates.acquire_slot(key, most, request.holder, _QUEUE_LEASE_SECONDS)
             if not waiting:
                 raise BackendUnavailable(
-                    f"{most} requests wait for provider {asked.provider!r}; set"
+                    f"{most} requests wait for provider {request.provider!r}; set"
                     " TROUPE_LIMITS__WAITING or MAX_IN_FLIGHT of the provider higher",
                     translatable(
                         "I am busy: your message would be number {position} in the queue for the"
@@ -240,55 +240,56 @@ class ProviderSlots:
                         position=most + 1,
                     ),
                 )
-            self._counted[asked.provider] += 1
+            self._waiting_counts[request.provider] += 1
             try:
-                yield max(0, waiting - self._counted[asked.provider])
+                yield max(0, waiting - self._waiting_counts[request.provider])
             finally:
-                self._counted[asked.provider] -= 1
+                self._waiting_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
-            await self.rates.release_slot(key, asked.holder)
+            await self.rates.release_slot(key, request.holder)
 
-    async def _wait(self, asked: SlotRequest) -> None:
-        queue = self._queues[asked.provider]
-        cancel_timer = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.allow_last_try(asked))
+    async def _wait(self, request: SlotRequest) -> None:
+        queue = self._queues[request.provider]
+        cancel = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.allow_last_try(request))
         try:
             while True:
-                await asked.may_try.wait()
-                if await self._try_acquire(asked):
+                await request.may_try.wait()
+                if await self._try_acquire(request):
                     return
-                if asked.has_waited_too_long:
+                if request.has_waited_too_long:
                     raise BackendUnavailable(
-                        f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
-                        f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
+                        f"provider {request.provider!r} has {request.limit} requests in flight; set"
+                        f" TROUPE_PROVIDERS__{request.provider.upper()}__MAX_IN_FLIGHT higher",
                         _BUSY_NOTICE,
                     )
-                await self._wait_for_free_slot(asked.provider)
-                queue.set_full(asked.chat, is_full=False)
+                await self._wait_for_free_slot(request.provider)
+                queue.set_full(request.chat, is_full=False)
         finally:
-            cancel_timer()
+            cancel()
 
     async def _wait_for_free_slot(self, provider: str) -> None:
-        is_over, pauses = asyncio.Event(), self._pauses[provider]
-        cancel_timer = self.clock.call_later(_POLL_SECONDS, is_over.set)
-        pauses[is_over] = None
+        wake_event, wake_events = asyncio.Event(), self._wake_events[provider]
+        cancel_timer = self.clock.call_later(_POLL_SECONDS, wake_event.set)
+        wake_events[wake_event] = None
         try:
-            await is_over.wait()
+            await wake_event.wait()
         finally:
-            del pauses[is_over]
+            del wake_events[wake_event]
             cancel_timer()
 
-    async def _try_acquire(self, asked: SlotRequest) -> bool:
-        provider, seconds, shares = asked.provider, self.lease_seconds, self._shares[asked.provider]
-        waiter = WaitingProcess(self._name, asked.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
-        held = await self.rates.acquire_slot(provider, asked.limit, asked.holder, seconds, waiter)
-        if not held or not asked.is_shared:
-            return bool(held)
-        if shares.may_take_slot(asked.chat, asked.limit - held + 1):
-            most = shares.slot_quota(asked.chat)
-            if own := await self.rates.acquire_slot(asked.chat_key, most, asked.holder, seconds):
-                taken = f"{provider} {held - own} {asked.chat}"
-                self.signals.publish(TAKEN_SLOTS_TOPIC, [taken])
+    async def _try_acquire(self, request: SlotRequest) -> bool:
+        provider, holder, lease = request.provider, request.holder, self.lease_seconds
+        shares = self._chat_shares[provider]
+        waiter = WaitingProcess(self._process, request.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
+        in_use = await self.rates.acquire_slot(provider, request.limit, holder, lease, waiter)
+        if not in_use or not request.is_shared:
+            return bool(in_use)
+        if shares.may_take_slot(request.chat, request.limit - in_use + 1):
+            quota = shares.slot_quota(request.chat)
+            if own := await self.rates.acquire_slot(request.chat_key, quota, holder, lease):
+                signal = f"{provider} {in_use - own} {request.chat}"
+                self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
                 return True
-        await self.rates.release_slot(provider, asked.holder)
-        self._queues[provider].set_full(asked.chat, is_full=True)
+        await self.rates.release_slot(provider, holder)
+        self._queues[provider].set_full(request.chat, is_full=True)
         return False

@@ -35,7 +35,7 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for estimates, rather too high
-_REASONING_TOKENS = 32_000  # the most that a reasoning model adds to an answer
+_MAX_REASONING_TOKENS = 32_000  # the most that a reasoning model adds to an answer
 _MODEL_FIELDS = (
     *("provider", "model", "parameters", "max_input_tokens", "max_output_tokens"),
     *("token_counter", "template", "fallbacks"),
@@ -56,7 +56,7 @@ class BudgetRules:
 
     limits: Mapping[tuple[BudgetKind, Period], int]
     """Maximum spending in millionths of a US dollar."""
-    cheaper: Preset | None = None
+    cheaper_preset: Preset | None = None
     """The preset whose model answers when the budget for another model is used up."""
     max_output_tokens: int = 4096
     """The output limit where a budget applies, for presets without their own limit."""
@@ -72,12 +72,12 @@ class Reservation:
     prompt: Prompt
     """The prompt, with an output limit if a budget applies."""
     charge: AnswerCharge
-    spent: int | None = None
+    cost: int | None = None
     caps: Sequence[BudgetCap] = ()
     """The budgets that the answer counts against; empty if no budget applies."""
     amount: int = 0
     """The maximum cost of one request, in millionths of a US dollar."""
-    reserved: int = 0
+    reserved_amount: int = 0
     """The amount reserved for all requests so far, in millionths of a US dollar."""
 
 
@@ -116,11 +116,11 @@ class Spending:
         try:
             yield reservation
         except BackendUnavailable:
-            reservation.spent = 0
+            reservation.cost = 0
             raise
         finally:
             try:
-                await self.budgets.settle(caps, reservation.reserved, reservation.spent or 0)
+                await self.budgets.settle(caps, reservation.reserved_amount, reservation.cost or 0)
             except StoreError as error:  # the reserved amount stays counted
                 _log.warning("budget_not_settled", reason=str(error))
 
@@ -134,8 +134,8 @@ class Spending:
         except StoreError as error:
             _log.warning("budget_not_read", reason=str(error))
             return False
-        reservation.reserved += reservation.amount
-        reservation.spent = reservation.reserved
+        reservation.reserved_amount += reservation.amount
+        reservation.cost = reservation.reserved_amount
         return True
 
     def with_output_limit(
@@ -153,18 +153,18 @@ class Spending:
         price = self._find_price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
-        reservation.spent = sum(map(price.cost, usages))
-        return replace(reservation.charge, cost=reservation.spent)
+        reservation.cost = sum(map(price.cost, usages))
+        return replace(reservation.charge, cost=reservation.cost)
 
     def applicable_caps(self, message: IncomingMessage, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer to a message counts against."""
         if not self._has_limits(preset):
             return []
         owners = _budget_owners(message.scopes, server_scope(message))
-        first, *others = message.charged_people
-        caps = self._build_caps(preset, {BudgetKind.PERSON: first, **owners})
-        of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
-        return caps + [replace(cap, owner=one) for one in others for cap in of_people]
+        first_person, *other_people = message.charged_people
+        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person, **owners})
+        person_caps = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
+        return caps + [replace(cap, owner=one) for one in other_people for cap in person_caps]
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to every answer in a channel with these scopes."""
@@ -181,32 +181,32 @@ class Spending:
             return []
         limits = dict(self.rules.limits)
         if preset.budget is not None:
-            own = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
+            preset_limits = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
             limits |= {
                 (BudgetKind.PRESET, period): round(dollars * MICROS_PER_DOLLAR)
-                for period, dollars in own.items()
+                for period, dollars in preset_limits.items()
                 if dollars is not None
             }
         owners = {**owner_ids, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
         today = self.clock.utc_now().date().isoformat()
-        begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
+        period_starts = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
-            BudgetCap(kind, period, owner, begins[period], limit)
+            BudgetCap(kind, period, owner, period_starts[period], limit)
             for (kind, period), limit in limits.items()
             if (owner := owners.get(kind)) is not None
         ]
 
     def with_cheaper_model(self, preset: Preset) -> Preset | None:
         """Return the preset with the configured cheaper model, or None if there is no other."""
-        other = self.rules.cheaper
+        other = self.rules.cheaper_preset
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _MODEL_FIELDS})
 
     async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers, or None if it was shown recently."""
-        name = f"budget:{message.address.conversation}"
-        if not await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
+        notice_name = f"budget:{message.address.conversation}"
+        if not await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 
@@ -214,15 +214,15 @@ class Spending:
         """Return a text saying which budget is used up and when it is renewed."""
         now = self.clock.utc_now()
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        renewed = midnight + timedelta(days=1)
+        resets_at = midnight + timedelta(days=1)
         if cap.period is Period.MONTH:
-            renewed = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
+            resets_at = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
         return translatable(
             "{whose} of {amount} for {when} is used up. It resets at {time} UTC.",
             whose=_BUDGET_NAMES[cap.kind],
             amount=format_cost(cap.limit),
             when=_PERIOD_NAMES[cap.period],
-            time=f"{renewed:%Y-%m-%d %H:%M}",
+            time=f"{resets_at:%Y-%m-%d %H:%M}",
         )
 
     def _with_output_limit(self, prompt: Prompt) -> Prompt:
@@ -242,18 +242,18 @@ class Spending:
     async def _reserve_for_any_person(
         self, caps: Sequence[BudgetCap], amount: int
     ) -> list[BudgetCap]:
-        """Reserve an amount in the shared budgets and in one person's, or raise `BudgetUsedUp`."""
+        """Reserve an amount in the shared budgets and in one asker's; raise `BudgetUsedUp`."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
-        exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
+        exceeded_cap, shared_caps = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
-            own = [*of_all, *(cap for cap in caps if cap.owner == person)]
-            exceeded = await self.budgets.reserve(own, amount)
-            if exceeded is None:
-                return own
-            if exceeded in of_all:
+            reserved_caps = [*shared_caps, *(cap for cap in caps if cap.owner == person)]
+            exceeded_cap = await self.budgets.reserve(reserved_caps, amount)
+            if exceeded_cap is None:
+                return reserved_caps
+            if exceeded_cap in shared_caps:
                 break
-        assert exceeded is not None  # noqa: S101 -- there is one person at least
-        raise BudgetUsedUp(self.describe_used_up(exceeded))
+        assert exceeded_cap is not None  # noqa: S101 -- there is one person at least
+        raise BudgetUsedUp(self.describe_used_up(exceeded_cap))
 
 
 def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
@@ -268,8 +268,8 @@ def server_scope(message: IncomingMessage) -> str | None:
 
 def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
     """Yield the usage of each model request for an answer."""
-    written = answer.text + answer.thoughts
-    yield usage_or_estimate(answer.usage, prompt_tokens, written)
+    output_text = answer.text + answer.thoughts
+    yield usage_or_estimate(answer.usage, prompt_tokens, output_text)
     if answer.begun:  # the first request, which was cut off
         yield usage_or_estimate(Usage(), prompt_tokens, answer.begun)
 
@@ -282,11 +282,11 @@ def usage_or_estimate(usage: Usage, prompt_tokens: int, answer: str) -> Usage:
 
 
 def _maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
-    limit = prompt.max_output_tokens or 0
+    output_limit = prompt.max_output_tokens or 0
     if prompt.parameters.keys() & {"reasoning_effort", "thinking"}:
-        limit += _REASONING_TOKENS
-    dearest = Usage(prompt_tokens, written_tokens=prompt_tokens, output_tokens=limit)
-    return max(price.cost(dearest), price.cost(replace(dearest, written_tokens=0)))
+        output_limit += _MAX_REASONING_TOKENS
+    max_usage = Usage(prompt_tokens, written_tokens=prompt_tokens, output_tokens=output_limit)
+    return max(price.cost(max_usage), price.cost(replace(max_usage, written_tokens=0)))
 
 
 @dataclass(eq=False)
