@@ -17,14 +17,14 @@ order from the worker on.
     routing/decide.py                check access; later, decide whether to answer
     turn/message_groups.py           find other messages that the same answer covers
     replying/live_reply.py           ask what the channel supports; later, show the answer grow
-    turn/finishing.py                answer, again if more was said meanwhile, and finish
+    turn/finishing.py                answer, start over if more messages arrive, and finish
     chat/command.py                  parse a command, which commands/handlers.py would run
     routing/speakers.py              choose who answers, and log why
     turn/answer.py                   write one answer
     turn/prompt_inputs.py            load everything that the prompt needs
     commands/personas.py             read how people describe themselves
     turn/model_requests.py           use the preset's model, within its budgets
-    prompting/compose/compose.py     compose the prompt, as the backend can read it
+    prompting/compose/compose.py     compose the prompt in a form that the backend can read
     memory/summaries.py              add the summary of dropped turns
     prompting/fit.py                 drop whole messages, the oldest first, until it fits
     replying/generate.py             filter the answer, measure its time, stop on request

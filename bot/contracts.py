@@ -43,7 +43,7 @@ PROMPT = Prompt(
     parameters={"temperature": 0, "user_template": "{{ content }}"},
     max_output_tokens=30,
 )
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _TEXT, _OTHER_TEXT = "The **washer** is done.", "The dryer is done."
 
 
@@ -57,10 +57,10 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
     spec, settings = _find(pytestconfig, "backends")
     provider = settings.providers.get("tested") or spec.settings()
     async with Renderer() as renderer:
-        made = make_backend("tested", provider, tmp_path, renderer)
-        yield made
-        await made.close()
-        await made.close()  # closing again must be harmless
+        tested_backend = make_backend("tested", provider, tmp_path, renderer)
+        yield tested_backend
+        await tested_backend.close()
+        await tested_backend.close()  # closing again must be harmless
 
 
 @pytest_asyncio.fixture
@@ -85,14 +85,14 @@ def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     return enabled_plugins(group)[name], settings
 
 
-async def _answer_of(backend: Backend) -> tuple[str, list[GenerationEvent]]:
+async def _generate_answer(backend: Backend) -> tuple[str, list[GenerationEvent]]:
     async with aclosing(backend.generate(PROMPT)) as events:
-        found = [one async for one in events]
-    return "".join(one.text for one in found if isinstance(one, Delta)), found
+        received_events = [one async for one in events]
+    return "".join(one.text for one in received_events if isinstance(one, Delta)), received_events
 
 
-async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
-    text, events = await _answer_of(backend)
+async def test_answer_consists_of_deltas_and_one_finish(backend: Backend) -> None:
+    text, events = await _generate_answer(backend)
 
     assert text
     assert [one for one in events if isinstance(one, Finish)] == events[-1:]
@@ -104,7 +104,7 @@ async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
 
 async def test_concurrent_answers_do_not_mix(backend: Backend) -> None:
     async with asyncio.TaskGroup() as tasks:
-        requests = [tasks.create_task(_answer_of(backend)) for _ in range(5)]
+        requests = [tasks.create_task(_generate_answer(backend)) for _ in range(5)]
 
     assert len({task.result()[0] for task in requests}) == 1
 
@@ -113,17 +113,17 @@ async def test_generator_can_be_closed_after_any_delta(backend: Backend) -> None
     async with aclosing(backend.generate(PROMPT)) as pieces:
         assert isinstance(await anext(pieces), Delta)
 
-    assert (await _answer_of(backend))[0]
+    assert (await _generate_answer(backend))[0]
 
 
 async def test_generation_can_be_cancelled(backend: Backend) -> None:
-    task = asyncio.create_task(_answer_of(backend))
+    task = asyncio.create_task(_generate_answer(backend))
     await asyncio.sleep(0)
     task.cancel()
-    ended, _ = await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+    ended_tasks, _ = await asyncio.wait({task}, timeout=_TIMEOUT_SECONDS)
 
-    assert ended
-    assert (await _answer_of(backend))[0]
+    assert ended_tasks
+    assert (await _generate_answer(backend))[0]
 
 
 async def test_check_returns_a_description(backend: Backend) -> None:
@@ -132,14 +132,14 @@ async def test_check_returns_a_description(backend: Backend) -> None:
 
 async def test_message_that_is_sent_again_is_recognized(surface: Surface, address: Address) -> None:
     message = OutgoingMessage(address, MessageContent(_TEXT), "n1")
-    other = OutgoingMessage(address, MessageContent(_OTHER_TEXT), "n2")
-    first = await surface.send(message)
+    other_message = OutgoingMessage(address, MessageContent(_OTHER_TEXT), "n2")
+    first_id = await surface.send(message)
 
     if surface.limits(address).can_repeat_sends:
-        assert await surface.send(message) == first
+        assert await surface.send(message) == first_id
     else:
-        assert await surface.find(message, MessageSearch(None, set())) == first
-    assert await surface.find(other, MessageSearch(None, {first})) is None
+        assert await surface.find(message, MessageSearch(None, set())) == first_id
+    assert await surface.find(other_message, MessageSearch(None, {first_id})) is None
 
 
 async def test_message_can_be_changed_until_it_is_deleted(

@@ -11,7 +11,7 @@ TroupeError                 base of all our errors; the text names the problem a
 ├── UserError               the person in the chat must change something; the text is shown to them
 │   ├── PrivateError        ... and only they should see the text, such as a refusal
 │   ├── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
-│   └── AgeUnconfirmed      ... their age confirmation; their question is kept until then
+│   └── AgeUnconfirmed      ... and confirm their age; their question is kept until then
 ├── RequestRefused          the console refuses a request; `status` is the HTTP status
 ├── AlreadyNotified         the person is over a limit and got a notice: send nothing
 ├── Fenced                  another worker has claimed this conversation: discard the result

@@ -42,7 +42,7 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_REMEMBERED_EVENTS = 10_000
-_MAX_RECAPS = 100  # of a conversation, whose authors can stop them
+_MAX_RECAPS = 100  # per conversation that their authors can stop
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
@@ -73,10 +73,10 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield each event once per history; store them in the block, before others are routed."""
+        """Yield each event once per history; the block must store them before it ends."""
         if any(isinstance(event, ReactionChange) for event in events):
-            placed = [await self._locate_reaction(event) for event in events]
-            events = [event for event in placed if event is not None]
+            located_events = [await self._locate_reaction(event) for event in events]
+            events = [event for event in located_events if event is not None]
         scopes = [
             await self._find_scope(event.scopes, _answerable_author_id(event)) for event in events
         ]
@@ -87,12 +87,12 @@ class HistoryRouter:
             yield events
             return
         async with self._lock:
-            routed: list[Incoming] = []
+            results: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                routed += (
-                    [event] if scope is None else await self._route_event(event, scope, routed)
+                results += (
+                    [event] if scope is None else await self._route_event(event, scope, results)
                 )
-            yield routed
+            yield results
 
     async def route_press(self, press: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
@@ -113,8 +113,8 @@ class HistoryRouter:
         key = message.address.conversation
         if key in self._started_threads:
             return
-        parent = parse_address(message.scopes[1])
-        locations = await self._index.locate(parent, [message.opened_from])
+        parent_channel = parse_address(message.scopes[1])
+        locations = await self._index.locate(parent_channel, [message.opened_from])
         if locations and locations[0].turn is None:
             return  # the answer is still being written
         if locations:
@@ -128,18 +128,18 @@ class HistoryRouter:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):
             return _with_history(message, await self._find_history(message, scope, ()))
-        quoted = message.quote.message_id if message.quote is not None else None
+        quoted_id = message.quote.message_id if message.quote is not None else None
         locations = (
-            await self._index.locate(message.address, [quoted]) if quoted is not None else ()
+            await self._index.locate(message.address, [quoted_id]) if quoted_id is not None else ()
         )
         if not locations:
             return _with_history(message, _new_reply_chain(message))
-        found = next((one for one in locations if one.is_last), None)
-        if found is None and locations[0].turn is None:
-            found = locations[0]
-        if found is None:
+        location = next((one for one in locations if one.is_last), None)
+        if location is None and locations[0].turn is None:
+            location = locations[0]
+        if location is None:
             return None
-        return _with_history(message, parse_address(found.conversation).history)
+        return _with_history(message, parse_address(location.conversation).history)
 
     async def _locate_reaction(self, event: Incoming) -> Incoming | None:
         """Assign a reaction to its message's history; return None if the message is unknown."""
@@ -153,11 +153,11 @@ class HistoryRouter:
         return replace(event, address=address, scopes=(*topic, *event.scopes))
 
     async def _route_event(
-        self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
+        self, event: Incoming, scope: HistoryScope, routed_before: Sequence[Incoming]
     ) -> Sequence[Incoming]:
         match event:
             case IncomingMessage():
-                history = await self._find_history(event, scope, before)
+                history = await self._find_history(event, scope, routed_before)
                 if event.message_id is not None:
                     self._received[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
@@ -171,7 +171,7 @@ class HistoryRouter:
                 return [event]
 
     async def _find_history(
-        self, message: IncomingMessage, scope: HistoryScope, before: Sequence[Incoming]
+        self, message: IncomingMessage, scope: HistoryScope, routed_before: Sequence[Incoming]
     ) -> str:
         if _is_command(message):
             return await self._find_command_history(message, scope)
@@ -181,22 +181,22 @@ class HistoryRouter:
             case HistoryScope.SHARED | HistoryScope.THREAD:
                 return ""
             case HistoryScope.REPLIES:
-                return await self._find_reply_history(message, before)
+                return await self._find_reply_history(message, routed_before)
 
     async def _find_command_history(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of the message a command replies to, or else the author's newest."""
         # With personal histories, a person's /new must not end another person's history.
-        name = message.text[1:].partition(" ")[0].lower()
-        is_own = scope is HistoryScope.USER and name == "new"
+        command_name = message.text[1:].partition(" ")[0].lower()
+        is_own = scope is HistoryScope.USER and command_name == "new"
         if not is_own and message.quote is not None and message.quote.message_id is not None:
-            found = await self._find_message_history(message.address, message.quote.message_id)
-            if found is not None:
-                return found
+            history = await self._find_message_history(message.address, message.quote.message_id)
+            if history is not None:
+                return history
         if scope is HistoryScope.USER:
             return _personal_history(message)
         if scope is HistoryScope.REPLIES:
-            newest = await self._index.find_newest_conversation(message.address, message.author.id)
-            return parse_address(newest).history if newest else ""
+            key = await self._index.find_newest_conversation(message.address, message.author.id)
+            return parse_address(key).history if key else ""
         return ""
 
     async def _find_message_history(self, address: Address, message_id: str) -> str | None:
@@ -206,28 +206,28 @@ class HistoryRouter:
         return self._received.get((address.channel, message_id))
 
     async def _find_reply_history(
-        self, message: IncomingMessage, before: Sequence[Incoming]
+        self, message: IncomingMessage, routed_before: Sequence[Incoming]
     ) -> str:
-        own = _new_reply_chain(message)
-        quoted = message.quote.message_id if message.quote is not None else None
-        if quoted is None:
-            return own
-        known = await self._index.find_received(message.address, message.external_key)
-        if known is not None:  # the message was stored before
-            return parse_address(known).history
-        locations = await self._index.locate(message.address, [quoted])
+        new_history = _new_reply_chain(message)
+        quoted_id = message.quote.message_id if message.quote is not None else None
+        if quoted_id is None:
+            return new_history
+        stored_conversation = await self._index.find_received(message.address, message.external_key)
+        if stored_conversation is not None:  # the message was stored before
+            return parse_address(stored_conversation).history
+        locations = await self._index.locate(message.address, [quoted_id])
         if not locations:
-            return own
-        taken = {one.address.conversation for one in before}
-        for place in locations:
-            if place.is_last and place.conversation not in taken:
-                return parse_address(place.conversation).history
+            return new_history
+        continued_conversations = {one.address.conversation for one in routed_before}
+        for location in locations:
+            if location.is_last and location.conversation not in continued_conversations:
+                return parse_address(location.conversation).history
         if locations[0].turn is None:  # an answer that is being written has no turn to branch from
             return parse_address(locations[0].conversation).history
         await self._index.create_branch(
-            replace(message.address, history=own).conversation, locations[0]
+            replace(message.address, history=new_history).conversation, locations[0]
         )
-        return own
+        return new_history
 
     async def _route_edit(
         self, edit: MessageEdit, message: IncomingMessage, scope: HistoryScope
@@ -238,13 +238,13 @@ class HistoryRouter:
             locations = await self._index.locate(message.address, [message.message_id])
             histories = _list_histories(locations)
         if not histories:
-            known = self._received.get((message.address.channel, message.message_id or ""))
-            if known is None:  # the original message was never stored
-                known = await self._find_history(replace(message, quote=None), scope, ())
-            histories = [known]
-        first, *copies = histories
+            history = self._received.get((message.address.channel, message.message_id or ""))
+            if history is None:  # the original message was never stored
+                history = await self._find_history(replace(message, quote=None), scope, ())
+            histories = [history]
+        first_history, *copies = histories
         return [
-            replace(edit, said=_with_history(message, first)),
+            replace(edit, said=_with_history(message, first_history)),
             *(
                 replace(
                     edit,
@@ -256,15 +256,16 @@ class HistoryRouter:
         ]
 
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
-        ids, channel = deletion.message_ids, deletion.address.channel
-        locations = await self._index.locate(deletion.address, ids, with_copies=True)
-        received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
-        first, *others = dict.fromkeys([*_list_histories(locations), *received]) or [""]
+        keys = [(deletion.address.channel, one) for one in deletion.message_ids]
+        address, ids = deletion.address, deletion.message_ids
+        histories = _list_histories(await self._index.locate(address, ids, with_copies=True))
+        histories += [self._received[one] for one in keys if one in self._received]
+        first, *copies = dict.fromkeys(histories) or [""]
         return [
             _with_history(deletion, first),
             *(
                 replace(_with_history(deletion, one), external_key=f"{deletion.external_key}@{one}")
-                for one in others
+                for one in copies
             ),
         ]
 
@@ -272,9 +273,9 @@ class HistoryRouter:
         address, data = press.address, parse_button(press)
         if data is not None:
             key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-            found = await self._index.find_received(address, key)
-            if found is not None:
-                return _with_history(press, parse_address(found).history)
+            conversation = await self._index.find_received(address, key)
+            if conversation is not None:
+                return _with_history(press, parse_address(conversation).history)
         if press.message_id is not None:
             return _with_history(
                 press, await self._find_message_history(address, press.message_id) or ""
@@ -330,41 +331,41 @@ class InboxIntake(Intake):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        began = time.time()
+        started_at = time.time()
         opted_out = await self.find_opted_out(messages) if self.find_opted_out is not None else ()
-        readable = [one for each in messages if (one := redact_event(each, opted_out)) is not None]
-        kept = [one for each in readable if (one := self.filter_event(each)) is not None]
-        storable = [to_storable_event(one) for one in kept]
+        events = [one for each in messages if (one := redact_event(each, opted_out)) is not None]
+        kept_events = [one for each in events if (one := self.filter_event(each)) is not None]
+        storable_events = [to_storable_event(one) for one in kept_events]
         if self.router is None:
-            await self.inbox.receive(storable, cursors)
+            await self.inbox.receive(storable_events, cursors)
         else:
-            async with self.router.route_events(storable) as routed:
-                storable = [await self._choose_queue(one) for one in routed]
-                await self.inbox.receive(storable, cursors)
+            async with self.router.route_events(storable_events) as routed_events:
+                storable_events = [await self._choose_queue(one) for one in routed_events]
+                await self.inbox.receive(storable_events, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
-        for one in kept:
+        for one in kept_events:
             turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
             attributes = {"troupe.platform": platform}
-            record_span("receive", turn, began, time.time(), attributes=attributes)
-        self.announce(storable)
-        self.wake(list(dict.fromkeys(one.address.conversation for one in storable)))
+            record_span("receive", turn, started_at, time.time(), attributes=attributes)
+        self.announce(storable_events)
+        self.wake(list(dict.fromkeys(one.address.conversation for one in storable_events)))
         if self.settings is not None:
-            await _store_new_titles(self.settings, readable)
+            await _store_new_titles(self.settings, events)
 
     async def _choose_queue(self, event: Incoming) -> Incoming:
-        """Move a `/recap`, which is slow, and its author's `/stop` to a queue of its own."""
+        """Move a `/recap`, which is slow, and its author's `/stop` to a separate queue."""
         if not isinstance(event, IncomingMessage) or event.wake is None:
             return event
         command = parse_command(event.text) if event.text.startswith("/") else None
         if command is None or command.name not in {"recap", "stop"}:
             return event
-        queue, authors = event.address.recap_queue_address, {event.author.id}
+        queue, author_ids = event.address.recap_queue_address, {event.author.id}
         if command.name == "stop":
-            most = _MAX_RECAPS
-            found = await self.inbox.newest_unanswered([queue.conversation], most, most)
-            authors = {one.author.id for one in found if isinstance(one, IncomingMessage)}
-        return replace(event, address=queue) if event.author.id in authors else event
+            limit = _MAX_RECAPS
+            recaps = await self.inbox.newest_unanswered([queue.conversation], limit, limit)
+            author_ids = {one.author.id for one in recaps if isinstance(one, IncomingMessage)}
+        return replace(event, address=queue) if event.author.id in author_ids else event
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -377,9 +378,9 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
         for one in events
         if isinstance(one, IncomingMessage) and one.channel_title
     }
-    known = await settings.get_all(list(titles), CHANNEL_TITLE_KEY) if titles else {}
+    stored_titles = await settings.get_all(list(titles), CHANNEL_TITLE_KEY) if titles else {}
     for channel, title in titles.items():
-        if known.get(channel) != title:
+        if stored_titles.get(channel) != title:
             await settings.set(channel, CHANNEL_TITLE_KEY, title, "")
 
 
@@ -448,8 +449,8 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
 def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
     message, quote = _remove_title_by(message, opted_out), message.quote
     if quote is not None and quote.author is not None and quote.author.id in opted_out:
-        unnamed = replace(quote.author, name="")
-        message = replace(message, quote=replace(quote, author=unnamed, text="", attachments=()))
+        author = replace(quote.author, name="")
+        message = replace(message, quote=replace(quote, author=author, text="", attachments=()))
     elif quote is not None and quote.forwarded_from in opted_out:
         message = replace(message, quote=replace(quote, text="", attachments=()))
     return (
@@ -468,7 +469,7 @@ def _remove_title_by(event: ThreadEvent, opted_out: Collection[str]) -> ThreadEv
 
 
 def to_storable_event(incoming: Incoming) -> Incoming:
-    """Return an event fit for databases, with pasted secrets masked."""
+    """Return an event that a database can store, with pasted secrets masked."""
     match incoming:
         case IncomingMessage():
             return to_storable_message(incoming)
@@ -476,14 +477,14 @@ def to_storable_event(incoming: Incoming) -> Incoming:
             return replace(incoming, said=to_storable_message(incoming.said))
         case ButtonPress():
             values = tuple(to_storable_text(value) for value in incoming.values)
-            masked = tuple(map(mask_pasted_tokens, values))
+            masked_values = tuple(map(mask_pasted_tokens, values))
             return replace(
                 incoming,
                 external_key=to_storable_text(incoming.external_key),
                 author=_to_storable_person(incoming.author),
                 data=to_storable_text(incoming.data),
-                values=masked,
-                has_masked_token=incoming.has_masked_token or masked != values,
+                values=masked_values,
+                has_masked_token=incoming.has_masked_token or masked_values != values,
                 thread_title=_to_storable_title(incoming.thread_title),
             )
         case ReactionChange():
@@ -508,16 +509,16 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
             attachments=_to_storable_attachments(quote.attachments),
         )
     text = to_storable_text(message.text)
-    masked, attachments = mask_pasted_tokens(text), _to_storable_attachments(message.attachments)
+    safe_text, attachments = mask_pasted_tokens(text), _to_storable_attachments(message.attachments)
     author, title = _to_storable_person(message.author), _to_storable_title(message.thread_title)
     found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
-    if (masked, quote, author, attachments, title) == found:
+    if (safe_text, quote, author, attachments, title) == found:
         return message  # the usual case; comparing is cheaper than copying
-    names = zip(message.attachments, attachments, strict=True)
-    is_masked = masked != text or any(to_storable_text(a.name) != b.name for a, b in names)
+    pairs = zip(message.attachments, attachments, strict=True)
+    is_masked = safe_text != text or any(to_storable_text(a.name) != b.name for a, b in pairs)
     return replace(
         message,
-        text=masked,
+        text=safe_text,
         has_masked_token=message.has_masked_token or is_masked,
         quote=quote,
         author=author,

@@ -301,7 +301,7 @@ class Backend(Protocol):
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Set the key, the same in all processes, for hashing conversation ids for a router."""
+        """Set the key for hashing the conversation ids that routers get; all processes share it."""
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -413,7 +413,7 @@ class Stories(Protocol):
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return distinct texts without a vector of this model."""
+        """Replace a character's stories; return the texts that have no vector of this model yet."""
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
@@ -459,7 +459,7 @@ class RateLimits(Protocol):
     """Rate limits shared by all processes; counts can be lost when the store restarts."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Return the seconds until a call may start; reserve it if within `max_wait_seconds`."""
+        """Return the wait before a call, and reserve the call if it fits `max_wait_seconds`."""
 
     async def acquire_slot(
         self,

@@ -99,7 +99,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         return value
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _require_settings_of_kind(self) -> Self:
         self.api_key = resolve_secret(self.api_key, self.api_key_file, "api_key")
         needed = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
         for name in needed.get(self.kind, ()):
@@ -158,8 +158,8 @@ class EventSettings(BaseModel, extra="forbid"):
 
     @property
     def key(self) -> bytes:
-        given = self.secret.get_secret_value() if self.secret else ""
-        return base64.b64decode(given.removeprefix("whsec_"), validate=True)
+        secret = self.secret.get_secret_value() if self.secret else ""
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
 
     @model_validator(mode="after")
     def _check_secret(self) -> Self:
@@ -254,8 +254,8 @@ def _with_kind(provider: str, value: object) -> object:
     if not isinstance(value, dict) or value.get("kind") is not None:
         return value
     spec = default_spec(provider)
-    fits = value.get("base_url") is None or "base_url" in spec.settings.model_fields
-    return {**value, "kind": spec.kind if fits else DEFAULT_KIND}
+    accepts_url = value.get("base_url") is None or "base_url" in spec.settings.model_fields
+    return {**value, "kind": spec.kind if accepts_url else DEFAULT_KIND}
 
 
 def _validate_provider_settings(value: object) -> ProviderSettings:
@@ -270,18 +270,18 @@ def _validate_provider_settings(value: object) -> ProviderSettings:
     specs = {spec.kind: spec for spec in backend_specs()}
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in specs:
-        *others, last = map(repr, specs)
+        *first_kinds, last_kind = map(repr, specs)
         error = InitErrorDetails(
             type="literal_error",
             loc=("kind",),
             input=kind,
-            ctx={"expected": f"{', '.join(others)} or {last}"},
+            ctx={"expected": f"{', '.join(first_kinds)} or {last_kind}"},
         )
         raise ValidationError.from_exception_data("ProviderSettings", [error])
-    own = specs[kind].settings
-    foreign = {name for spec in specs.values() for name in spec.settings.model_fields}
-    foreign -= set(own.model_fields)
-    return own.model_validate({name: each for name, each in value.items() if name not in foreign})
+    model = specs[kind].settings
+    other_fields = {name for spec in specs.values() for name in spec.settings.model_fields}
+    other_fields -= set(model.model_fields)
+    return model.model_validate({k: v for k, v in value.items() if k not in other_fields})
 
 
 AnyProviderSettings: TypeAlias = Annotated[
@@ -326,10 +326,10 @@ class AccessSettings(BaseModel, extra="forbid"):
     @property
     def rules(self) -> Mapping[str, str]:
         """The values of the access rules, by name."""
-        named = {"allow": self.allow, "block": self.block}  # a later "block" overrides
+        targets_by_rule = {"allow": self.allow, "block": self.block}  # a later "block" overrides
         rules = {
             one if " " in one else f"person {one}": value
-            for value, targets in named.items()
+            for value, targets in targets_by_rule.items()
             for one in _split(targets)
         }
         return rules if self.dm is None else {**rules, "dm": self.dm}
@@ -544,9 +544,9 @@ class Settings(BaseSettings):
         """Add the keys in the key file to the others, so that all keys are masked in logs."""
         if self.encryption_keys_file is not None:
             lines = read_setting_secrets(self.encryption_keys_file, "the keys")
-            known = {key.get_secret_value() for key in self.encryption_keys}
-            new = (SecretStr(line) for line in lines if line not in known)
-            self.encryption_keys = (*self.encryption_keys, *new)
+            known_keys = {key.get_secret_value() for key in self.encryption_keys}
+            new_keys = (SecretStr(line) for line in lines if line not in known_keys)
+            self.encryption_keys = (*self.encryption_keys, *new_keys)
         return self
 
     @property
@@ -592,17 +592,17 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 def read_settings(**overrides: object) -> Settings:
     """Read settings, overridden by `overrides`; raises `SettingsError` with a line per problem."""
-    names = _split(str(overrides.get("plugins", _early_setting("plugins") or "")))
+    names = _split(str(overrides.get("plugins", _read_early_setting("plugins") or "")))
     plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
         return settings_model()(**overrides)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         lines = map(_error_line, error.errors(include_url=False))
         raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None
-    except SourceError as error:  # a group of settings has a value itself
-        wrong = getattr(error.__cause__, "doc", None)
-        given_so = (name.upper() for name, value in _given_variables().items() if value == wrong)
-        name = next(given_so, "")
+    except SourceError as error:  # a group of settings was given a single value
+        text = getattr(error.__cause__, "doc", None)
+        variables = (name.upper() for name, value in _read_variables().items() if value == text)
+        name = next(variables, "")
         raise SettingsError(
             f"{name} is not JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
@@ -612,16 +612,16 @@ def read_settings(**overrides: object) -> Settings:
 
 def wants_json_output() -> bool:
     """Return whether `TROUPE_LOG_FORMAT` is json, even if other settings are invalid."""
-    return _early_setting("log_format") == "json"
+    return _read_early_setting("log_format") == "json"
 
 
-def _early_setting(name: str) -> object:
-    """Return one setting, or None; works even if other settings are invalid."""
+def _read_early_setting(name: str) -> object:
+    """Return one setting, or None if not set; works even if other settings are invalid."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
-            given = source(_EarlySettings)()
-            if name in given:
-                return given[name]
+            values = source(_EarlySettings)()
+            if name in values:
+                return values[name]
     return None
 
 
@@ -634,7 +634,7 @@ class _EarlySettings(BaseSettings):
     plugins: str = ""
 
 
-def _given_variables() -> Mapping[str, str | None]:
+def _read_variables() -> Mapping[str, str | None]:
     """Return the variables set in .env and in the environment, with their values."""
     model = settings_model()
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
@@ -645,8 +645,8 @@ def _error_line(problem: ErrorDetails) -> str:
     name = _variable_name(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            near = _nearest_variable(name)
-            hint = f"did you mean {near}?" if near else "docs/settings.md lists all settings"
+            similar = _nearest_variable(name)
+            hint = f"did you mean {similar}?" if similar else "docs/settings.md lists all settings"
             return f"{name}: there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
             return f"{name}: this is a group of settings; set each part as {name}__..."
@@ -664,11 +664,11 @@ def _variable_name(path: Iterable[str]) -> str:
 def _nearest_variable(name: str) -> str | None:
     """Return the most similar setting (TROUPE_DATA_DIR for TROUPE_DATADIR), or None."""
     fields = settings_model().model_fields
-    its_id = name.split("__")[1:2]  # the id of a provider or MCP server
+    group_id = name.split("__")[1:2]  # the id of a provider or MCP server
     groups: list[tuple[list[str], Any]] = [
         *(([group], field.annotation) for group, field in fields.items()),
-        *((["providers", *its_id], spec.settings) for spec in backend_specs()),
-        (["mcp_servers", *its_id], McpServerSettings),
+        *((["providers", *group_id], spec.settings) for spec in backend_specs()),
+        (["mcp_servers", *group_id], McpServerSettings),
     ]
     parts = (
         _variable_name([*group, part])
@@ -699,23 +699,23 @@ def collect_secrets(settings: object) -> set[str]:
 
 def has_settings() -> bool:
     """Return whether any setting is set in the environment, .env or troupe.toml."""
-    is_any_set = any(name.upper().startswith("TROUPE_") for name in _given_variables())
+    is_any_set = any(name.upper().startswith("TROUPE_") for name in _read_variables())
     return is_any_set or Path("troupe.toml").is_file()
 
 
 def find_environment_overrides(names: Iterable[str]) -> list[str]:
     """Return which of the variables are set in the environment, and so override .env."""
-    given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
-    return [name for name in names if name in given]
+    environment_names = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
+    return [name for name in names if name in environment_names]
 
 
 def describe_unknown_variables() -> list[str]:
     """Return a line for each variable `TROUPE_...` that is not a setting."""
-    known = {_variable_name([field]) for field in settings_model().model_fields}
-    given = [name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")]
+    known_names = {_variable_name([field]) for field in settings_model().model_fields}
+    all_names = [name for name in map(str.upper, _read_variables()) if name.startswith("TROUPE_")]
     return [
-        f"{name} is not a setting of Troupe" + (f"; did you mean {near}?" if near else "")
-        for name in sorted(given)
-        if name.split("__")[0] not in known
-        for near in [_nearest_variable(name)]
+        f"{name} is not a setting of Troupe" + (f"; did you mean {similar}?" if similar else "")
+        for name in sorted(all_names)
+        if name.split("__")[0] not in known_names
+        for similar in [_nearest_variable(name)]
     ]

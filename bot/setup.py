@@ -50,23 +50,23 @@ def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
     target = file.resolve()  # a symbolic link is kept
     try:
         with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as folder:
-            staged = Path(folder) / target.name
+            staged_file = Path(folder) / target.name
             if target.exists():
-                shutil.copyfile(target, staged)
+                shutil.copyfile(target, staged_file)
             else:
-                staged.touch()
-            _replace_variable(staged, changes)
-            staged.chmod(_FILE_MODE)
-            staged.replace(target)
+                staged_file.touch()
+            _apply_changes(staged_file, changes)
+            staged_file.chmod(_FILE_MODE)
+            staged_file.replace(target)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(f"{file} cannot be written: {reason}; nothing was changed") from None
 
 
-def _replace_variable(file: Path, changes: Mapping[str, str | None]) -> None:
+def _apply_changes(file: Path, changes: Mapping[str, str | None]) -> None:
     for name in dotenv_values(file, interpolate=False):
-        known = name.upper()
-        if known in changes and (changes[known] is None or name != known):
+        upper_name = name.upper()
+        if upper_name in changes and (changes[upper_name] is None or name != upper_name):
             unset_key(file, name)
     for name, value in changes.items():
         if value is not None:
@@ -87,12 +87,12 @@ _LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _FIND_TIMEOUT_SECONDS = 2.0
-_TRY_SECONDS = 60.0
+_TEST_SECONDS = 60.0
 
 
 @value_class
 class ModelChoice:
-    """The chosen model: one of a service, a local file or, if all fields are None, the default."""
+    """The chosen model: from a service, from a local file, or (all fields None) the default."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -109,15 +109,15 @@ class ModelChoice:
     @property
     def variables(self) -> Mapping[str, str | None]:
         """The settings to write; a value of None removes the setting of an earlier choice."""
-        kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
-        chosen = {
-            "KIND": kind if kind != implied else None,
+        kind, default_kind = default_spec(self.provider or "").kind, default_spec("").kind
+        values_by_part = {
+            "KIND": kind if kind != default_kind else None,
             "BASE_URL": self.base_url or SERVICE_ADDRESSES.get(self.provider or ""),
             "API_KEY": self.api_key,
             "MODEL": self.model,
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
         }
-        return {f"{_LOCAL_PROVIDER_PREFIX}{part}": value for part, value in chosen.items()}
+        return {f"{_LOCAL_PROVIDER_PREFIX}{part}": value for part, value in values_by_part.items()}
 
 
 SUGGESTED_MODELS: Sequence[tuple[str, float, str]] = (
@@ -134,12 +134,12 @@ SERVICE_TITLES = {
 
 
 def find_service(words: str) -> str | None:
-    """Return the id of a service named like "OpenRouter", "claude", or "open_router", or None."""
-    wanted, titles = _keep_letters(words), SERVICE_TITLES
-    names = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
-    exact = [name for name, known in names.items() if wanted in known]
-    found = exact or [name for name, (_, title) in names.items() if wanted and wanted in title]
-    return min(found, key=lambda name: len(titles[name]), default=None)
+    """Return the id of the service that "Claude" or "open router" names; None if unknown."""
+    typed, titles = _keep_letters(words), SERVICE_TITLES
+    keys = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
+    exact = [name for name, known in keys.items() if typed in known]
+    matches = exact or [name for name, (_, title) in keys.items() if typed and typed in title]
+    return min(matches, key=lambda name: len(titles[name]), default=None)
 
 
 def _keep_letters(text: str) -> str:
@@ -149,8 +149,8 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of servers that answer at their usual local ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS_IDS)}
-    return {name: models for name, task in asked.items() if (models := task.result())}
+        tasks = {name: group.create_task(_ask_for_models(name)) for name in sorted(KEYLESS_IDS)}
+    return {name: models for name, task in tasks.items() if (models := task.result())}
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
@@ -169,14 +169,14 @@ async def try_model(choice: ModelChoice) -> str:
     )
     async with _open_backend(choice) as backend:
         try:
-            async with asyncio.timeout(_TRY_SECONDS), aclosing(backend.generate(prompt)) as events:
+            async with asyncio.timeout(_TEST_SECONDS), aclosing(backend.generate(prompt)) as events:
                 texts = [event.text async for event in events if isinstance(event, Delta)]
         except TimeoutError:
-            raise BackendUnavailable(f"no answer within {_TRY_SECONDS:g} s") from None
+            raise BackendUnavailable(f"no answer within {_TEST_SECONDS:g} s") from None
     return " ".join("".join(texts).split())
 
 
-async def _ask_service(name: str) -> Sequence[str]:
+async def _ask_for_models(name: str) -> Sequence[str]:
     with contextlib.suppress(TroupeError, TimeoutError):
         async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
             return await list_models(ModelChoice(provider=name))
@@ -187,20 +187,20 @@ async def _ask_service(name: str) -> Sequence[str]:
 async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     name = choice.provider or "local"
     kind = default_spec(choice.provider or "").kind
-    given = {
+    settings_values = {
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
-        "first_token_seconds": _TRY_SECONDS,  # the model may have to be loaded first
+        "first_token_seconds": _TEST_SECONDS,  # the model may have to be loaded first
     }
-    fields = {key: value for key, value in given.items() if value is not None}
+    fields = {key: value for key, value in settings_values.items() if value is not None}
     try:
-        read = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
-        settings = read.with_defaults(name)
+        validated = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
+        settings = validated.with_defaults(name)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        where = "".join(str(part) for part in problem["loc"]).upper()
-        raise SettingsError(f"{where}: {describe_validation_error(problem)}") from None
+        location = "".join(str(part) for part in problem["loc"]).upper()
+        raise SettingsError(f"{location}: {describe_validation_error(problem)}") from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     async with Renderer() as renderer:
@@ -225,10 +225,10 @@ async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
     """Open the bot account of a token; raises `SettingsError` if the platform uses no tokens."""
-    given, account = settings.platform(spec), None
-    if given is not None:
-        given = given.model_copy(update={"token": SecretStr(token)})
-        account = create_account_setup(spec, given)
+    platform_settings, account = settings.platform(spec), None
+    if platform_settings is not None:
+        platform_settings = platform_settings.model_copy(update={"token": SecretStr(token)})
+        account = create_account_setup(spec, platform_settings)
     if account is None:
         raise SettingsError(f"the platform {spec.kind} does not use bot tokens")
     try:
@@ -260,8 +260,8 @@ def bot_variables(
     """Return the variables to write for tokens (by platform) and for additional admins."""
     variables = {f"TROUPE_{kind.upper()}__TOKEN": token for kind, token in tokens.items()}
     if admins:
-        everybody = dict.fromkeys([*sorted(settings.admins), *admins])
-        variables["TROUPE_ADMINS"] = ",".join(everybody)
+        all_admins = dict.fromkeys([*sorted(settings.admins), *admins])
+        variables["TROUPE_ADMINS"] = ",".join(all_admins)
     return variables
 
 
@@ -275,15 +275,15 @@ class BotStep:
     """The bot's account, or None if the token was not checked."""
     code: str = ""
     """The code that the first admin must send; "" if no admin was asked for yet."""
-    request: CodeInstructions | None = None
+    code_instructions: CodeInstructions | None = None
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""
     problem: str = ""
-    wait_task: asyncio.Task[None] | None = None
+    code_task: asyncio.Task[None] | None = None
 
     @property
     def is_waiting(self) -> bool:
-        return self.wait_task is not None and not self.wait_task.done()
+        return self.code_task is not None and not self.code_task.done()
 
 
 class SetupSteps:
@@ -296,9 +296,9 @@ class SetupSteps:
         """The chosen bots, by platform."""
         self.model: ModelChoice | None = None
         """The chosen model, once it has answered."""
-        self.tried = ModelChoice("openai")
+        self.newest_choice = ModelChoice("openai")
         """The newest choice, whether it answered or not; it stays after `write`."""
-        self.written: list[str] = []
+        self.written_names: list[str] = []
         """The variables set in the file since the settings were read."""
         self._written_admins: list[str] = []
         """Admins written to the file since the settings were read."""
@@ -318,7 +318,7 @@ class SetupSteps:
 
     @property
     def model_in_use(self) -> str:
-        """The model and the address of the running service's provider `local`, if it has any."""
+        """The model and address of the running service's provider `local`; "" if unknown."""
         local = self._settings.providers.get("local")
         names = (getattr(local, "model", None), getattr(local, "base_url", None))
         return ", ".join(str(one) for one in names if one)
@@ -340,9 +340,9 @@ class SetupSteps:
         """
         if choice.provider not in SERVICE_TITLES:
             raise UserError(translatable("There is no such provider."))
-        if replace(self.tried, model=choice.model, api_key=None) == choice:
-            choice = replace(choice, api_key=self.tried.api_key)
-        self.tried = choice
+        if replace(self.newest_choice, model=choice.model, api_key=None) == choice:
+            choice = replace(choice, api_key=self.newest_choice.api_key)
+        self.newest_choice = choice
         register_secrets([choice.api_key] if choice.api_key else [])
         answer = await try_model(choice)
         self.model = choice
@@ -353,14 +353,14 @@ class SetupSteps:
         step = self.bots.get(kind)
         if step is None:
             raise UserError(translatable("Check a token first."))
-        if step.wait_task is not None:
-            await cancel_and_wait([step.wait_task])
+        if step.code_task is not None:
+            await cancel_and_wait([step.code_task])
         step.code, step.admin, step.problem = generate_code(), None, ""
         async with open_account(step.spec, self._settings, step.token) as account:
-            step.request = account.code_instructions(
+            step.code_instructions = account.code_instructions(
                 step.account or await account.inspect(), step.code
             )
-        step.wait_task = asyncio.create_task(self._wait_for_code(step))
+        step.code_task = asyncio.create_task(self._wait_for_code(step))
 
     async def _wait_for_code(self, step: BotStep) -> None:
         try:
@@ -377,15 +377,15 @@ class SetupSteps:
     async def forget(self, kind: str) -> None:
         """Remove a bot from the choices so far."""
         step = self.bots.pop(kind, None)
-        if step is not None and step.wait_task is not None:
-            await cancel_and_wait([step.wait_task])
+        if step is not None and step.code_task is not None:
+            await cancel_and_wait([step.code_task])
 
     def variables(self) -> Mapping[str, str | None]:
         """Return the variables to write; None removes a variable."""
-        everybody = [*self._written_admins, *admins] if (admins := self._admins()) else ()
+        all_admins = [*self._written_admins, *admins] if (admins := self._admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
         model = self.model.variables if self.model is not None else {}
-        return {**bot_variables(tokens, everybody, self._settings), **model}
+        return {**bot_variables(tokens, all_admins, self._settings), **model}
 
     def names_to_set(self) -> Sequence[str]:
         """Return the variables that `write` will set, without those that it removes."""
@@ -400,7 +400,7 @@ class SetupSteps:
         if not variables:
             raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
-        self.written += [name for name in names if name not in self.written]
+        self.written_names += [name for name in names if name not in self.written_names]
         self._written_admins += self._admins()
         await self.close()
         self.model = None

@@ -194,9 +194,9 @@ async def test_form_keeps_typed_values_except_keys(
     assert "sk-of-the-model" not in refused
 
     await shown(console, **given)
-    assert steps.tried.api_key == "sk-of-the-model"
+    assert steps.newest_choice.api_key == "sk-of-the-model"
     await shown(console, **{**given, "address": "http://127.0.0.1:2/v1"})
-    assert steps.tried.api_key is None, "a key is never sent to another address"
+    assert steps.newest_choice.api_key is None, "a key is never sent to another address"
 
     async with FakeOpenAI() as service:
         await shown(console, provider="lmstudio", model="m", address=service.base_url)

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from bot.backends.factory import make_backend
 from bot.contracts import (  # noqa: F401 # pytest runs them
-    test_answer_is_deltas_and_one_finish,
+    test_answer_consists_of_deltas_and_one_finish,
     test_check_returns_a_description,
     test_concurrent_answers_do_not_mix,
     test_generation_can_be_cancelled,
