@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest_asyncio.fixture
 async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Backend]:
-    spec, settings = _find(pytestconfig, "backends")
+    spec, settings = _find_plugin(pytestconfig, "backends")
     provider = settings.providers.get("tested") or spec.settings()
     async with Renderer() as renderer:
         tested_backend = make_backend("tested", provider, tmp_path, renderer)
@@ -65,7 +65,7 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 
 @pytest_asyncio.fixture
 async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Surface]:
-    spec, settings = _find(pytestconfig, "platforms")
+    spec, settings = _find_plugin(pytestconfig, "platforms")
     platform = create_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
     yield platform.surface
     await platform.close()
@@ -73,11 +73,11 @@ async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 
 @pytest.fixture
 def address(pytestconfig: pytest.Config) -> Address:
-    spec, _ = _find(pytestconfig, "platforms")
+    spec, _ = _find_plugin(pytestconfig, "platforms")
     return Address(spec.kind, pytestconfig.getoption("--troupe-chat"))
 
 
-def _find(config: pytest.Config, group: str) -> tuple[Any, Settings]:
+def _find_plugin(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     name, settings = config.getoption("--troupe-plugin"), read_settings()
     assert not problems, problems
     if name not in enabled_plugins(group):

@@ -65,7 +65,7 @@ class HistoryRouter:
         self._find_scope = find_scope
         self._index = index
         # Histories by channel and message id, for messages that may not be stored yet.
-        self._received = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
+        self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
         self._started_threads = BoundedDict[str, None](
             _MAX_REMEMBERED_EVENTS
         )  # whose history exists
@@ -159,7 +159,7 @@ class HistoryRouter:
             case IncomingMessage():
                 history = await self._find_history(event, scope, routed_before)
                 if event.message_id is not None:
-                    self._received[event.address.channel, event.message_id] = history
+                    self._histories[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
             case MessageEdit(said=message):
                 return await self._route_edit(event, message, scope)
@@ -203,7 +203,7 @@ class HistoryRouter:
         locations = await self._index.locate(address, [message_id])
         if locations:
             return parse_address(locations[0].conversation).history
-        return self._received.get((address.channel, message_id))
+        return self._histories.get((address.channel, message_id))
 
     async def _find_reply_history(
         self, message: IncomingMessage, routed_before: Sequence[Incoming]
@@ -238,7 +238,7 @@ class HistoryRouter:
             locations = await self._index.locate(message.address, [message.message_id])
             histories = _list_histories(locations)
         if not histories:
-            history = self._received.get((message.address.channel, message.message_id or ""))
+            history = self._histories.get((message.address.channel, message.message_id or ""))
             if history is None:  # the original message was never stored
                 history = await self._find_history(replace(message, quote=None), scope, ())
             histories = [history]
@@ -259,7 +259,7 @@ class HistoryRouter:
         keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
         histories = _list_histories(await self._index.locate(address, ids, with_copies=True))
-        histories += [self._received[one] for one in keys if one in self._received]
+        histories += [self._histories[one] for one in keys if one in self._histories]
         first, *copies = dict.fromkeys(histories) or [""]
         return [
             _with_history(deletion, first),

@@ -146,10 +146,7 @@ class HistoryReader(Protocol):
         """Return up to `limit` messages before `message`, oldest first; raises `PlatformError`."""
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Return the message that the thread of `message` was started from.
-
-        Return None if `message` is not in such a thread; raises `PlatformError`.
-        """
+        """Return the message that started a message's thread, if any; raises `PlatformError`."""
 
     async def read_author_roles(self, event: Request) -> tuple[str, ...]:
         """Return the ids of the author's roles; raises `PlatformError`.

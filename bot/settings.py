@@ -234,14 +234,14 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         if self.token is not None and not has_api_token_length(self.token.get_secret_value()):
             problem = "should contain exactly one token of 20 to 200 characters"
             raise ValueError(f"{self.token_file} {problem}")
+        names = "TROUPE_CONSOLE__TLS_CERTIFICATE and TROUPE_CONSOLE__TLS_KEY"
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("set both TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY, or neither")
+            raise ValueError(f"set both {names}, or neither")
         if self.pages and not self.is_loopback and not self.is_https:
             raise ValueError(
-                f"the console would be served without encryption on {self.host}; set"
-                " TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY, or TROUPE_CONSOLE__TRUSTED_PROXY"
-                " to the address of a proxy that serves HTTPS, or TROUPE_CONSOLE__PAGES=false to"
-                " serve health and metrics only"
+                f"the console would be served without encryption on {self.host}; set {names}, or"
+                " TROUPE_CONSOLE__TRUSTED_PROXY to the address of a proxy that serves HTTPS, or"
+                " TROUPE_CONSOLE__PAGES=false to serve only health and metrics"
             )
         return self
 
@@ -497,7 +497,7 @@ class Settings(BaseSettings):
             return value
         for name in value:
             if not re.fullmatch(r"[a-z0-9_-]{1,24}", str(name).lower()):
-                raise ValueError("the names of MCP servers have 1 to 24 letters, digits, - and _")
+                raise ValueError("names of MCP servers must have 1 to 24 letters, digits, - or _")
         return {str(name).lower(): each for name, each in value.items()}
 
     @field_validator("providers", mode="before")
@@ -604,7 +604,7 @@ def read_settings(**overrides: object) -> Settings:
         variables = (name.upper() for name, value in _read_variables().items() if value == text)
         name = next(variables, "")
         raise SettingsError(
-            f"{name} is not JSON; write it as {{...}}, or set each part as {name}__..."
+            f"{name} is not valid JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
     except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None

@@ -122,7 +122,7 @@ class ModelChoice:
 
 SUGGESTED_MODELS: Sequence[tuple[str, float, str]] = (
     ("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
-    ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
+    ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better answers; 9 GB of memory"),
 )
 """Models worth downloading: source for `troupe model pull`, size in GB, and description."""
 

@@ -76,16 +76,16 @@ _OPERATORS_ONLY_NOTICE = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
 _RESTRICTION_NOTICE = translatable(
-    "On this platform, the channel's own settings decide that: mark the channel as age-restricted."
+    "On this platform, you mark the channel as age-restricted in the channel's own settings."
 )
-_ADULTS_ON_NOTICE = translatable("Presets for adults answer here now. /access adult off ends that.")
-_ADULTS_OFF_NOTICE = translatable("Presets for adults do not answer here.")
-_REASONS: Mapping[str, Text] = {
+_ADULT_ON_NOTICE = translatable("Presets for adults now answer here. /access adult off stops them.")
+_ADULT_OFF_NOTICE = translatable("Presets for adults can't answer here.")
+_REFUSAL_REASONS: Mapping[str, Text] = {
     "off": translatable("I am switched off there."),
     "block person": translatable("You are blocked there."),
     "block role": translatable("One of your roles is blocked there."),
     "block channel": translatable("That channel is blocked."),
-    "dm closed": translatable("In private I answer only some people."),
+    "dm closed": translatable("In private chats, I answer only some people."),
     "dm pairing": translatable("Too many people are waiting for approval; please try again later."),
     "only": translatable("Only some people may use me there."),
 }
@@ -95,19 +95,19 @@ def explain_refusal(rule: str, code: str) -> Text:
     """Return a notice that says why a person was refused, and what they can do."""
     if code:
         return translatable(
-            "In private I answer only people approved by an operator of this bot. Send the"
-            " operator your code, which works for an hour: {code}",
+            "In private chats, I answer only people whom an operator of this bot has approved. Send"
+            " the operator your code, which works for an hour: {code}",
             code=code,
         )
-    reasons = (reason for kind, reason in _REASONS.items() if rule.startswith(kind))
+    reasons = (reason for kind, reason in _REFUSAL_REASONS.items() if rule.startswith(kind))
     return translatable(
-        "You may not use me where you wrote to me. {reason} I neither read nor keep what you"
+        "You may not use me where you just wrote to me. {reason} I don't read or keep what you"
         " write there. /forget me, /export, /privacy and /settings me still work.",
         reason=next(reasons, ""),
     )
 
 
-def _rule(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
+def _rule_command(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
     """Register a method as the handler of an /access action that changes a rule."""
     return command(f"access {action}", summary, *options, _TARGET, _PLACE)
 
@@ -141,21 +141,21 @@ class AccessHandlers:
         lines.append(describe_access(await self.rules.find(message), message))
         return CommandResult(join_texts(lines))
 
-    @_rule(
+    @_rule_command(
         "allow",
         marked("allow a person, role or channel; then only the allowed ones may use me (admins)"),
     )
-    @_rule("block", marked("block a person, role or channel from using me (admins)"))
-    @_rule(
+    @_rule_command("block", marked("block a person, role or channel from using me (admins)"))
+    @_rule_command(
         "reset", marked("delete the rule that allows or blocks a person, role or channel (admins)")
     )
-    @_rule(
+    @_rule_command(
         "command",
         marked("let a role use a command that is otherwise only for admins (admins)"),
         CommandOption("name", marked("the command, such as preset use")),
     )
-    @_rule("tools", marked("let only people with a role use tools (admins)"))
-    @_rule(
+    @_rule_command("tools", marked("let only people with a role use tools (admins)"))
+    @_rule_command(
         "model",
         marked(
             "let only people with a role use a preset's own model; others get its fallback (admins)"
@@ -193,7 +193,7 @@ class AccessHandlers:
         await self._store_rule(request, scope, "off", "on" if turns_off else None)
         access = await self.rules.find(request.incoming)
         text = translatable(
-            "I am switched off here: I answer nobody and remember nothing. /access on ends that."
+            "I'm switched off here and won't answer or remember anything. /access on undoes this."
         )
         if access.rule != "off":
             text = translatable("I am switched on here.")
@@ -213,7 +213,7 @@ class AccessHandlers:
             raise UserError(_RESTRICTION_NOTICE)
         name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
         await self._store_rule(request, scope, name, "on" if value == "on" else None)
-        text = _ADULTS_OFF_NOTICE if value == "off" else _ADULTS_ON_NOTICE
+        text = _ADULT_OFF_NOTICE if value == "off" else _ADULT_ON_NOTICE
         return CommandResult(text, changes_channel=True)
 
     @private_command(
@@ -236,8 +236,8 @@ class AccessHandlers:
         setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         if setting is None or not setting.value:
             return CommandResult(translatable("No words are banned from answers here."))
-        place, listed = _place_text(setting.scope, message), ", ".join(setting.value.splitlines())
-        values = {"where": place, "words": listed}
+        place, words = _place_text(setting.scope, message), ", ".join(setting.value.splitlines())
+        values = {"where": place, "words": words}
         text = translatable("Answers with these words are not shown ({where}): {words}", **values)
         return CommandResult(text)
 
@@ -255,14 +255,14 @@ class AccessHandlers:
             raise UserError(
                 translatable(
                     "The setting TROUPE_ACCESS__DM decides who may write to me in private; this"
-                    " command works only if it is unset."
+                    " command works only if that setting is unset."
                 )
             )
         await self._store_rule(request, INSTALLATION, "dm", None if value == "open" else value)
         texts = {
             "open": translatable("Everybody may write to me in private."),
             "closed": translatable(
-                "In private I answer only operators and people who are allowed."
+                "In private chats, I answer only operators and people with an allow rule."
             ),
             "pairing": translatable(
                 "Anybody who writes to me in private gets a code; I answer once you approve it."
@@ -350,7 +350,7 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
         return translatable("You may use me here: no rule applies to you.")
     placeholders = {"rule": access.rule, "where": _place_text(access.scope, message)}
     if access.rule == "off":
-        return translatable("I am still switched off: {place}.", place=placeholders["where"])
+        return translatable("I'm still switched off {place}.", place=placeholders["where"])
     if access.is_allowed:
         return translatable("You may use me here: {rule} ({where}).", **placeholders)
     return translatable(
@@ -400,20 +400,20 @@ class PairingCodes:
         """Return the author's code, created if needed, or "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
-        waiting = await self._load_waiting_people()
-        if person not in waiting:
-            if sum(source_in_key(one[2]) == source for one in waiting.values()) >= _MAX_CODES:
+        queue = await self._load_waiting_people()
+        if person not in queue:
+            if sum(source_in_key(one[2]) == source for one in queue.values()) >= _MAX_CODES:
                 return ""
             expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
             value = f"{code} {expires_at} {message.address.conversation}"
             await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
-            waiting = await self._load_waiting_people()
+            queue = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         earliest_people = sorted(
-            (one[1], who) for who, one in waiting.items() if source_in_key(one[2]) == source
+            (one[1], who) for who, one in queue.items() if source_in_key(one[2]) == source
         )
         if person in [who for _, who in earliest_people[:_MAX_CODES]]:
-            return waiting[person][0]
+            return queue[person][0]
         await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
 

@@ -162,7 +162,7 @@ CONVERSATION_MOVED_ON_NOTICE = translatable(
 NOT_AUTHOR_NOTICE = translatable(
     "Only the person who asked the question, or an admin, can use this button."
 )
-NOT_REMEMBERED_NOTICE = translatable("That message is not in my memory.")
+NOT_REMEMBERED_NOTICE = translatable("I don't remember that message.")
 _CHANGE_OTHERS_ACTION = translatable("change the answer to somebody else's question")
 _SEE_OTHERS_ACTION = translatable("see the context of the answer to somebody else's question")
 _PRESS_OTHERS_ACTION = translatable("use the buttons of somebody else's question")
@@ -176,10 +176,10 @@ TYPING_HINTS = {
 }
 """What to type instead, shown on platforms without forms."""
 _CONFIRMATION_EXPIRED_NOTICE = translatable(
-    "This button has expired after 15 minutes; nothing was deleted. Send /forget me again."
+    "This button expired after 15 minutes, so nothing was deleted. Send /forget me again."
 )
 NO_ACCESS_NOTICE = translatable("You may not use me here. /forget me and /export still work.")
-_ASKER_ONLY_NOTICE = translatable("Only the person who asked for it can use this button.")
+_ASKER_ONLY_NOTICE = translatable("Only the person who asked can use this button.")
 _CONFIRMATION_LIFETIME = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
 _AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {

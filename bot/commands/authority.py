@@ -33,7 +33,7 @@ _RESULT_CACHE_SECONDS = 30.0
 _PRESS_TIMEOUT_SECONDS = 3.0
 _MAX_CACHED_RESULTS = 1000
 _ANONYMOUS_REFUSAL = translatable(
-    "Admins who write anonymously count as admins once a named admin sends /settings anonymous on."
+    "Anonymous admins count as admins once a non-anonymous admin sends /settings anonymous on."
 )
 
 

@@ -43,8 +43,7 @@ _HOW_TO_EDIT_NOTICE = translatable(
     "Write /character edit NAME | PERSONA | GREETING, or attach a new card to /character edit NAME"
 )
 _DAMAGED_CARD_NOTICE = translatable(
-    "The card could not be read. It may be damaged, or too large when unpacked; please try once"
-    " more."
+    "The card could not be read. It may be damaged, or too large when unpacked; please try again."
 )
 _UNREACHABLE_NOTICE = translatable("The file could not be downloaded. Please send it again.")
 _NOT_A_LINK_NOTICE = translatable("The picture must be a link that begins with https://")
@@ -54,16 +53,16 @@ _TOO_LONG_NOTICE = translatable(
     "The character's texts are too long for a form; attach a character card instead."
 )
 _DESCRIPTION_CHARS = 100
-_optional = partial(CommandOption, required=False)
-_CARD = _optional("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
-_NAME = CommandOption("name", marked("the character"), completes=True)
-_FORM = (
-    _optional("persona", marked("who the character is"), form_chars=4000),
-    _optional("greeting", marked("the character's first message"), form_chars=4000),
-    _optional("picture", marked("a link to the character's picture"), form_chars=500),
+_field = partial(CommandOption, required=False)
+_CARD_OPTION = _field("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
+_NAME_OPTION = CommandOption("name", marked("the character"), completes=True)
+_FORM_OPTIONS = (
+    _field("persona", marked("who the character is"), form_chars=4000),
+    _field("greeting", marked("the character's first message"), form_chars=4000),
+    _field("picture", marked("a link to the character's picture"), form_chars=500),
 )
-_NEW_NAME = _optional("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
-_KEYS = ("persona", "greeting", "avatar")
+_NEW_NAME_OPTION = _field("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
+_PRESET_KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
 
 
@@ -94,7 +93,7 @@ class CharacterHandlers:
     @admin_command(
         "character add",
         marked("make a character from a card that you attach or from a form (admins)"),
-        *(_CARD, _NEW_NAME, *_FORM),
+        *(_CARD_OPTION, _NEW_NAME_OPTION, *_FORM_OPTIONS),
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -113,7 +112,7 @@ class CharacterHandlers:
         return _ready_reply(await self._store_as_new(request, preset))
 
     @admin_command(
-        "character use", marked("make a character answer in this channel (admins)"), _NAME
+        "character use", marked("make a character answer in this channel (admins)"), _NAME_OPTION
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
@@ -127,7 +126,7 @@ class CharacterHandlers:
     @admin_command(
         "character edit",
         marked("change a character with a form, or with another card (admins)"),
-        *(_NAME, _CARD, *_FORM),
+        *(_NAME_OPTION, _CARD_OPTION, *_FORM_OPTIONS),
     )
     async def _edit(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -140,7 +139,7 @@ class CharacterHandlers:
         elif not fields:
             raise UserError(_HOW_TO_EDIT_NOTICE)
         else:
-            changes = dict(zip(_KEYS, fields, strict=False))
+            changes = dict(zip(_PRESET_KEYS, fields, strict=False))
             if changes.get("avatar") and not is_http_address(changes["avatar"]):
                 raise UserError(_NOT_A_LINK_NOTICE)
             preset = with_changed_texts(await self.load_newest_version(name), changes)
@@ -151,7 +150,7 @@ class CharacterHandlers:
     @admin_command(
         "character share",
         marked("copy one of your private characters to this server (admins)"),
-        _NAME,
+        _NAME_OPTION,
     )
     async def _share(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
@@ -162,7 +161,7 @@ class CharacterHandlers:
         preset = await self.load_newest_version(name)
         return _ready_reply(await self._store_as_new(request, preset))
 
-    @admin_command("character remove", marked("delete a character for good (admins)"), _NAME)
+    @admin_command("character remove", marked("delete a character for good (admins)"), _NAME_OPTION)
     async def _remove(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
         owner = character_owner(request.incoming)
@@ -178,10 +177,11 @@ class CharacterHandlers:
         command = parse_command(message.text)
         action, _, name = (command.text if command else "").partition(" ")
         if action != "edit":
-            return [(one, "") for one in (_NEW_NAME, *_FORM)]
+            return [(one, "") for one in (_NEW_NAME_OPTION, *_FORM_OPTIONS)]
         name = await self.find_full_name(name, character_owner(message), "/character edit")
         preset = await self.load_newest_version(name)
-        fields = [(one, getattr(preset, key) or "") for one, key in zip(_FORM, _KEYS, strict=True)]
+        options = zip(_FORM_OPTIONS, _PRESET_KEYS, strict=True)
+        fields = [(one, getattr(preset, key) or "") for one, key in options]
         if any(len(text) > one.form_chars for one, text in fields):
             raise UserError(_TOO_LONG_NOTICE)
         return fields
@@ -229,9 +229,9 @@ class CharacterHandlers:
 
         Raises `UserError` if it is too large or cannot be downloaded.
         """
-        quoted = message.quote.attachments if message.quote else ()
+        others = message.quote.attachments if message.quote else ()
         kinds = {MediaKind.FILE, MediaKind.IMAGE}
-        files = [one for one in (*message.attachments, *quoted) if one.kind in kinds and one.source]
+        files = [one for one in (*message.attachments, *others) if one.kind in kinds and one.source]
         if not files:
             return None
         max_size = self.max_card_bytes
@@ -287,10 +287,10 @@ class CharacterHandlers:
         own_names = await self.resolver.characters.descriptions(owner)
         max_characters = self.max_per_person if request.incoming.is_private else self.max_per_server
         operator_keys = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
-        taken = {_confusable_key(shown_name(one)): one for one in own_names}
+        names = {_confusable_key(shown_name(one)): one for one in own_names}
         number, new_preset = 1, preset
-        while (key := _confusable_key(new_preset.name)) in operator_keys or key in taken:
-            latest = await self.versions.newest(taken[key]) if key not in operator_keys else None
+        while (key := _confusable_key(new_preset.name)) in operator_keys or key in names:
+            latest = await self.versions.newest(names[key]) if key not in operator_keys else None
             if latest is not None and latest.content == export_preset(new_preset):
                 break
             number += 1

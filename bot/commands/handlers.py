@@ -115,15 +115,15 @@ class CommandHandlers:
 
     @command(
         "new",
-        marked("begin a new conversation; `/new 2` with the second greeting"),
+        marked("start a new conversation; `/new 2` uses the second greeting"),
         CommandOption(
-            "greeting", marked("the number of the greeting to begin with"), required=False
+            "greeting", marked("the number of the greeting to start with"), required=False
         ),
         changes_channel=True,
     )
     async def _begin_new_session(self, request: CommandRequest) -> CommandResult:
         number = _greeting_number(request.argument, request.active)
-        text = translatable("A new conversation has begun.")
+        text = translatable("A new conversation has started.")
         result = CommandResult(text, new_session=True, changes_channel=True)
         return await self.greetings.add_active(result, request, number)
 
@@ -181,9 +181,9 @@ class CommandHandlers:
     async def _start(self, request: CommandRequest) -> CommandResult:
         """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
-        hint = translatable("/help lists what I can do, /new begins a new conversation.")
+        hint = translatable("/help lists what I can do, /new starts a new conversation.")
         if len(preset.greetings_among(len(request.active.members))) > 1:
-            hint = translatable("/help lists what I can do, /new 2 begins with another greeting.")
+            hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, hint, *_form_usage(preset)]))
         is_begun = not all(turn.observed for turn in request.recent)
@@ -224,7 +224,7 @@ def _move_action_to_name(command: Command) -> Command:
     return Command(name, text.strip())
 
 
-def is_private(command: Command) -> bool:
+def has_private_reply(command: Command) -> bool:
     """Return whether only a command's author can see its replies, including errors."""
     spec = _SPECS_BY_NAME.get(_move_action_to_name(command).name)
     return spec is not None and spec.is_private
@@ -285,7 +285,7 @@ def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
         return int(argument)
     raise UserError(
         translatable(
-            "Greetings of {name}: {count}. Use /new alone, or with one of their numbers.",
+            "Greetings of {name}: {count}. Send /new, or /new and the number of a greeting.",
             name=preset.character_name,
             count=count,
         )

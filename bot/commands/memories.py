@@ -64,7 +64,7 @@ _UNKNOWN_MEMORY_NOTICE = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
 )
 _NOT_YOURS_NOTICE = translatable(
-    "Only the person who said it, or whom it is about, can change this memory."
+    "Only the person who said it, or the person it is about, can change this memory."
 )
 _MISSING_TEXT_NOTICE = translatable(
     "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
@@ -76,8 +76,8 @@ _PRIVATE_ONLY_NOTICE = translatable(
     "Send this command to me in a private chat: here, other people could read it."
 )
 _MISSING_FILE_NOTICE = translatable(
-    "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat of"
-    " SillyTavern or Character.AI."
+    "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat"
+    " from SillyTavern or Character.AI."
 )
 _STATE_LABELS: Mapping[MemoryState, Text | None] = {
     MemoryState.KEPT: None,
@@ -146,7 +146,7 @@ class MemoryHandlers:
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Show a memory with its source and audience, or what a character knows."""
-        if _number_in(request.argument) is None:
+        if _parse_number(request.argument) is None:
             return await self.list_memories(request)
         return await self._show_detail(request, await self._find_by_number(request))
 
@@ -161,8 +161,8 @@ class MemoryHandlers:
     @private_command(
         "memory add",
         marked(
-            "remember something about you; start with `here:` or `NAME:` if it is about this"
-            " place or a character"
+            "remember something about you; start with `here:` or `NAME:` if it is about this chat"
+            " or a character"
         ),
         CommandOption("text", marked("for example: I am allergic to nuts"), required=False),
     )
@@ -215,14 +215,14 @@ class MemoryHandlers:
 
     @private_command(
         "memory forget",
-        marked("delete a memory; admins can also delete those of this place"),
+        marked("delete a memory; admins can also delete those about this chat"),
         _NUMBER_OPTION,
     )
     async def forget(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
         memory, message = await self._find_by_number(request), request.incoming
         if not _concerns_person(message.author.id, memory):
-            action = translatable("delete what I remember of others")
+            action = translatable("delete what I remember about others")
             admins, audit_name = self.characters.admins, "forget memory"
             await admins.require(message, action, needs_name=True, audited_as=audit_name)
         reader = await self._request_reader(request)
@@ -264,7 +264,7 @@ class MemoryHandlers:
     @private_command(
         "memory approve",
         marked(
-            "approve a memory of this place; `on`: new ones wait for approval, `off`: they do not"
+            "approve a memory about this chat; `on`: new ones wait for approval, `off`: they don't"
             " (admins)"
         ),
         CommandOption("what", marked("a number, on, or off")),
@@ -272,22 +272,22 @@ class MemoryHandlers:
     async def approve(self, request: CommandRequest) -> CommandResult:
         """Approve a memory about this server, or choose whether new ones wait for approval."""
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
-        await admins.require(message, translatable("approve memories of this place"))
+        await admins.require(message, translatable("approve memories about this chat"))
         if word not in {"on", "off"}:
             memory = await self._find_by_number(request)
             reader = await self._request_reader(request)
-            approved = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
-            return await self._show_detail(request, approved, translatable("Approved."))
+            new_memory = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
+            return await self._show_detail(request, new_memory, translatable("Approved."))
         state, server = "on" if word == "on" else None, message.scopes[-1]
         await request.store(admins.chat_settings, server, APPROVAL_KEY, state)
-        text = translatable("New memories of this place wait until an admin approves them.")
+        text = translatable("New memories about this chat wait until an admin approves them.")
         return CommandResult(text if state else translatable("New memories need no approval."))
 
     # export and import
 
     @private_command(
         "memory export",
-        marked("send you your memories, your chat with me, or a character with both, as a file"),
+        marked("export your memories, your chat with me, or a character with both, as a file"),
         CommandOption(
             "what",
             marked("json (the default), lorebook, chat, or the name of a character"),
@@ -445,7 +445,7 @@ class MemoryHandlers:
 
     @private_command(
         "memory lore",
-        marked("add memories of this place to a character's lorebook (admins)"),
+        marked("add memories about this chat to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), completes=True),
         CommandOption(
             "number", marked("the memory's number, or all; without it: list them"), required=False
@@ -458,7 +458,7 @@ class MemoryHandlers:
             raise UserError(translatable("Send this command in the server that has the character."))
         await characters.admins.require(message, translatable("change a character's lorebook"))
         word, _, last_word = request.argument.rpartition(" ")
-        number = _number_in(last_word)
+        number = _parse_number(last_word)
         if number is None and last_word.lower() != "all":
             word, last_word = request.argument, ""
         name = await characters.find_full_name(word, character_owner(message), "/memory lore")
@@ -466,7 +466,7 @@ class MemoryHandlers:
         book = preset.parsed_lorebook
         lore = {one.content for one in book.entries} if book else set()
         visible = await self.memories.visible(_message_reader(message))
-        candidates = [one for one in visible if _may_be_lore(message, one) and one.text not in lore]
+        candidates = [one for one in visible if _can_be_lore(message, one) and one.text not in lore]
         selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
         if number is not None and not selection:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
@@ -477,8 +477,8 @@ class MemoryHandlers:
             await characters.save(request, preset, name)
         remaining_memories = [one for one in candidates if one not in selection]
         heading = translatable(
-            "New entries in the lorebook: {count}. Memories of this place that can still be added:"
-            " {left}. To add them, write a memory's number, or all, after the command.",
+            "New entries in the lorebook: {count}. Memories about this chat that can still be"
+            " added: {left}. To add them, write a memory's number, or all, after the command.",
             count=len(selection),
             left=len(remaining_memories),
         )
@@ -488,7 +488,7 @@ class MemoryHandlers:
 
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
-        number = _number_in(request.argument.partition(" ")[0])
+        number = _parse_number(request.argument.partition(" ")[0])
         visible_memories = await self.memories.visible(_message_reader(request.incoming))
         memory = next((one for one in visible_memories if one.id == number), None)
         if memory is None:
@@ -559,7 +559,7 @@ class MemoryHandlers:
         message = request.incoming
         kind = translatable("from what was said") if memory.is_derived else translatable("by hand")
         day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_labels(message, memory), kind], _SEPARATOR)
+        labels = join_texts([*_list_labels(message, memory), kind], _SEPARATOR)
         lines = [
             *([heading] if heading else []),
             f"#{memory.id} {memory.text}",
@@ -633,7 +633,7 @@ def _has_menus(request: CommandRequest) -> bool:
     return message.is_private or message.interaction is not None or request.page > 0
 
 
-def _number_in(word: str) -> int | None:
+def _parse_number(word: str) -> int | None:
     digits = word.strip().removeprefix("#")
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
@@ -683,7 +683,7 @@ def _is_known_to_character(preset: str, memory: Memory) -> bool:
     return is_witness and memory.state is MemoryState.KEPT
 
 
-def _may_be_lore(message: Request, memory: Memory) -> bool:
+def _can_be_lore(message: Request, memory: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
     is_about_place = memory.subject.kind is SubjectKind.PLACE
     reaches_server = memory.audience is not None and memory.audience.reach in _SERVER_WIDE_REACHES
@@ -697,17 +697,17 @@ def _truncate(text: str) -> str:
 
 def _format_memory_line(message: Request, memory: Memory) -> Text:
     number = f"#{memory.id}" + " 📌" * memory.is_pinned  # "1." would start a Markdown list
-    labels, text = join_texts(_labels(message, memory), _SEPARATOR), _truncate(memory.text)
+    labels, text = join_texts(_list_labels(message, memory), _SEPARATOR), _truncate(memory.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
-def _labels(message: Request, memory: Memory) -> list[str]:
+def _list_labels(message: Request, memory: Memory) -> list[str]:
     """Return labels that say what a memory is about, who may know it, and if it is in use."""
     place, subject, about = _message_place(message), memory.subject, memory.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")
     elif subject.key in {place.channel, place.server}:
-        about = translatable("about this place")
+        about = translatable("about this chat")
     elif about:
         about = translatable("about {name}", name=about)
     labels = [about, _audience_text(place, memory), _STATE_LABELS[memory.state]]

@@ -273,7 +273,7 @@ def _button(
 
 
 INHERIT = "inherit"
-_CHANGE_SCOPE = translatable("change who shares a conversation here")
+_CHANGE_SCOPE_ACTION = translatable("change who shares a conversation here")
 
 
 @dataclass(eq=False)
@@ -300,7 +300,7 @@ class HistoryScopeHandlers:
             return CommandResult(
                 join_texts([await self.describe(request.incoming.scopes), *choices])
             )
-        await self.admins.require(request.incoming, _CHANGE_SCOPE)
+        await self.admins.require(request.incoming, _CHANGE_SCOPE_ACTION)
         chosen_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
         await request.store(self.scopes.chat_settings, request.scope, SCOPE_KEY, chosen_scope)
         current_scope = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED

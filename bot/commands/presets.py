@@ -41,7 +41,7 @@ class PresetHandlers:
         "preset use", marked("make this preset answer in this channel (admins)"), _PRESET_OPTION
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
-        preset = await self._allowed_preset(request, "use")
+        preset = await self._find_allowed_preset(request, "use")
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
         text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
@@ -50,7 +50,7 @@ class PresetHandlers:
         "preset add", marked("add a character that answers here (admins)"), _PRESET_OPTION
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
-        preset = await self._allowed_preset(request, "add")
+        preset = await self._find_allowed_preset(request, "add")
         presets = request.active.with_added(preset)
         await self.resolver.set_active(request.scope, presets, **request.change_author)
         text = translatable(
@@ -65,7 +65,7 @@ class PresetHandlers:
         "preset remove", marked("remove a character; the others stay (admins)"), _PRESET_OPTION
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
-        preset = await self._allowed_preset(request, "remove")
+        preset = await self._find_allowed_preset(request, "remove")
         presets = request.active.with_removed(preset)
         await self.resolver.set_active(request.scope, presets, **request.change_author)
         text = translatable(
@@ -147,7 +147,7 @@ class PresetHandlers:
         lines.append(_active_here_line(_describe_preset_origin(active.first, request.incoming)))
         return CommandResult(join_texts(lines))
 
-    async def _allowed_preset(self, request: CommandRequest, action: str) -> Preset:
+    async def _find_allowed_preset(self, request: CommandRequest, action: str) -> Preset:
         if not request.argument:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
@@ -213,8 +213,8 @@ def _active_here_line(origin: str) -> Text:
 
 def preset_line(name: str, description: str, active: Collection[str]) -> str:
     """Return a line with a preset's name and description, marked if it is active."""
-    about = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
-    return f"{'→' if name in active else '·'} {shown_name(name)}{about}"
+    suffix = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
+    return f"{'→' if name in active else '·'} {shown_name(name)}{suffix}"
 
 
 def _join_names(presets: Sequence[Preset]) -> str:

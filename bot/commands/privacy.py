@@ -163,21 +163,20 @@ _FORGET_ME_QUESTION = translatable(
 _FORGET_ACTION = translatable("make me forget what others said")
 _CHANGE_OBSERVING_ACTION = translatable("change what I remember here")
 _OBSERVING_ON = translatable(
-    "I now remember what people say to each other here, if the preset of this channel does so."
+    "From now on I remember what people say to each other here, if this channel's preset uses it."
 )
 _OBSERVING_OFF = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
 OPTED_OUT_NOTICE = translatable(
-    "You have switched me off for yourself: I read and store nothing that you write, and so I"
-    " cannot answer. /settings me reset changes that; /help, /privacy, /export and /forget me work"
-    " as before."
+    "You've switched me off for yourself: I don't read or store what you write, so I can't answer."
+    " /settings me reset switches me back on; /help, /privacy, /export and /forget me still work."
 )
 _NEW_OPT_OUT_NOTICE = translatable(
-    "From now on I store nothing that you write, in all chats, and no provider gets it; what others"
-    " quote of you is left out. Within a minute, what you said before is deleted, with the answers"
-    " to it, your description and your own characters. /settings me reset changes it again."
+    "From now on, I don't store what you write in any chat or send it to any provider, and I leave"
+    " out what others quote from you. Within a minute, I delete what you said before, the answers"
+    " to it, your description and your own characters. /settings me reset switches me back on."
 )
 _RESET = "reset"
 _CONSENT_TEXTS: Mapping[Consent, Text] = {
@@ -188,12 +187,12 @@ _CONSENT_TEXTS: Mapping[Consent, Text] = {
         " and I recall them only in that chat."
     ),
     Consent.SERVER: translatable(
-        "server: like `here`, but I may recall memories of you in the whole server or group"
-        " where you said it."
+        "server: like `here`, but I may recall what you said in any channel of the same server or"
+        " group."
     ),
     Consent.EVERYWHERE: translatable(
-        "everywhere: like `here`, but I may recall memories of you in other servers, too. What"
-        " you say in private stays private."
+        "everywhere: like `here`, but I may recall in any server what you said in another. What you"
+        " say in private stays private."
     ),
 }
 _USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
@@ -255,7 +254,7 @@ class PrivacyNotice:
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
         active, days = await self.resolver.resolve(scopes), self.history_days
-        reads_all = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
+        reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         on_this_machine = marked("{provider} (on the machine of this bot)")
         recipients = join_texts(
@@ -267,8 +266,8 @@ class PrivacyNotice:
         )
         lines: list[str] = [
             _HEADING,
-            _READS_ALL_LINE if reads_all else _READS_OWN_LINE,
-            *([_READS_EARLIER_LINE] if reads_all and self.can_read_earlier(source) else []),
+            _READS_ALL_LINE if reads_everything else _READS_OWN_LINE,
+            *([_READS_EARLIER_LINE] if reads_everything and self.can_read_earlier(source) else []),
             translatable(
                 "• I store it with my answers ({until}), and the exact prompts of my answers"
                 " ({days} days). The database is {encrypted}. In this channel, {scope}.",
@@ -366,7 +365,7 @@ class PrivacyHandlers:
         else:
             action = translatable("delete the conversation of this channel")
             await require(message, action, needs_name=True, audited_as="forget channel")
-            text = translatable("A new conversation has begun.")
+            text = translatable("A new conversation has started.")
             result = CommandResult(
                 text, new_session=True, deletes_history=True, changes_channel=True
             )

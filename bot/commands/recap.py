@@ -24,9 +24,9 @@ _DAYS_AGO = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _DEFAULT_PERIOD = timedelta(days=1)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
 _USAGE_NOTICE = translatable(
-    "Write /recap alone, or with a start: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
+    "Send /recap alone, or with a start time: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
 )
-_NOTHING_NEW_NOTICE = translatable("I have read nothing new here since then.")
+_NOTHING_NEW_NOTICE = translatable("There's nothing new here since then.")
 _log = structlog.get_logger(__name__)
 
 
@@ -80,10 +80,10 @@ class Recaps:
         ]
         if first_link := next(filter(None, links), None):
             lines.append(translatable("What you missed begins here: {link}", link=first_link))
-        if omitted := len(new_turns) - len(covered_turns):
+        if excess := len(new_turns) - len(covered_turns):
             lines.append(
                 translatable_count(
-                    "1 older message is omitted.", "{count} older messages are omitted.", omitted
+                    "1 older message is omitted.", "{count} older messages are omitted.", excess
                 )
             )
         return CommandResult(join_texts(lines))

@@ -89,7 +89,7 @@ class ContextView:
 
 
 _WHICH_ANSWER_NOTICE = translatable("Which answer? Write /report as a reply to it.")
-_REPORTED_NOTICE = translatable("Thank you. The people who run me will read it.")
+_REPORTED_NOTICE = translatable("Thank you. The people who run me will see your report.")
 _NO_OPERATOR_REACHED_NOTICE = translatable(
     "I cannot message any of my operators privately, so your report was not sent."
 )
@@ -123,7 +123,7 @@ class AnswerReports:
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
         text = translatable(
-            "⚠ {person} reports an answer of {preset} in {channel}, receipt {number}:\n{text}",
+            "⚠ {person} reported an answer by {preset} in {channel} (receipt {number}):\n{text}",
             person=message.author.id,
             preset=receipt.preset,
             channel=message.address.channel,
@@ -255,15 +255,15 @@ class UsageView:
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         starts = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
         lines = [
-            await self._period_line(message, period, since) for period, since in starts.items()
+            await self._period_line(message, period, start) for period, start in starts.items()
         ]
         caps = self.caps(message, request.active.first.preset)
         spent_by_key = await self.budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
 
-    async def _period_line(self, message: IncomingMessage, period: Period, since: datetime) -> Text:
-        total = await self.totals.person_total(message.author.id, since)
+    async def _period_line(self, message: IncomingMessage, period: Period, start: datetime) -> Text:
+        total = await self.totals.person_total(message.author.id, start)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",
@@ -289,11 +289,11 @@ def _describe_cost(total: UsageTotal) -> Text:
     )
 
 
-def _budget_line(cap: BudgetCap, spent: int) -> Text:
+def _budget_line(cap: BudgetCap, amount: int) -> Text:
     return translatable(
         "{period}, {title}: {spent} of {limit} used",
         period=_PERIOD_TITLES[cap.period],
         title=_BUDGET_TITLES[cap.kind],
-        spent=format_cost(spent),
+        spent=format_cost(amount),
         limit=format_cost(cap.limit),
     )

@@ -62,10 +62,7 @@ class CommandRequest:
 
     @property
     def change_author(self) -> dict[str, Any]:
-        """The author of a change, and whether the audit log records it (not for private chats).
-
-        These are the arguments `author` and `is_audited` of functions that store settings.
-        """
+        """The arguments `author` and `is_audited` of the functions that store settings."""
         return {"author": self.incoming.author.id, "is_audited": not self.incoming.is_private}
 
     @property

@@ -48,12 +48,12 @@ _SECONDS_BETWEEN_MODEL_NOTICES = 30 * 86400.0
 _SECONDS_BETWEEN_ADULT_NOTICES = 600.0
 _LAST_LATIN_LETTER = "\u024f"
 _MEMORY_NOTICE = translatable(
-    "🧠 I remember some of what you say: /memory shows it, /memory forget deletes it, and"
-    " /settings me off ends it."
+    "🧠 I remember some of what you say: /memory shows it, /memory forget deletes it, and /settings"
+    " me off makes me stop."
 )
 _SAMPLE_MODEL_NOTICE = translatable(
-    "⚠ The small model that comes with Troupe cannot do that well. Whoever runs this bot can set"
-    " up a better one: `troupe init`."
+    "⚠ The small model that comes with Troupe can't do that well. Whoever runs this bot can set up"
+    " a better one with `troupe init`."
 )
 
 
@@ -96,7 +96,7 @@ class AnswerPipeline:
         )
         if not may_answer:
             return self._refusal_result(message, limit_notice, first_part, is_new=is_new)
-        speakers, active = await self._filter_adult_speakers(question, active)
+        speakers, active = await self._drop_adult_speakers(question, active)
         context = await self.sources.load(
             group, question, active, removed_turns, session_before, first_part
         )
@@ -130,7 +130,7 @@ class AnswerPipeline:
         ]
         return context.to_result(was_stopped=stop.requested)
 
-    async def _filter_adult_speakers(
+    async def _drop_adult_speakers(
         self, question: AskedQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
@@ -256,7 +256,7 @@ class AnswerPipeline:
             context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
             return
-        text = line + receipt.answer + _end_mark_text(receipt, context.incoming.locale)
+        text = line + receipt.answer + _ending_text(receipt, context.incoming.locale)
         text += _files_notice(context)
         text_parts = final_parts(text, limits, first_part, face)
         parts = arrange_parts(text_parts, text, form, context.incoming.locale, context.part_name)
@@ -328,6 +328,6 @@ def _files_notice(context: TurnContext) -> str:
     return f"\n\n{translate(notice, supported_language(context.incoming.locale))}" if notice else ""
 
 
-def _end_mark_text(receipt: Receipt, locale: str | None) -> str:
+def _ending_text(receipt: Receipt, locale: str | None) -> str:
     marks = None if receipt.is_withheld else describe_ending(receipt.reason, receipt.tool_calls)
     return translate(marks, supported_language(locale)) if marks else ""

@@ -25,7 +25,7 @@ from bot.chat.session import (
 )
 from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED_NOTICE, pick_speakers
-from bot.commands.handlers import is_private
+from bot.commands.handlers import has_private_reply
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import action_buttons, answer_buttons
@@ -74,7 +74,7 @@ class CommandRunner:
         try:
             return await self._run(group, request)
         except UserError as error:
-            if is_private(request.command):
+            if has_private_reply(request.command):
                 raise PrivateError(error.text) from None
             raise
 
@@ -107,7 +107,7 @@ class CommandRunner:
             case _:
                 pass
         result = await self.stages.commands.handle(request)
-        result = replace(result, is_private=result.is_private or is_private(request.command))
+        result = replace(result, is_private=result.is_private or has_private_reply(request.command))
         if (retried := result.question) is not None:
             return await self.answers.answer(group, retried, request.active, result.removed_turns)
         if result.forgotten_id is not None:

@@ -37,17 +37,17 @@ from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_SECRET_REMOVED = translatable(
+_SECRET_REMOVED_NOTICE = translatable(
     "⚠ Your message seems to contain a token, key or password. I removed it from my stored copy,"
     " but others here can read it: delete the message and replace the secret."
 )
-_ANSWERED_AGAIN = translatable("The question is answered again below.")
-_ANSWER_REFUSED = translatable("⚠ This chat refuses my answers. Admins can see why: /settings why.")
-_SENT_PRIVATELY = translatable("My reply is for you alone. I am sending it in a private chat.")
+_ANSWERED_AGAIN_NOTICE = translatable("I've answered the question again below.")
+_BLOCKED_NOTICE = translatable("⚠ This chat blocks my answers. Admins can see why: /settings why.")
+_PRIVATE_NOTICE = translatable("My reply is for you alone. I am sending it in a private chat.")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 PAUSED_NOTICE = translatable(
-    "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
-    " later."
+    "⏸ I'm paused and not answering anyone right now. I still remember what you write; please ask"
+    " again later."
 )
 
 
@@ -123,7 +123,7 @@ class TurnFinisher:
                 and result.outgoing
             ):
                 next_part = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
-                result = self._with_notice(incoming, result, _SECRET_REMOVED, next_part)
+                result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_part)
         if message.refused:
             refused_messages = [
                 one.incoming
@@ -170,7 +170,7 @@ class TurnFinisher:
         delivery = replace(delivery, reply_to=request.message_id)
         if not request.has_public_response:
             return tuple(replace(one, private=delivery) for one in parts)
-        response, *_ = replies.notice_parts(request.address, _SENT_PRIVATELY, request.locale)
+        response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
         private_parts = (replace(one, part=one.part + 1, private=delivery) for one in parts)
         return (replace(response, is_response=True), *private_parts)
 
@@ -274,9 +274,9 @@ class QuestionAnswerer:
             age_notice = translatable("⚠ {problem}", problem=error.text)
             return "told", await finisher.finish_with_button(group, age_notice, ButtonAction.ADULT)
         except AnswerRefused:
-            unshown_result = _background_result(gathering, is_new=is_new)
-            unshown_result = add_private_response(group.message, unshown_result, _ANSWER_REFUSED)
-            return "refused", await finisher.finish(group, unshown_result)
+            background = _background_result(gathering, is_new=is_new)
+            background = add_private_response(group.message, background, _BLOCKED_NOTICE)
+            return "refused", await finisher.finish(group, background)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
@@ -371,7 +371,7 @@ def has_private_response(message: InboxMessage) -> bool:
 
 
 def add_private_response(
-    message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
+    message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN_NOTICE
 ) -> TurnResult:
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):

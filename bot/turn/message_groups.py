@@ -49,7 +49,7 @@ class MessageGroup:
 
     claim: Claim
     message: InboxMessage
-    interleaved: list[InboxMessage] = field(default_factory=list)
+    interleaved_messages: list[InboxMessage] = field(default_factory=list)
     """Other people's messages that arrived between the parts of a split message."""
     question: AskedQuestion | None = None
     """The question being answered."""
@@ -77,21 +77,21 @@ class SplitMessageJoiner:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
-        self, joined: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
+        self, joined_message: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
     ) -> IncomingMessage | None:
-        """Append `next_part` to `joined`; return None if it is not the next part."""
+        """Append `next_part` to `joined_message`; return None if it is not the next part."""
         message, last_message = next_part.incoming, last_part.incoming
         if not (isinstance(message, IncomingMessage) and isinstance(last_message, IncomingMessage)):
             return None
-        if message.author.id != joined.author.id or message.interaction is not None:
+        if message.author.id != joined_message.author.id or message.interaction is not None:
             return None
-        if joined.album is not None or message.album is not None:
-            is_part = message.album == joined.album
+        if joined_message.album is not None or message.album is not None:
+            is_part = message.album == joined_message.album
         else:
             wait = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
             is_part = wait > 0 and is_text and next_part.received_at - last_part.received_at <= wait
-        return self._join(joined, last_message, message) if is_part else None
+        return self._join(joined_message, last_message, message) if is_part else None
 
     def _join(
         self, joined_message: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
@@ -129,7 +129,7 @@ async def join_parts(
             if joined_message is None:
                 interleaved_messages.append(message)
             else:
-                group.interleaved += interleaved_messages
+                group.interleaved_messages += interleaved_messages
                 interleaved_messages = []
                 incoming, last = joined_message, message
                 group.message = replace(group.message, gathered=(*group.message.gathered, message))
@@ -269,11 +269,11 @@ class MessageGathering:
         """Read new messages until one needs its own answer, and decide which are covered."""
         if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
             return
-        newest_message, interleaved_messages = self._newest_message, self.group.interleaved
+        newest_message, interleaved_messages = self._newest_message, self.group.interleaved_messages
         later_messages = await self.conversations.load_after(
             self.group.claim, newest_message, self._max_further_messages
         )
-        self.group.interleaved = []
+        self.group.interleaved_messages = []
         for message in [*interleaved_messages, *later_messages]:
             incoming = message.incoming
             if not isinstance(incoming, IncomingMessage) or incoming.interaction is not None:
@@ -313,35 +313,35 @@ class MessageGathering:
         # This is recorded first, so that after a crash each message is processed alone.
         beside_others = AttemptState.BESIDE_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
-        asked, speakers = self.question, list(self.question.speakers)
+        question, speakers = self.question, list(self.question.speakers)
         kept_turns = (turn for one in covered[:-1] for turn in _turns_to_keep(one))
-        turns = [user_turn(asked.incoming), *kept_turns]
+        turns = [user_turn(question.incoming), *kept_turns]
         self.decisions += [(one.message, one.decision) for one in covered]
         self.askers.update(one.message.author.id for one in covered)
         for one in covered:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        previous = [asked.incoming, *(one.message for one in covered[:-1])]
+        previous = [question.incoming, *(one.message for one in covered[:-1])]
         files = [file for one in previous for file in (*one.earlier_files, *one.attachments)]
         askers = [one.message.author.id for one in covered if isinstance(one.decision, Answer)]
-        shared_roles = set(asked.incoming.author_roles or ()).intersection(
+        shared_roles = set(question.incoming.author_roles or ()).intersection(
             *(one.message.author_roles or () for one in covered if isinstance(one.decision, Answer))
         )
-        newest = replace(
+        newest_message = replace(
             covered[-1].message,
             author_roles=tuple(sorted(shared_roles)),
             earlier_files=tuple(files),
-            asked_with=(*reversed(askers), *asked.incoming.charged_people),
+            asked_with=(*reversed(askers), *question.incoming.charged_people),
         )
-        earlier_turns = (*asked.earlier_turns, *turns)
+        earlier_turns = (*question.earlier_turns, *turns)
         self.question = replace(
-            asked, incoming=newest, speakers=tuple(speakers), earlier_turns=earlier_turns
+            question, incoming=newest_message, speakers=tuple(speakers), earlier_turns=earlier_turns
         )
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_read = self.group.claim, self._newest_message
-            more = await self.conversations.load_after(claim, newest_read, _MAX_COUNTED_MESSAGES)
-            queued = (one.incoming for one in more if isinstance(one.incoming, IncomingMessage))
-            self.uncovered_count = sum(one.wake is not None for one in queued)
+            rows = await self.conversations.load_after(claim, newest_read, _MAX_COUNTED_MESSAGES)
+            unread = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
+            self.uncovered_count = sum(one.wake is not None for one in unread)
 
 
 def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:

@@ -169,8 +169,8 @@ class ModelRequests:
         started_at = self.clock.monotonic()
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
-        fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
-        composed = self.clock.monotonic() - started_at
+        fit = await self.sources.fit(preset, context, tools.specs if tools else ())
+        build_time = self.clock.monotonic() - started_at
         is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
         line, lane = request.name_line, message.address.lane
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _ignore_partial_text)
@@ -180,14 +180,14 @@ class ModelRequests:
         )
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
-        token_limit = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        cost_reservation = self.spending.reserve_cost(preset, message, fitted.prompt, token_limit)
+        token_limit = fit.tokens + (MAX_TOOL_TOKENS if tools else 0)
+        cost_reservation = self.spending.reserve_cost(preset, message, fit.prompt, token_limit)
         async with cost_reservation as reservation:
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                with log_failed_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
+                with log_failed_steps(build_time, fit.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
@@ -198,7 +198,7 @@ class ModelRequests:
                         check if is_shown else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
-            usages = list_usages(answer, fitted.tokens)
+            usages = list_usages(answer, fit.tokens)
             charge = self.spending.record_charge(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
@@ -208,13 +208,13 @@ class ModelRequests:
             answer = replace(answer, text=reaction_line(context.reactions[preset.name]))
         if not stop.requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
-        self._request_summary_if_cut(preset, context, fitted)
-        if reservation.prompt is not fitted.prompt:
-            fitted = replace(fitted, prompt=reservation.prompt)
+        self._request_summary_if_cut(preset, context, fit)
+        if reservation.prompt is not fit.prompt:
+            fit = replace(fit, prompt=reservation.prompt)
         receipt = build_receipt(
-            *(answer, fitted, preset, request.speaker.version, charge, message.scopes),
-            queued_seconds=max(composed, queued_seconds),
-            composed_seconds=composed,
+            *(answer, fit, preset, request.speaker.version, charge, message.scopes),
+            queued_seconds=max(build_time, queued_seconds),
+            composed_seconds=build_time,
             received_at=message.at.timestamp(),
         )
         if check is None:
@@ -315,12 +315,12 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 
 
-def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
+def _show_wait(stop: StopFlag, live_reply: LiveReply | None, reason: Waiting) -> None:
     """Show why the answer is waiting, and forbid interrupting a wait for a rate limit."""
-    if isinstance(waiting, RateLimitWait):
+    if isinstance(reason, RateLimitWait):
         stop.forbid_superseding()
     if live_reply is not None:
-        live_reply.show_wait(waiting)
+        live_reply.show_wait(reason)
 
 
 def _ignore_partial_text(_shown: object) -> None:

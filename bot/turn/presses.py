@@ -52,15 +52,15 @@ from bot.value_class import value_class
 
 _CONTINUE_PROMPT = translatable("Go on.")
 _FORGETTING_NOTICE = translatable(
-    "I am now deleting everything that you said, in all channels, with the answers to"
-    " it and everything that was stored about it."
+    "I'm now deleting everything you've said in all channels, the answers to it, and everything"
+    " stored about it."
 )
 _STILL_OPTED_OUT_NOTICE = translatable(
-    "I am still switched off for you; to change that, send /settings me reset."
+    "I'm still switched off for you. To switch me back on, send /settings me reset."
 )
 _NOTHING_DELETED_NOTICE = translatable("Nothing was deleted.")
 _AGE_CONFIRMED_NOTICE = translatable(
-    "Thank you. Write to me now; /forget me deletes what you confirmed."
+    "Thank you. You can write to me now. /forget me deletes this confirmation."
 )
 
 
@@ -101,7 +101,7 @@ class PressHandler:
             case ButtonAction.VERSION:
                 return self._show_version(group, press, data, exchange, active)
             case ButtonAction.CONTINUE:
-                message = _to_typed(
+                message = _to_message(
                     press, translate(_CONTINUE_PROMPT, supported_language(press.locale))
                 )
                 answers = [one.turn for one in exchange.answers]
@@ -196,7 +196,7 @@ class PressHandler:
             press = replace(press, author=replace(press.author, name=author.name))
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE_NOTICE)
-        message, part = _to_typed(press, ""), exchange.parts[0]
+        message, part = _to_message(press, ""), exchange.parts[0]
         page = max(1, data.number)
         asked = CommandRequest(Command(""), message, active, (), press.at, part=part, page=page)
         is_memory = data.action is ButtonAction.MEMORY
@@ -229,7 +229,7 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        repeated = to_repeated_question(_to_typed(press, ""), question, exchange.before.turns)
+        repeated = to_repeated_question(_to_message(press, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(repeated, speakers, exchange.parts, tuple(exchange.before.turns))
@@ -287,7 +287,7 @@ def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
     return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
 
 
-def _to_typed(press: ButtonPress, text: str) -> IncomingMessage:
+def _to_message(press: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
     return IncomingMessage(**_origin_fields(press), message_id=None, text=text, wake=WakeReason.DM)
 

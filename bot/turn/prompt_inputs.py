@@ -70,7 +70,7 @@ from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_Read = TypeVar("_Read")
+_Result = TypeVar("_Result")
 _READ_TIMEOUT_SECONDS = 3.0  # the answer waits for this
 
 
@@ -112,14 +112,14 @@ class ChannelReader:
         starter = await _read_or_none(message, self.read_thread_start(message))
         return self._observed_turns([starter] if starter is not None else [])
 
-    def _observed_turns(self, found: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
+    def _observed_turns(self, events: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         start = self.retention_start()
-        kept = (one for one in found if one.at.timestamp() >= start and text_with_attachments(one))
+        kept = (one for one in events if one.at.timestamp() >= start and text_with_attachments(one))
         turns = (user_turn(to_storable_message(one)) for one in kept)
         return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
 
-async def _read_or_none(message: IncomingMessage, work: Awaitable[_Read]) -> _Read | None:
+async def _read_or_none(message: IncomingMessage, work: Awaitable[_Result]) -> _Result | None:
     try:
         async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
             return await work
@@ -222,7 +222,7 @@ class PromptSources:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
         incoming, speakers = question.incoming, question.speakers
         claim, message, gathered_turns = group.claim, group.message, question.earlier_turns
-        max_turns = _turns_to_load(speakers)
+        max_turns = _count_turns_to_load(speakers)
         session = session_before or await self._load_session(claim, max_turns, removed_turns)
         if len(session.turns) > max_turns:
             session = replace(session, turns=session.turns[-max_turns:])
@@ -375,7 +375,7 @@ def _without_old_greetings(session: Session, active: ActiveCharacters) -> Sessio
     return replace(session, turns=turns)
 
 
-def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:
+def _count_turns_to_load(speakers: Sequence[ActivePreset]) -> int:
     budgets = [speaker.preset.max_input_tokens for speaker in speakers]
     turns = [
         _MAX_LOADED_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN

@@ -83,7 +83,7 @@ _MAX_LATER_EVENTS = 50
 _MAX_COUNTED_TURNS = 10_000
 _SECONDS_BETWEEN_OFF_NOTICES = 600.0
 _CRASHED_REPEATEDLY_NOTICE = translatable(
-    "⚠ This message crashed the service repeatedly, so it will not be answered."
+    "⚠ This message crashed the service repeatedly, so I won't answer it."
 )
 _FAILED_OUTCOMES = {"failed", "set_aside"}
 _UNEXPECTED_ERROR_NOTICE = translatable(
@@ -254,9 +254,9 @@ class ConversationWorker:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
             if turns := [turn for turn in session.turns if not turn.observed]:
                 text = translatable_count(
-                    "{name} answers here. This conversation has 1 message; /new begins another.",
-                    "{name} answers here. This conversation has {count} messages; /new begins"
-                    " another.",
+                    "{name} answers here. This conversation has 1 message; /new starts a new one.",
+                    "{name} answers here. This conversation has {count} messages; /new starts a new"
+                    " one.",
                     len(turns),
                     name=active.first.preset.character_name,
                 )

@@ -183,7 +183,7 @@ async def test_repetition_of_the_included_model_is_cut(
         settings[f"TROUPE_PROVIDERS__LOCAL__{limit}_SECONDS"] = "600"
     answer, errors = chat(settings, "Write a poem about rain.\n", "--preset", "poet")
     mark = "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
-    beyond = "⚠ The small model that comes with Troupe cannot do that well."
+    beyond = "⚠ The small model that comes with Troupe can't do that well."
     assert f"\n\n{mark}\n{beyond}" in answer
     assert len(answer) < 2500, "long before the limit of 2000 tokens"
     assert errors == ""

@@ -286,7 +286,7 @@ async def test_anonymous_admins_count_if_a_named_admin_allows_it(setup: Setup) -
     anonymous = replace(named, author=group, author_is_admin=True)
     setup.here = anonymous
     for line in ("/preset use nova", "/settings anonymous on", "/forget channel"):
-        with pytest.raises(UserError, match=r"Only an admin can .* Admins who write anonymously"):
+        with pytest.raises(UserError, match=r"Only an admin can .* Anonymous admins count"):
             await setup.run_command(line)
 
     setup.here = named

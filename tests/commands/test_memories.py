@@ -11,7 +11,7 @@ from bot.chat.command import Command, parse_command
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, Person, Quote
 from bot.chat.memory import MemoryListener, MemoryPlace, MemoryReader
 from bot.chat.session import Consent, Turn
-from bot.commands.handlers import COMMANDS, is_private
+from bot.commands.handlers import COMMANDS, has_private_reply
 from bot.commands.memories import command_for_choice
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
@@ -75,7 +75,7 @@ async def test_people_see_their_own_memories_and_those_visible_in_this_chat(
     await setup.run_as(by(BOB), "/memory add here: the pub is closed on Mondays")
     await setup.run_as(PRIVATE, "/memory add I am ill")
     ill, pub = "#3 I am ill (about you, {})", "#2 the pub is closed on Mondays ({})"
-    pub = pub.format("about this place, this channel")
+    pub = pub.format("about this chat, this channel")
     assert await setup.texts_of(HERE) == [
         ill.format("a private chat"),
         "#1 I keep bees (about you, this channel)",
@@ -96,8 +96,8 @@ async def test_people_see_their_own_memories_and_those_visible_in_this_chat(
 async def test_every_reply_is_visible_only_to_the_asker() -> None:
     [spec] = [one for one in COMMANDS if one.name == "memory"]
     assert all(one.is_private and not one.changes_channel for one in (spec, *spec.actions))
-    assert is_private(Command("memory"))
-    assert is_private(Command("memory", "show nora"))
+    assert has_private_reply(Command("memory"))
+    assert has_private_reply(Command("memory", "show nora"))
 
 
 async def test_memory_can_be_about_its_author_this_place_or_a_character(setup: MemorySetup) -> None:
@@ -220,9 +220,7 @@ async def test_memories_of_a_place_wait_for_approval_if_an_admin_turned_that_on(
     setup.admin = False
     await setup.run_as(by(BOB), "/memory add here: the pub is closed")
     await setup.run_as(by(BOB), "/memory add I sail")
-    waits = (
-        "#2 the pub is closed (about this place, this channel, an admin has not approved it yet)"
-    )
+    waits = "#2 the pub is closed (about this chat, this channel, an admin has not approved it yet)"
     assert waits in await setup.texts_of(by(BOB))
     listener = MemoryListener(PLACE, "nova", BOB.id)
     recalled = await setup.container.memories.recall(listener)
@@ -310,7 +308,7 @@ async def test_exported_memories_can_be_imported_by_another_account(
     assert told.text == "Memories read: 3"
     assert await setup.texts_of(there) == [
         "#6 📌 I keep bees (about you, this private chat)",
-        "#5 it rains (about this place, this private chat)",
+        "#5 it rains (about this chat, this private chat)",
         "#4 she limps (about nova, this private chat)",
     ]
 

@@ -14,7 +14,7 @@ from tests.support.shapes import Installer
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
 INSTEAD = "I would rather not say that here. Let’s talk about something else."
-REFUSED = "You may not use me where you wrote to me."
+REFUSED = "You may not use me where you just wrote to me."
 
 
 def id_of_person(where: Chat) -> str:
@@ -144,7 +144,7 @@ async def test_pairing_code_lets_a_person_write_in_private(
     operator.say("/access dm pairing")
     await operator.shows_new("Anybody who writes to me in private gets a code")
     private.say("hello")
-    told = await private.shows_new("In private I answer only people")
+    told = await private.shows_new("In private chats, I answer only people")
     await running.restart()
     private.say("hello?")
     operator.say(f"/access approve {told.rpartition(': ')[2]}")
@@ -162,7 +162,7 @@ async def test_privacy_commands_work_in_a_channel_that_is_off(
     where: Chat, running: Service
 ) -> None:
     await where.ask_and_wait()
-    await choose(where, "/access off", "I am switched off here")
+    await choose(where, "/access off", "I'm switched off here")
     await running.restart()
     said = where.texts()
     where.ask()
@@ -198,7 +198,7 @@ async def test_server_that_is_off_is_off_in_every_process(
         channels = [platforms.channel() for _ in range(6)]
         for where in channels:  # every worker has read the settings before
             await where.ask_and_wait()
-        await choose(channels[0], "/access off server", "I am switched off here")
+        await choose(channels[0], "/access off server", "I'm switched off here")
         for where in channels:
             while await is_answered(where):  # until its process has been told, within a second
                 pass

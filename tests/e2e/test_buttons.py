@@ -72,7 +72,7 @@ async def test_message_menu_commands(where: DiscordChat, running: Service, model
         "⚠ Only an admin can retry or undo a question that somebody else asked."
     )
     asked = len(model.requests)
-    assert await call(alice, "Retry from here", shown) == "The question is answered again below."
+    assert await call(alice, "Retry from here", shown) == "I've answered the question again below."
     assert where.texts() == [answer, answer]
     assert len(model.requests) == asked + 1
     assert [one["role"] for one in model.requests[-1]["messages"]] == ["system", "user"]
@@ -137,7 +137,7 @@ async def test_menus_on_telegram_can_be_used_only_by_their_owner(
     where.say("/preset menu")
     await where.wait_until(lambda: any("nova" in labels for labels in where.buttons()))
     await running.restart()
-    only_author = "Only the person who asked for it can use this button."
+    only_author = "Only the person who asked can use this button."
     assert await where.private_reply(await where.press("nova", who=1)) == only_author
     assert await where.private_reply(await where.press("nova")) == ""
     await where.wait_until(lambda: where.texts()[1:] == [f"Changed by U1: {TOLD}"])

@@ -255,7 +255,7 @@ async def test_shared_character_outlives_its_author_in_private(
     private.tell("/forget me")
     await private.shows_new("Delete everything that you said")
     await private.press("Forget everything I said")
-    await private.shows_new("I am now deleting")
+    await private.shows_new("I'm now deleting")
     group.tell("/character use mira")
     await group.wait_until(lambda: any("Mira waves." in one for one in group.texts()))
     await asks_mira(group, model)

@@ -60,7 +60,7 @@ async def test_admins_open_a_group_to_a_preset_for_adults(
     where.ask()
     await where.shows_new("⚠ tester is for adults only: it answers here once an admin")
     where.tell_as_admin("/access adult on")
-    await where.shows_new("Presets for adults answer here now.")
+    await where.shows_new("Presets for adults now answer here.")
     await running.restart()
     await where.ask_and_wait()
 
@@ -130,7 +130,7 @@ async def test_reported_answer_reaches_the_operator_once(
     await running.restart()
     await wait_until(running.queues_are_empty)
     [note] = notes()
-    assert f"reports an answer of tester in {where.name}, receipt" in note
+    assert f"reported an answer by tester in {where.name} (receipt" in note
     assert not [one for one in where.texts() if "reports" in one]
 
 
@@ -144,7 +144,7 @@ async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: S
     shown = ResponseMessage(platforms.discord.env, where.bot_messages()[-1])
     called = await where.people[1].context_menu(where.handle, "Report", shown)
     await wait_until(lambda: called.response and called.response.content)
-    assert called.response.content == "Thank you. The people who run me will read it."
+    assert called.response.content == "Thank you. The people who run me will see your report."
     assert called.ephemeral
     chat = platforms.discord.b.get_dm_channel(platforms.admin.id).id
     told = platforms.discord.messages

@@ -161,7 +161,7 @@ async def test_person_opts_out_by_a_native_command(
         assert is_private or result.ephemeral
         return str(result.response.content)
 
-    assert "From now on I store nothing" in await decide("off")
+    assert "From now on, I don't store" in await decide("off")
     for place in places:
         place.say("the code is SECRET", 1)
         await place.ask_and_wait()

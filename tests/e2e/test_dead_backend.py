@@ -15,7 +15,7 @@ from tests.support.service_process import Service, preset_json
 
 pytestmark = ON_THE_WIRES
 
-NOTE = "⚠ For the admins here: the model of tester failed, so another model answers"
+NOTE = "⚠ For the admins here: the model of tester failed (“"
 
 
 @dataclass

@@ -46,7 +46,7 @@ async def test_questions_get_one_notice_during_a_pause_and_answers_afterward(
     for _ in range(2):
         group.ask()
     await other.shows(other.ask())
-    notice = await group.shows_new("⏸ I am paused and answer nobody at the moment.")
+    notice = await group.shows_new("⏸ I'm paused and not answering anyone right now.")
     await group.shows(first, notice)
 
     assert await operator.run_command("resume", "--platform", "telegram")

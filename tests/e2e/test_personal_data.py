@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 QUESTION = "Delete everything that you said in all channels"
-OFF = "You have switched me off for yourself"
+OFF = "You've switched me off for yourself"
 FORGET, KEEP = "Forget everything I said", "Keep it"
 LOCAL = {
     "name": "keeper",
@@ -78,11 +78,11 @@ async def test_forget_me_asks_and_covers_every_channel_even_after_a_kill(
 
     await ask_to_forget(where)
     assert mine.encode() in running.stored()
-    only_author = "Only the person who asked for it can use this button."
+    only_author = "Only the person who asked can use this button."
     assert await where.private_reply(await where.press(FORGET, who=1)) == only_author
     async with running.killed_at("after_commit"):
         await where.press(FORGET)
-    await where.shows_new("I am now deleting everything")
+    await where.shows_new("I'm now deleting everything")
     assert where.buttons()[-1] == []
     await wait_until(lambda: mine.encode() not in running.stored())
     assert theirs.encode() in running.stored()
@@ -104,7 +104,7 @@ async def test_person_opts_out_and_in_again(where: Chat, running: Service, model
     if isinstance(where, TelegramChat):
         where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
     where.tell("/settings me off")
-    await is_told(where, "From now on I store nothing")
+    await is_told(where, "From now on, I don't store")
     await wait_until(lambda: mine.encode() not in running.stored())
 
     requests = len(model.requests)
@@ -134,7 +134,7 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
     await say(where, "hello Te11:3", who=1)
     assert "plans" in str(model.requests[-1])
     where.tell("/settings me off")
-    await is_told(where, "From now on I store nothing")
+    await is_told(where, "From now on, I don't store")
     await say(where, "hello Te12:3", who=1)
     model.requests.clear()
     await where.press("🔄 Retry", 1)
@@ -201,9 +201,7 @@ async def test_forget_me_expires(where: Chat, running: Service) -> None:
     async with running.killed_at("after_commit"):
         where.tell("hello Td02:3", 1)  # it may be answered before the press
     late = await where.press(FORGET, message=question, seconds_later=1000)
-    refusal = (
-        "This button has expired after 15 minutes; nothing was deleted. Send /forget me again."
-    )
+    refusal = "This button expired after 15 minutes, so nothing was deleted. Send /forget me again."
     assert await where.private_reply(late) == refusal
     assert mine.encode() in running.stored()
 

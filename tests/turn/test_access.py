@@ -31,7 +31,7 @@ CAROL = Person("telegram:3", "Carol")
 SERVER = "telegram:guild:9"
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 OPERATOR = Person("telegram:99", "Olga")
-KEPT = "You may not use me where you wrote to me."
+KEPT = "You may not use me where you just wrote to me."
 
 
 class Group(Setup):
@@ -119,11 +119,11 @@ async def test_refused_people_may_still_see_and_delete_their_words(
 
 async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -> None:
     [reply] = await group.hears("/access off", ALICE)
-    assert reply.startswith("I am switched off here")
+    assert reply.startswith("I'm switched off here")
     for by in (BOB, ALICE, OPERATOR):
         assert await group.hears("hello", by) == []
     assert await group.hears("/access on", BOB) == []
-    assert await group.hears("/access show", ALICE) == ["here: off\nI am still switched off: here."]
+    assert await group.hears("/access show", ALICE) == ["here: off\nI'm still switched off here."]
     assert await group.hears("/access on", ALICE) == ["I am switched on here."]
     assert await group.hears("hello") == ["Hi."]
 
@@ -333,7 +333,7 @@ async def test_closed_private_chats_answer_operators_and_allowed_people(
 ) -> None:
     assert (await private.writes(BOB, "/access dm closed")).startswith("⚠ Only the operators")
     await private.chooses("/access dm closed")
-    assert "In private I answer only some people." in await private.writes(BOB)
+    assert "In private chats, I answer only some people." in await private.writes(BOB)
     assert await private.writes(BOB) == ""
     assert await private.writes(OPERATOR) == "Hi."
     assert "What you have said to me" in await private.writes(BOB, "/export")
@@ -414,4 +414,4 @@ async def test_switching_off_stops_the_answer_that_is_being_written(database: Da
     setup = Setup(database, ["Once", asyncio.Event()])
     off = make_incoming("/access off", key="5:8", wake=WakeReason.COMMAND)
     await stop_while_answering(setup, make_incoming("hello", author=BOB), off)
-    assert setup.texts[-1].startswith("I am switched off here")
+    assert setup.texts[-1].startswith("I'm switched off here")

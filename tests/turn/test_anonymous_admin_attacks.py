@@ -26,7 +26,7 @@ AS_CHANNEL = {
     "sender_chat": CHANNEL,
 }
 CONVERSATION = "telegram:-100"
-REFUSED = "Only the person who asked for it can use this button."
+REFUSED = "Only the person who asked can use this button."
 
 
 class Group(Setup):

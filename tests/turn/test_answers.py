@@ -213,7 +213,7 @@ async def test_preset_without_a_greeting_introduces_itself(database: Database) -
     assert await setup.history() == []
 
 
-BEGINS, MET = "A new conversation has begun.", "Well met."
+BEGINS, MET = "A new conversation has started.", "Well met."
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_greeting_shows_its_character_if_several_are_active(database: Data
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     setup = Setup(database, preset=nora, others=[{"name": "luna"}])
     await setup.say("/preset add luna", "/new")
-    assert setup.texts[-2:] == ["A new conversation has begun.", "**Nora**\nWell met."]
+    assert setup.texts[-2:] == ["A new conversation has started.", "**Nora**\nWell met."]
     assert (await setup.history())[-1] == ("assistant", "Well met.")
 
 
@@ -287,7 +287,7 @@ async def test_start_command_replies_with_two_lines_and_the_greeting(database: D
     setup = Setup(database, ["Hello."], preset=nora)
     start = replace(make_incoming("/start", wake=WakeReason.COMMAND), is_private=True)
     how = (
-        "I am Nora. Write to me here.\n/help lists what I can do, /new 2 begins with another"
+        "I am Nora. Write to me here.\n/help lists what I can do, /new 2 starts with another"
         " greeting."
     )
     await setup.say(start, "hi", replace(start, external_key="5:3"))
@@ -304,5 +304,5 @@ async def test_opened_chat_gets_a_greeting_or_the_number_of_stored_messages(
     for key in ("1", "2"):
         await setup.inbox.receive([replace(opened, external_key=key)], {})
         await setup.work()
-    count = "This conversation has 1 message; /new begins another."
+    count = "This conversation has 1 message; /new starts a new one."
     assert setup.texts == ["Well met.", f"Nora answers here. {count}"]

@@ -398,7 +398,7 @@ async def test_edited_command_is_not_run_again(database: Database) -> None:
     setup = Setup(database)
     await handle(setup, said("/new", "5:1", WakeReason.COMMAND))
     await handle(setup, edit("/new", "5:1", wake=WakeReason.COMMAND))
-    assert setup.texts == ["A new conversation has begun."]
+    assert setup.texts == ["A new conversation has started."]
 
 
 async def test_deleted_messages_leave_nothing_behind(database: Database) -> None:

@@ -42,8 +42,8 @@ async def test_channel_is_notified_of_a_fallback_once_in_six_hours(database: Dat
     setup = Setup(database, backend=away, fallback=other, preset=FALLBACK, clock=clock)
     await setup.say("hello", "hello again")
     note = (
-        "⚠ For the admins here: the model of nora failed, so another model answers:"
-        " “The key is wrong.” More: /settings why"
+        "⚠ For the admins here: the model of nora failed (“The key is wrong.”),"
+        " so another model is answering. Details: /settings why"
     )
     assert setup.texts == ["Hi.", note, "Hi."]
     await clock.advance(7 * 3600)

@@ -19,8 +19,8 @@ from tests.turn.test_several_characters import NILS
 from tests.waiting import advance_in_steps
 
 NOTICE = (
-    "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
-    " later."
+    "⏸ I'm paused and not answering anyone right now. I still remember what you write; please ask"
+    " again later."
 )
 
 

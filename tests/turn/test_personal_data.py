@@ -109,7 +109,7 @@ async def test_forget_me_asks_first_and_covers_every_conversation(database: Data
     for_others = await setup.buttons.find_refusal_reason(
         pressed(ButtonAction.FORGET, question, by=BOB)
     )
-    assert for_others == "Only the person who asked for it can use this button."
+    assert for_others == "Only the person who asked can use this button."
     await setup.say(pressed(ButtonAction.FORGET, question))
     await setup.work("telegram:6")
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
@@ -117,7 +117,7 @@ async def test_forget_me_asks_first_and_covers_every_conversation(database: Data
     assert (await read_session(database, "telegram:6")).turns == ()
     assert await Receipts(database).find_for_last_message("telegram:6") == []
     assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
-    assert setup.texts[-1].startswith("I am now deleting everything")
+    assert setup.texts[-1].startswith("I'm now deleting everything")
     await setup.say(said("/me", "5:9"))
     assert setup.texts[-1].startswith("⚠ You have not described yourself.")
 
@@ -205,7 +205,7 @@ def asked(setup: Setup) -> str:
     return str(setup.backend.prompts[-1].messages)
 
 
-OFF = "You have switched me off for yourself"
+OFF = "You've switched me off for yourself"
 
 
 async def test_messages_of_a_person_who_opted_out_are_neither_stored_nor_read(
@@ -224,7 +224,7 @@ async def test_messages_of_a_person_who_opted_out_are_neither_stored_nor_read(
     await setup.say(line("SECRET heard", "5:1"), at_bob)
     answer = [*setup.surface.messages][-1]
     await setup.say(said("/me SECRET knight", "5:3", BOB), said("/settings me off", "5:4", BOB))
-    assert setup.texts[-1].startswith("From now on I store nothing that you write")
+    assert setup.texts[-1].startswith("From now on, I don't store what you write")
     await setup.work("telegram:6")
     assert await setup.history() == [("user", "public before")]
     assert (await read_session(database, "telegram:6")).turns == ()
@@ -307,12 +307,12 @@ async def test_only_the_choice_off_survives_forget_me(
         assert setup.texts[-1].startswith(f"{choice}: ")
         assert (await data.export(ALICE.id))["consent"] == choice
     await setup.say(said("/forget me", "5:3"), pressed(ButtonAction.FORGET, "telegram:5:3/0"))
-    assert setup.texts[-1].startswith("I am now deleting")
+    assert setup.texts[-1].startswith("I'm now deleting")
     assert (await data.export(ALICE.id))["consent"] is None
     await setup.say(said("/settings me off", "5:4"))
     await setup.say(said("/forget me", "5:5"))
     await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0", key="2"))
-    assert "I am still switched off for you" in setup.texts[-1]
+    assert "I'm still switched off for you" in setup.texts[-1]
     await setup.say(said("hello?", "5:6"), said("/settings me reset", "5:7"))
     assert setup.texts[-1].startswith("Your choice was deleted")
     assert (await data.export(ALICE.id))["consent"] is None

@@ -301,7 +301,7 @@ async def test_menu_choice_by_another_person_is_refused_with_a_notice(database: 
     setup = make_setup(database)
     await setup.say("/preset menu")
     others = chosen(setup, "luna", by=BOB)
-    words = "Only the person who asked for it can use this button."
+    words = "Only the person who asked can use this button."
     assert await setup.buttons.find_refusal_reason(others) == words
     assert await setup.buttons.find_refusal_reason(chosen(setup, "luna")) is None
     await setup.say(others)  # also if a platform could not ask

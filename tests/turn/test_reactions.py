@@ -142,11 +142,11 @@ async def test_reported_answer_is_sent_to_operators_in_private(database: Databas
             await setup.sender.deliver_lane(rows[f"telegram:{chat}"])
             rows = await setup.sender.claim([f"telegram:{chat}"])
     sent = [(one.address.chat, one.content.text) for one in surface.sent]
-    note = "⚠ telegram:2 reports an answer of nora in telegram:5, receipt 1:\none"
+    note = "⚠ telegram:2 reported an answer by nora in telegram:5 (receipt 1):\none"
     assert sorted(sent) == sorted(
         [
             ("5", "one"),
-            *[("dm-2", "Thank you. The people who run me will read it.")] * 2,
+            *[("dm-2", "Thank you. The people who run me will see your report.")] * 2,
             *[("dm-9", note)] * 2,
         ]
     )

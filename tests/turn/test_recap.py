@@ -129,7 +129,7 @@ async def test_recap_can_begin_at_a_time_and_in_an_earlier_session(
     if lines:
         assert [line.partition(": ")[2] for line in group.read.splitlines()[1:]] == lines
     else:
-        assert told == "I have read nothing new here since then."
+        assert told == "There's nothing new here since then."
         assert not group.backend.prompts
 
 
@@ -164,9 +164,9 @@ async def test_recap_omits_people_who_opted_out(database: Database, *, off_after
         assert "ob" not in group.read.lower()
     if off_after:  # else he was told a moment ago
         told = await group.recap("1h", BOB)
-        assert told.startswith("You have switched me off for yourself")
+        assert told.startswith("You've switched me off for yourself")
     await scopes.set_consent(CAROL.id, Consent.OFF)
-    assert (await group.recap()).startswith("I have read nothing new here")
+    assert (await group.recap()).startswith("There's nothing new here")
 
 
 async def test_recap_covers_the_newest_messages_that_fit(database: Database) -> None:
@@ -201,10 +201,10 @@ async def test_errors_of_recap_are_shown_in_private(database: Database) -> None:
     group = Group(database, [BackendUnavailable("down")])
     await group.say("lunch?", BOB)
     assert await group.recap() == ("⚠ I could not reach the model. Please try again in a moment.")
-    assert (await group.recap("monday")).startswith("⚠ Write /recap alone, or with a start")
+    assert (await group.recap("monday")).startswith("⚠ Send /recap alone, or with a start")
     await PauseStore(database, group.clock).begin("all", "anna")
     await group.setup.pauses.refresh()
-    assert (await group.recap()).startswith("⚠ ⏸ I am paused")
+    assert (await group.recap()).startswith("⚠ ⏸ I'm paused")
 
 
 async def test_recap_blocks_nobody_and_ends_with_stop(database: Database) -> None:

@@ -219,7 +219,7 @@ async def test_menu_can_be_neither_retried_nor_edited(database: Database) -> Non
     setup = Setup(database, limits=replace(LIMITS, has_buttons=True))
     await setup.say(make_incoming("/preset menu", key="5:70"), on("1", "/retry", key="5:71"))
     await setup.say(on("1", "/edit x", key="5:72"))
-    assert setup.texts[1:] == ["⚠ That message is not in my memory."] * 2
+    assert setup.texts[1:] == ["⚠ I don't remember that message."] * 2
     assert setup.backend.prompts == []
 
 
@@ -228,7 +228,7 @@ async def test_retry_by_a_native_command_is_answered_for_everybody(database: Dat
     await setup.say("a")
     native = replace(make_incoming("/retry", key="5:2"), message_id=None, interaction="1:token")
     await setup.say(native)
-    assert setup.texts == ["one", "again", "The question is answered again below."]
+    assert setup.texts == ["one", "again", "I've answered the question again below."]
 
 
 async def test_changed_answer_is_a_version_in_the_same_message(database: Database) -> None:
@@ -266,4 +266,4 @@ async def test_unknown_message_is_reported(database: Database) -> None:
     setup = Setup(database)
     for number, command in enumerate(("/retry", "/edit x", "/context")):
         await setup.say(on("999", command, key=f"5:{number}"))
-    assert setup.texts == ["⚠ That message is not in my memory."] * 3
+    assert setup.texts == ["⚠ I don't remember that message."] * 3

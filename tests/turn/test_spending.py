@@ -94,7 +94,7 @@ async def test_cheaper_model_answers_with_one_notice(database: Database) -> None
     budgets = {PERSON_A_DAY: 4_100}
     setup = make_setup(database, ["Hi.", DONE], budgets=budgets, cheaper=cheaper, fallback=small)
     await setup.say("hello", "again", "and again")
-    notice = "⚠ A budget is used up, so a cheaper model answers for the time being."
+    notice = "⚠ A budget is used up, so a cheaper model is answering for now."
     assert setup.texts == ["Hi.", "Lo.", notice, "Li."]
     assert [prompt.model for prompt in small.prompts] == ["tiny", "tiny"]
     turns = (await setup.session()).turns

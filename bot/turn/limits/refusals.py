@@ -49,8 +49,8 @@ class OperatorNotices:
     ) -> Text | None:
         """Tell operators that a fallback model answers, or return a note for the chat if due."""
         note = translatable(
-            "⚠ For the admins here: the model of {preset} failed, so another model answers:"
-            " “{reason}” More: /settings why",
+            "⚠ For the admins here: the model of {preset} failed (“{reason}”), so another model is"
+            " answering. Details: /settings why",
             preset=preset.name,
             reason=failure.notice,
         )

@@ -62,23 +62,23 @@ class SlotQueue:
     """Orders requests by urgency, then fairly between chats; only the first may try for a slot."""
 
     def __init__(self) -> None:
-        self._waiting: list[SlotRequest] = []
+        self._waiting_requests: list[SlotRequest] = []
         self._served_at = BoundedDict[str, int](_MAX_CHATS_REMEMBERED)  # in numbers of `_count`
         self._full_chats: set[str] = set()
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting_requests)
 
     def add(self, request: SlotRequest) -> None:
         self._count += 1
         request.number = self._count
-        self._waiting.append(request)
+        self._waiting_requests.append(request)
         self._select_next()
 
     def remove(self, request: SlotRequest, *, is_served: bool) -> None:
         """Remove a request that got a slot (`is_served`) or gave up."""
-        self._waiting.remove(request)
+        self._waiting_requests.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
             self._set_served(request.chat)
@@ -109,11 +109,11 @@ class SlotQueue:
     def position(self, request: SlotRequest) -> int:
         """Return a request's position in the queue, from 1."""
         own_key = self._sort_key(request)
-        return 1 + sum(self._sort_key(each) < own_key for each in self._waiting)
+        return 1 + sum(self._sort_key(each) < own_key for each in self._waiting_requests)
 
     def _select_next(self) -> None:
-        next_request = min(self._waiting, key=self._sort_key, default=None)
-        for each in self._waiting:
+        next_request = min(self._waiting_requests, key=self._sort_key, default=None)
+        for each in self._waiting_requests:
             if each is next_request:
                 each.may_try.set()
             elif not each.has_waited_too_long:
@@ -227,22 +227,22 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a waiting request; yield how many wait elsewhere; raises `BackendUnavailable`."""
-        key, most = f"{request.provider} waiting", self.max_waiting or _UNLIMITED
+        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED
         try:
-            waiting = await self.rates.acquire_slot(key, most, request.holder, _QUEUE_LEASE_SECONDS)
-            if not waiting:
+            total = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)
+            if not total:
                 raise BackendUnavailable(
-                    f"{most} requests wait for provider {request.provider!r}; set"
-                    " TROUPE_LIMITS__WAITING or MAX_IN_FLIGHT of the provider higher",
+                    f"{cap} requests wait for provider {request.provider!r}; raise"
+                    " TROUPE_LIMITS__WAITING or the provider's MAX_IN_FLIGHT",
                     translatable(
                         "I am busy: your message would be number {position} in the queue for the"
                         " model. Please try again in a minute.",
-                        position=most + 1,
+                        position=cap + 1,
                     ),
                 )
             self._waiting_counts[request.provider] += 1
             try:
-                yield max(0, waiting - self._waiting_counts[request.provider])
+                yield max(0, total - self._waiting_counts[request.provider])
             finally:
                 self._waiting_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
@@ -258,8 +258,8 @@ class ProviderSlots:
                     return
                 if request.has_waited_too_long:
                     raise BackendUnavailable(
-                        f"provider {request.provider!r} has {request.limit} requests in flight; set"
-                        f" TROUPE_PROVIDERS__{request.provider.upper()}__MAX_IN_FLIGHT higher",
+                        f"provider {request.provider!r} has {request.limit} requests in flight;"
+                        f" raise TROUPE_PROVIDERS__{request.provider.upper()}__MAX_IN_FLIGHT",
                         _BUSY_NOTICE,
                     )
                 await self._wait_for_free_slot(request.provider)
@@ -286,8 +286,8 @@ class ProviderSlots:
             return bool(in_use)
         if shares.may_take_slot(request.chat, request.limit - in_use + 1):
             quota = shares.slot_quota(request.chat)
-            if own := await self.rates.acquire_slot(request.chat_key, quota, holder, lease):
-                signal = f"{provider} {in_use - own} {request.chat}"
+            if used := await self.rates.acquire_slot(request.chat_key, quota, holder, lease):
+                signal = f"{provider} {in_use - used} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
                 return True
         await self.rates.release_slot(provider, holder)

@@ -139,12 +139,12 @@ class Spending:
         return True
 
     def with_output_limit(
-        self, preset: Preset, message: IncomingMessage, fitted: FittedPrompt
+        self, preset: Preset, message: IncomingMessage, fitted_prompt: FittedPrompt
     ) -> FittedPrompt:
         """Return the prompt with the output limit that `reserve_cost` would set."""
         if not self.applicable_caps(message, preset):
-            return fitted
-        return replace(fitted, prompt=self._with_output_limit(fitted.prompt))
+            return fitted_prompt
+        return replace(fitted_prompt, prompt=self._with_output_limit(fitted_prompt.prompt))
 
     def record_charge(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
@@ -208,7 +208,7 @@ class Spending:
         notice_name = f"budget:{message.address.conversation}"
         if not await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES):
             return None
-        return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
+        return translatable("⚠ A budget is used up, so a cheaper model is answering for now.")
 
     def describe_used_up(self, cap: BudgetCap) -> Text:
         """Return a text saying which budget is used up and when it is renewed."""
