@@ -73,7 +73,7 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield each event once per history; the block must store them before it ends."""
+        """Yield each event once for each history that gets it; the block must store the events."""
         if any(isinstance(event, ReactionChange) for event in events):
             located_events = [await self._locate_reaction(event) for event in events]
             events = [event for event in located_events if event is not None]
@@ -101,7 +101,7 @@ class HistoryRouter:
         return await self._route_press(press)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Assign a command, stored or not, to its history."""
+        """Assign a command to its history, whether or not the command is stored."""
         scope = await self._find_scope(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -122,7 +122,7 @@ class HistoryRouter:
         self._started_threads[key] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
-        """Assign a message to the history it would get; return None if it would start a branch."""
+        """Return a message with the history it would get, or None if it would start a branch."""
         scope = await self._find_scope(message.scopes, _answerable_author_id(message))
         if scope is None:
             return message
@@ -499,7 +499,7 @@ def to_storable_event(incoming: Incoming) -> Incoming:
 
 
 def to_storable_message(message: IncomingMessage) -> IncomingMessage:
-    """Return a message with its texts cleaned for storage like those of `to_storable_event`."""
+    """Return a message that a database can store, with pasted secrets masked."""
     quote = message.quote
     if quote is not None:
         quote = replace(

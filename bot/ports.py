@@ -66,7 +66,7 @@ class DraftingSurface(Protocol):
     """A surface that can show an unfinished answer; calls may raise any `PlatformError`."""
 
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        """Show a draft, or replace the draft with this id, until the next message is sent.
+        """Show a draft or replace the one with this id; it stays until the next message is sent.
 
         `draft_id` must not be zero, and `content` must have no buttons.
         """
@@ -231,7 +231,7 @@ class Backend(Protocol):
         """Return a prompt's number of tokens, or an upper bound; raises `BackendUnavailable`."""
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return a fast token estimator for this prompt's texts; raises `BackendUnavailable`."""
+        """Return a fast function that estimates token counts; raises `BackendUnavailable`."""
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         """Return the context length minus the tokens for the answer, or None if unknown."""
@@ -456,7 +456,7 @@ class RateLimits(Protocol):
     """Rate limits shared by all processes; counts can be lost when the store restarts."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Return the wait before a call, and reserve the call if it fits `max_wait_seconds`."""
+        """Return the seconds until a call may start; reserve it within `max_wait_seconds`."""
 
     async def acquire_slot(
         self,

@@ -56,7 +56,7 @@ _MIN_SIMILARITY = 0.9  # of a misspelled variable to the suggested one
 
 
 def has_api_token_length(token: str) -> bool:
-    """Return whether an API token has a valid length."""
+    """Return whether an API token is neither too short nor too long."""
     return _MIN_TOKEN_CHARS <= len(token) <= _MAX_TOKEN_CHARS
 
 

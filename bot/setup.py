@@ -92,7 +92,7 @@ _TEST_SECONDS = 60.0
 
 @value_class
 class ModelChoice:
-    """The chosen model: from a service, from a local file, or (all fields None) the default."""
+    """The chosen model: from a service or a local file; the default if all fields are None."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -147,7 +147,7 @@ def _keep_letters(text: str) -> str:
 
 
 async def find_local_services() -> Mapping[str, Sequence[str]]:
-    """Return the models of servers that answer at their usual local ports, by provider."""
+    """Return the models of local servers that answer on their usual ports, by provider."""
     async with asyncio.TaskGroup() as group:
         tasks = {name: group.create_task(_ask_for_models(name)) for name in sorted(KEYLESS_IDS)}
     return {name: models for name, task in tasks.items() if (models := task.result())}
@@ -238,7 +238,7 @@ async def open_account(
 
 
 async def token_source(spec: PlatformSpec, settings: Settings) -> Text:
-    """Return a text that tells where to get a bot token on a platform."""
+    """Return a text that says where to get a bot token on a platform."""
     async with open_account(spec, settings, "") as account:
         return account.token_source
 
@@ -274,7 +274,7 @@ class BotStep:
     account: BotAccount | None
     """The bot's account, or None if the token was not checked."""
     code: str = ""
-    """The code that the first admin must send; "" if no admin was asked for yet."""
+    """The code that the first admin must send; "" before `ask_for_admin`."""
     code_instructions: CodeInstructions | None = None
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""
@@ -287,7 +287,7 @@ class BotStep:
 
 
 class SetupSteps:
-    """The choices on the setup page so far; `write` saves them to `env_file`."""
+    """The choices made on the setup page so far; `write` saves them to `env_file`."""
 
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings

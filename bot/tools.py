@@ -114,7 +114,7 @@ class Toolbox:
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next prompt: with earlier calls and results, and tools if rounds are left."""
+        """Return the next prompt, with calls and results so far, and tools if rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 

@@ -50,7 +50,7 @@ ACCESS_GROUP = CommandSpec(
     default_action="show",
 )
 _CODE_PREFIX, _WRONG_PREFIX = "code ", "wrong "
-"""Prefixes of setting names: for a person's code, and for an operator's wrong codes."""
+"""Prefixes of the settings with a person's code and with an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_LIFETIME_SECONDS = 3600.0
 _MAX_CODES = 3
@@ -65,7 +65,7 @@ _MISSING_TARGET_NOTICE = translatable(
     "Who do you mean? Mention a person or role, reply to a message, or write an id: /access block"
     " person 123, role 123 or channel 123."
 )
-_UNKNOWN_NAME_NOTICE = translatable("I cannot find people by name. Reply to one of their messages.")
+_UNKNOWN_NAME_NOTICE = translatable("I can't find people by name. Reply to one of their messages.")
 _MISSING_COMMAND_NOTICE = translatable(
     "Which command, and for which role? For example: /access command preset use role 123"
 )
@@ -397,7 +397,7 @@ class PairingCodes:
     clock: Clock
 
     async def issue_code(self, message: IncomingMessage) -> str:
-        """Return the author's code, created if needed, or "" if too many people are waiting."""
+        """Return the author's code, or a new one; "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         queue = await self._load_waiting_people()

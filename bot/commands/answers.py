@@ -44,7 +44,7 @@ class NewestExchange:
     question: Turn
     answers: tuple[Turn, ...]
     turns: TurnRange | None
-    """Where the history has the question and answers; None if the answer failed: nowhere."""
+    """The range of question and answers in the history; None: the answer failed, so no range."""
     earlier_turns: tuple[Turn, ...] = ()
     """If the answer failed: the earlier messages that it would also have covered."""
     failed_turn_ids: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ TYPING_HINTS = {
         "Write /me and how you describe yourself, or /me clear to delete it."
     ),
 }
-"""What to type instead, shown on platforms without forms."""
+"""Hints that say what to type on platforms without forms."""
 _CONFIRMATION_EXPIRED_NOTICE = translatable(
     "This button expired after 15 minutes, so nothing was deleted. Send /forget me again."
 )
@@ -195,7 +195,7 @@ _AUDIT_NAMES = {
     ButtonAction.VERSION: "choose version",
     ButtonAction.DELETE: "delete answer",
 }
-"""Names in the audit log for presses of buttons under answers to other people."""
+"""Names in the audit log for presses of buttons under other people's answers."""
 
 
 @dataclass(eq=False)
@@ -212,7 +212,7 @@ class AnswerButtons:
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def find_refusal_reason(self, press: ButtonPress) -> str | None:
-        """Return why a press is refused, or None if it is allowed; the press is not stored yet."""
+        """Return why a press should be refused, before it is stored, or None to accept it."""
         data = parse_button(press)
         try:
             reason: str | None = await self.limit(press) if self.limit is not None else None
@@ -257,7 +257,7 @@ class AnswerButtons:
         return exchange
 
     async def find_changeable(self, press: ButtonPress, data: ButtonData) -> Exchange:
-        """Return a button's exchange; audit an admin who changes an answer to somebody else."""
+        """Return a button's exchange, and audit admins who change other people's answers."""
         exchange = await self.find(press, data)
         audited_as = _AUDIT_NAMES.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_by(press.author):
@@ -310,7 +310,7 @@ class AnswerButtons:
         await self.admins.require(message, _CHANGE_OTHERS_ACTION, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
-        """Return whether the command's author asked the question that the quoted answer is for."""
+        """Return whether the command's author asked the question of the quoted answer."""
         try:
             quoted_turn, exchange = await self.find_quoted(message)
         except UserError:
@@ -323,7 +323,7 @@ class AnswerButtons:
             await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
-        """Raise `UserError` if a personal history is not the author's, except for admins."""
+        """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
         is_own = exchange.question.turn.is_by(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")

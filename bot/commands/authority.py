@@ -39,7 +39,7 @@ _ANONYMOUS_REFUSAL = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Checks if an author is an admin; for 30 s, a "no" is not checked again."""
+    """Checks whether authors are admins; a "no" is remembered for 30 seconds."""
 
     admin_ids: Collection[str]
     is_platform_admin: Callable[[Request], Awaitable[bool]]

@@ -225,7 +225,7 @@ class CharacterHandlers:
         return await asyncio.to_thread(parse_preset, newest_version.content, name)
 
     async def download_attached_file(self, message: IncomingMessage) -> bytes | None:
-        """Return the file attached to a message or to the message it quotes; None without a file.
+        """Return the file attached to a message or its quoted message; None if there is none.
 
         Raises `UserError` if it is too large or cannot be downloaded.
         """
@@ -326,7 +326,7 @@ def _ready_reply(preset: Preset) -> CommandResult:
 
 
 def _form_fields(text: str) -> list[str]:
-    """Split typed text at `|`, or a submitted form into all its fields, even empty ones."""
+    """Split typed text at each `|`, or a submitted form into all its fields, even empty ones."""
     if FIELD_SEPARATOR in text:
         fields = [one.strip() for one in text.split(FIELD_SEPARATOR)]
         return fields + [""] * (len(_CARD_KEYS) - len(fields))

@@ -109,7 +109,7 @@ class CommandHandlers:
             for one in reversed(reasons)
         ]
         if not (lines or refusals):
-            raise UserError(translatable("I have seen no messages here lately."))
+            raise UserError(translatable("I haven't seen any messages here recently."))
         scope = await self.history_scope.describe(request.incoming.scopes)
         return CommandResult(join_texts([scope, *lines, *refusals]))
 
@@ -303,7 +303,7 @@ _COMMAND_ORDER = (
 )
 _GROUPS = (PRESET_GROUP, CHARACTER_GROUP, MEMORY_GROUP, SETTINGS_GROUP, ACCESS_GROUP, PRIVACY_GROUP)
 COMMANDS = listed_commands(_HANDLER_CLASSES, _GROUPS, _COMMAND_ORDER)
-"""The listed commands, in the order of /help."""
+"""The commands that menus and /help list, in order."""
 _SPECS_BY_NAME = {spec.name: spec for owner in _HANDLER_CLASSES for spec in command_specs(owner)}
 COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS_BY_NAME)
 """The names of all commands, including those that no menu lists."""

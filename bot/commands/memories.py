@@ -90,7 +90,7 @@ _AUDIENCE_LABELS = {
     Reach.SERVER: (translatable("this server"), translatable("another server")),
     Reach.EVERYWHERE: (translatable("everywhere"), translatable("everywhere")),
 }
-"""How lists name each reach: the first name is for the list's own place, the second for others."""
+"""Names for each reach in lists: one for the list's own place, and one for other places."""
 _SEPARATOR = translatable(", ")
 _SERVER_WIDE_REACHES = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACH_BY_WORD = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
@@ -178,7 +178,7 @@ class MemoryHandlers:
         elif request.quoted_turn is not None:
             new_memory = await self._create_quotation(message, request.quoted_turn)
         else:
-            problem = translatable("I do not know that message, so I cannot remember it.")
+            problem = translatable("I don't know that message, so I can't remember it.")
             raise UserError(problem)
         stored_memory = await self._store(message, new_memory)
         return await self._show_detail(request, stored_memory, translatable("I will remember:"))
@@ -281,7 +281,7 @@ class MemoryHandlers:
         state, server = "on" if word == "on" else None, message.scopes[-1]
         await request.store(admins.chat_settings, server, APPROVAL_KEY, state)
         text = translatable("New memories about this chat wait until an admin approves them.")
-        return CommandResult(text if state else translatable("New memories need no approval."))
+        return CommandResult(text if state else translatable("New memories don't need approval."))
 
     # export and import
 
@@ -448,7 +448,9 @@ class MemoryHandlers:
         marked("add memories about this chat to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), completes=True),
         CommandOption(
-            "number", marked("the memory's number, or all; without it: list them"), required=False
+            "number",
+            marked("the memory's number or `all`; leave it out to list them"),
+            required=False,
         ),
     )
     async def make_lore(self, request: CommandRequest) -> CommandResult:
@@ -534,7 +536,7 @@ class MemoryHandlers:
         stored_memory = await self.memories.add(replace(memory, model=model, vector=vector))
         if stored_memory is None:
             raise UserError(
-                translatable("I cannot remember that: it is about somebody who switched me off.")
+                translatable("I can't remember that: it's about somebody who switched me off.")
             )
         return stored_memory
 
@@ -553,7 +555,7 @@ class MemoryHandlers:
     async def _show_detail(
         self, request: CommandRequest, memory: Memory | None, heading: Text | None = None
     ) -> CommandResult:
-        """Return a memory's details; raise `UserError` if it is None (may not be changed)."""
+        """Return a memory's details; raise `UserError` if it is None, which means "not allowed"."""
         if memory is None:
             raise UserError(_NOT_YOURS_NOTICE)
         message = request.incoming
@@ -702,7 +704,7 @@ def _format_memory_line(message: Request, memory: Memory) -> Text:
 
 
 def _list_labels(message: Request, memory: Memory) -> list[str]:
-    """Return labels that say what a memory is about, who may know it, and if it is in use."""
+    """List labels: what a memory is about, who may know it, and whether it is in use."""
     place, subject, about = _message_place(message), memory.subject, memory.subject.name
     if subject.key == message.author.id:
         about = translatable("about you")

@@ -161,7 +161,7 @@ class SettingMenus:
     async def command_line(
         self, data: ButtonData, press: ButtonPress, active: Collection[str]
     ) -> str:
-        """Return the chosen command or ""; raises `UserError` if its preset no longer exists."""
+        """Return the command for a choice, if any; raises `UserError` if its preset is gone."""
         typed_text = " ".join("".join(press.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -285,7 +285,7 @@ class HistoryScopeHandlers:
 
     @command(
         "settings scope",
-        marked("choose who shares a conversation here (admins); no value: show it"),
+        marked("choose who shares a conversation here (admins), or show the current choice"),
         CommandOption(
             "value",
             marked("shared, user, thread, replies or inherit"),

@@ -19,7 +19,7 @@ _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins, so you would all share this"
     " description. Write under your own name to describe yourself."
 )
-_NO_PERSONA = translatable("You have not described yourself. For example: /me I am a tall knight")
+_NO_PERSONA = translatable("You haven't described yourself. For example: /me I am a tall knight")
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class UserPersonas:
         return await self.resolve(newest_ids, incoming.scopes)
 
     async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
-        """Delete settings of a person, each given by its scope and key."""
+        """Delete a person's settings, which are given as pairs of scope and key."""
         for scope, key in settings:
             await self.chat_settings.set(scope, key, None, user_id)
 

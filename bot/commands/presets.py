@@ -91,7 +91,7 @@ class PresetHandlers:
 
     @command(
         "preset show",
-        marked("show a preset; without a name: the active one"),
+        marked("show a preset, or the active one if you give no name"),
         replace(_PRESET_OPTION, required=False),
     )
     async def _show(self, request: CommandRequest) -> CommandResult:

@@ -84,7 +84,7 @@ class DeletionRequests:
     memories: SqlMemories
 
     async def request_person_deletion(self, request: Request) -> bool:
-        """Queue the deletion of a person's data; return whether they had opted out (kept)."""
+        """Queue the deletion of a person's data; return whether they opted out, which is kept."""
         person = request.author.id
         await self._queue_deletions(await self.data.list_conversations(person), request, person)
         await self.data.forget_outside_histories(person)
@@ -205,7 +205,7 @@ _WRITING_AS_GROUP_NOTICE = translatable(
 
 PRIVACY_GROUP = CommandSpec(
     "privacy",
-    marked("say what I read and store here, who gets it, and how to opt out"),
+    marked("show what I read and store here, who gets it, and how to opt out"),
     default_action="show",
 )
 MAX_EARLIER_MESSAGES = 50
@@ -243,7 +243,7 @@ class PrivacyNotice:
     history_scopes: HistoryScopes
     chat_settings: ChatSettings
     history_days: float | None
-    """The days that the history is kept; None: until somebody deletes it."""
+    """How many days the history is kept; None: until somebody deletes it."""
     receipt_days: float
     is_encrypted: bool
     list_recipients: Callable[[Sequence[Preset]], Mapping[str, bool]]
@@ -309,7 +309,7 @@ class PrivacyHandlers:
     greetings: Greetings
 
     @private_command(
-        "privacy show", marked("say what I read and store here, who gets it, and how to opt out")
+        "privacy show", marked("show what I read and store here, who gets it, and how to opt out")
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Say what the bot does with people's words in this channel."""
@@ -337,15 +337,15 @@ class PrivacyHandlers:
     @command(
         "forget",
         marked(
-            "delete all you said (me), the newest question (last), all here (channel) or the"
-            " message replied to"
+            "delete what you said (me), the newest question (last), this channel, or the message"
+            " you reply to"
         ),
         CommandOption(
             "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")
         ),
     )
     async def forget(self, request: CommandRequest) -> CommandResult:
-        """Delete a message, the newest question, or everything here; confirm "me" first."""
+        """Delete a message, the newest question, or everything here; "me" asks first."""
         message, quote, require = request.incoming, request.incoming.quote, self.admins.require
         message_id = quote.message_id if quote is not None else None
         is_last = message_id is None
@@ -381,15 +381,15 @@ class PrivacyHandlers:
         data, person = self.deletions.data, incoming.author.id
         file, messages, _ = await export_messages(data, person, incoming.at)
         text = translatable_count(
-            "What you have said to me: {count} message.",
-            "What you have said to me: {count} messages.",
+            "Everything you said to me: {count} message.",
+            "Everything you said to me: {count} messages.",
             messages,
         )
         return CommandResult(text, file=file)
 
     @private_command(
         "settings me",
-        marked("choose what I may do with what you write, in all chats; no value: show it"),
+        marked("choose what I may do with what you write in all chats, or show your choice"),
         CommandOption(
             "value",
             marked("off, here, server, everywhere or reset"),

@@ -91,7 +91,7 @@ class ContextView:
 _WHICH_ANSWER_NOTICE = translatable("Which answer? Write /report as a reply to it.")
 _REPORTED_NOTICE = translatable("Thank you. The people who run me will see your report.")
 _NO_OPERATOR_REACHED_NOTICE = translatable(
-    "I cannot message any of my operators privately, so your report was not sent."
+    "I can't message any of my operators privately, so your report wasn't sent."
 )
 _MAX_REPORTED_CHARS = 1500
 

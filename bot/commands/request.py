@@ -161,7 +161,7 @@ private_command = partial(command, is_private=True)
 
 
 def command_specs(owner: type) -> Iterator[CommandSpec]:
-    """Yield the commands that a class's methods handle, in order."""
+    """Yield the commands that the methods of a class handle, in order."""
     for method in vars(owner).values():
         yield from getattr(method, "command_specs", ())
 

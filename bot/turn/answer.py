@@ -207,7 +207,7 @@ class AnswerPipeline:
     async def _regenerate_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Generate a stopped answer after all if a process had shown a part before it crashed."""
+        """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         opened_parts = await self.sources.conversations.opened_parts(context.message)
@@ -274,7 +274,7 @@ class AnswerPipeline:
             context.notices.append(_SAMPLE_MODEL_NOTICE)
 
     async def _should_tell_model_is_weak(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Return whether a notice that the sample model is too weak for this chat is due."""
+        """Return whether to warn this chat that the sample model is too weak for it."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
@@ -303,7 +303,7 @@ class AnswerPipeline:
 
 
 def _is_mostly_non_latin(text: str) -> bool:
-    """Return whether most letters of a text are not Latin; the sample model cannot read those."""
+    """Return whether most letters are not Latin, so that the sample model cannot read them."""
     letters = [char for char in text if char.isalpha()]
     return sum(char > _LAST_LATIN_LETTER for char in letters) * 2 > len(letters)
 

@@ -84,7 +84,7 @@ _MAX_WAIT_SECONDS = 60.0
 _DEFERRAL_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _MIN_IN_FLIGHT = 2
-"""The number of suspects that may always run at once, since a single one may take very long."""
+"""The number of suspects that may always run at once, because one may take very long."""
 
 
 def has_crashed_too_often(message: InboxMessage) -> bool:
@@ -247,7 +247,7 @@ class IsolationGate:
             self._lone_attempt = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record, before a message is processed, whether it is processed alone."""
+        """Record whether a message that is about to be processed is the only one."""
         async with self._lock:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred_attempt in self._deferred_attempts:
@@ -274,6 +274,6 @@ async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None
 
 
 async def _record_other_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
-    """Record another message's attempt; ignore a lost claim, which that message's task notices."""
+    """Record another message's attempt; a lost claim is left to that message's own task."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, state)

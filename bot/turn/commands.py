@@ -54,7 +54,7 @@ _MESSAGE_FORGOTTEN_NOTICE = translatable(
 )
 _CHANGED_NOTICE = translatable("Changed.")
 _RECAP_STOPPED_NOTICE = translatable("The recap was stopped.")
-_IMPOSSIBLE_NOTICE = translatable("That is not possible here.")
+_IMPOSSIBLE_NOTICE = translatable("I can't do that here.")
 _MAX_LOADED_TURNS = 400
 _Greeting: TypeAlias = tuple[Turn | None, str, Face | None]
 """A greeting with its name line and face, if there is one."""
@@ -115,7 +115,7 @@ class CommandRunner:
         return "command", await self.finish(group, request, result)
 
     async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
-        """Run /recap until done or stopped by its author; raises `UserError` while paused."""
+        """Run /recap until it is done or its author stops it; raises `UserError` during a pause."""
         message, stages = request.incoming, self.stages
         if stages.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED_NOTICE)
@@ -176,7 +176,7 @@ class CommandRunner:
     async def check_greeting(
         self, event: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
-        """Check the greeting of a character that was created in a chat like an answer."""
+        """Check a greeting as if it were an answer, if its character was created in a chat."""
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
@@ -380,7 +380,7 @@ class CommandRunner:
 def _find_answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
     answers = exchange.answers if turn.turn.role == "user" else (turn,)
     if not answers:
-        raise UserError(translatable("I have not answered that message."))
+        raise UserError(translatable("I haven't answered that message."))
     return answers[0].turn.at
 
 

@@ -99,7 +99,7 @@ class EditHandler:
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
-        """Decide what to do with an edited message; a chance to answer is not drawn again."""
+        """Decide how to handle an edit; if the bot had answered by chance, it answers again."""
         now, earlier_turns = self.stages.now(), exchange.before.turns
         decision = decide(message, active, earlier_turns, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:

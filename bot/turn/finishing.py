@@ -175,7 +175,7 @@ class TurnFinisher:
         return (replace(response, is_response=True), *private_parts)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
-        """Finish with a notice that the answer failed, and a button to retry the question."""
+        """Finish with a notice that the answer failed, and a retry button."""
         message = group.message
         number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
@@ -185,7 +185,7 @@ class TurnFinisher:
     async def finish_with_button(
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
-        """Finish with a notice why a question is not answered, and a button to retry it."""
+        """Finish with a notice that says why a question is not answered, and a retry button."""
         message, asked, replies = group.message, group.question, self.stages.replies
         incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
         question = (
@@ -207,7 +207,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting a person's turns, copies and decisions; None deletes everybody's."""
+        """Finish by deleting a person's turns, copies and decisions, or everybody's (None)."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
         try:

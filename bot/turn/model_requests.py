@@ -150,7 +150,7 @@ class ModelRequests:
         return receipt
 
     async def _generate_with_retry(self, request: AnswerRequest) -> Receipt:
-        """Request an answer; if a token limit stops it, retry without one or with less history."""
+        """Request an answer; after a token limit, retry without it or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)

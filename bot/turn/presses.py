@@ -157,7 +157,7 @@ class PressHandler:
         return Feedback(number, reaction.author.id, reaction.reaction, reaction.is_removed)
 
     async def _find_exchange(self, press: ButtonPress, data: ButtonData) -> Exchange | None:
-        """Return a button's question and answers; None for "delete" on a deleted answer."""
+        """Return a button's question and answers; None if a delete button's answer is gone."""
         try:
             return await self.stages.buttons.find_changeable(press, data)
         except UserError as error:

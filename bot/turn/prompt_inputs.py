@@ -144,7 +144,7 @@ class TurnContext:
     active: ActiveCharacters
     session: Session
     character_names: Mapping[str, str]
-    """The names of active characters and of those in the history, by preset."""
+    """The names of characters that are active or in the history, by preset."""
     personas: Mapping[str, str]
     """People's descriptions of themselves, by user id."""
     files: AttachedFiles = NO_FILES

@@ -1,6 +1,6 @@
 """Interrupt running answers when a /stop, a stop button, an edit or a deletion arrives.
 
-These events are also stored in the inbox and handled in order. Signals only inform the process that
+These events are also stored in the inbox and handled in order. Signals only tell the process that
 is generating the answer sooner. They may be lost, so `MissedSignalPoller` polls the inbox.
 """
 
@@ -55,7 +55,7 @@ class _AnswerInProgress:
     """The newest message that the answer covers."""
     turn_name: str
     askers: Collection[str]
-    """The ids of the people who may stop it."""
+    """The ids of the people who may stop the answer."""
     flag: StopFlag
     sent_at: datetime
     """When the message was sent or last edited."""
@@ -78,7 +78,7 @@ class StopRequests:
 
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
-    """Returns whether a person is an admin; None: the platform could not be asked."""
+    """Returns whether a person is an admin, or None if the platform could not be asked."""
     audit: Callable[[Request, str], Awaitable[None]]
     """Records an admin's action in the audit log."""
 
@@ -136,7 +136,7 @@ class StopRequests:
         asked: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
-        """Yield a flag that stops, edits and deletions set, even those that came earlier."""
+        """Yield a flag that a stop, edit or deletion sets, even one that arrived earlier."""
         conversation, flag = asked.address.conversation, StopFlag()
         turn, time = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, time)

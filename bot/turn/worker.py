@@ -231,7 +231,7 @@ class ConversationWorker:
                 return await self._send_requested_text(group, asked)
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
-        """Send a program's text as the chat's character; a pause does not prevent it."""
+        """Send a program's text as the chat's character, even during a pause."""
         if await self._stages.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(request.scopes)

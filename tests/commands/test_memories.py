@@ -190,7 +190,7 @@ async def test_memory_of_a_message_belongs_to_its_author(setup: MemorySetup) -> 
     await setup.run_as(asked, "/memory add", quoted=sailing)
     [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, PLACE))
     assert (memory.subject.key, memory.said_by, memory.text) == (BOB.id, BOB.id, "I sail")
-    with pytest.raises(UserError, match="I do not know that message"):
+    with pytest.raises(UserError, match="I don't know that message"):
         await setup.run_as(asked, "/memory add")
     with pytest.raises(UserError, match="What should I remember"):
         await setup.run_as(HERE, "/memory add")

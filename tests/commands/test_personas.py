@@ -32,7 +32,7 @@ async def test_persona_applies_only_in_its_channel(personas: UserPersonas) -> No
     assert await resolved(personas) == {ALICE.id: "I am a tall knight"}
     assert await resolved(personas, ELSEWHERE.scopes) == {}
     assert await personas.change_or_show("", HERE) == "Your description here: I am a tall knight"
-    with pytest.raises(UserError, match="You have not described yourself"):
+    with pytest.raises(UserError, match="You haven't described yourself"):
         await personas.change_or_show("", ELSEWHERE)
 
 

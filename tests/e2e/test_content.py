@@ -131,7 +131,7 @@ async def test_reported_answer_reaches_the_operator_once(
     await wait_until(running.queues_are_empty)
     [note] = notes()
     assert f"reported an answer by tester in {where.name} (receipt" in note
-    assert not [one for one in where.texts() if "reports" in one]
+    assert not [one for one in where.texts() if "reported" in one]
 
 
 @ALONE_AND_IN_PAIRS
@@ -148,4 +148,4 @@ async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: S
     assert called.ephemeral
     chat = platforms.discord.b.get_dm_channel(platforms.admin.id).id
     told = platforms.discord.messages
-    await wait_until(lambda: [one for one in told(chat) if "reports an answer" in one["content"]])
+    await wait_until(lambda: [one for one in told(chat) if "reported an answer" in one["content"]])

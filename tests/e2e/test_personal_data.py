@@ -229,7 +229,7 @@ async def test_export_on_telegram_is_sent_in_private(
     group.say(f"/export@{wire.me['username']}")
     await wait_until(alone.documents)
     [sent] = alone.documents()
-    assert sent["caption"] == "What you have said to me: 2 messages."
+    assert sent["caption"] == "Everything you said to me: 2 messages."
     _, data = wire.files[sent["document"]["file_id"]]
     assert said_in(data) == ["in the group Tc01:3", "in private Tc03:3"]
     assert not group.documents()
@@ -247,7 +247,7 @@ async def test_export_on_discord_is_visible_to_its_author_only(where: DiscordCha
     other = where.platforms.channel()
     response = await other.slash(who, "export")
     assert response.ephemeral
-    assert response.content.startswith("What you have said to me:")
+    assert response.content.startswith("Everything you said to me:")
     [file] = response.attachments
     words = said_in(wire.b.cdn.get(file.url))
     assert "in the channel Td01:3" in words

@@ -336,7 +336,7 @@ async def test_closed_private_chats_answer_operators_and_allowed_people(
     assert "In private chats, I answer only some people." in await private.writes(BOB)
     assert await private.writes(BOB) == ""
     assert await private.writes(OPERATOR) == "Hi."
-    assert "What you have said to me" in await private.writes(BOB, "/export")
+    assert "Everything you said to me" in await private.writes(BOB, "/export")
     await private.chooses("/access dm open")
     assert await private.writes(BOB) == "Hi."
 

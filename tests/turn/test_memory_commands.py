@@ -87,7 +87,7 @@ async def test_reply_remembers_the_message(database: Database, words: str) -> No
 async def test_message_is_remembered_only_if_it_is_in_the_history(database: Database) -> None:
     setup = Setup(database)
     await setup.say(on("404", "/memory add", key="5:1"))
-    assert setup.texts == ["⚠ I do not know that message, so I cannot remember it."]
+    assert setup.texts == ["⚠ I don't know that message, so I can't remember it."]
 
 
 async def test_memory_menu_works_after_a_restart(database: Database) -> None:

@@ -119,7 +119,7 @@ async def test_forget_me_asks_first_and_covers_every_conversation(database: Data
     assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
     assert setup.texts[-1].startswith("I'm now deleting everything")
     await setup.say(said("/me", "5:9"))
-    assert setup.texts[-1].startswith("⚠ You have not described yourself.")
+    assert setup.texts[-1].startswith("⚠ You haven't described yourself.")
 
 
 async def test_forget_me_deletes_notes_that_quote_only_that_person(database: Database) -> None:
@@ -159,7 +159,7 @@ async def test_export_contains_only_the_persons_own_messages(database: Database)
     setup = Setup(database, ["one"], ["two"])
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
-    assert setup.texts[-1] == "What you have said to me: 1 message."
+    assert setup.texts[-1] == "Everything you said to me: 1 message."
     [file] = setup.surface.files.values()
     exported = json.loads(file.text)
     assert [one["text"] for one in exported["messages"]] == ["mine"]
@@ -416,7 +416,7 @@ async def forget_deletes_everything(setup: Setup, folder: Path) -> None:
 
     assert traces(folder) == []
     await setup.say("/me")
-    assert setup.texts[-1].startswith("⚠ You have not described yourself")
+    assert setup.texts[-1].startswith("⚠ You haven't described yourself")
 
 
 async def forget_waits_for_the_running_turn(setup: Setup, folder: Path) -> None:

@@ -157,5 +157,5 @@ async def test_report_says_what_is_missing(database: Database) -> None:
     await setup.say("a")
     [message] = setup.surface.messages
     await setup.say(on(message, "/report", key="5:3"), make_incoming("/report", key="5:4"))
-    assert setup.texts[1].startswith("⚠ I cannot message any of my operators privately")
+    assert setup.texts[1].startswith("⚠ I can't message any of my operators privately")
     assert setup.texts[2] == "⚠ Which answer? Write /report as a reply to it."

@@ -1,1 +1,1 @@
-"""Limits on answers: rate, concurrency and cost; and refusals."""
+"""Limits on the rate, concurrency and cost of answers, and notices when they are refused."""

@@ -193,7 +193,7 @@ class CommandLimits:
     per_person: int
     """The burst size: how many commands and presses are allowed at once."""
     seconds: float
-    """The time in which a burst refills."""
+    """The time in which a used-up burst refills."""
 
     def __post_init__(self) -> None:
         self._notices = NoticeLimiter(self.rates)

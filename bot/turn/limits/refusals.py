@@ -172,7 +172,7 @@ _MAX_REFUSED_AT_ONCE = 100
 
 @value_class
 class QueueLimit:
-    """Refuses messages when too many wait in a conversation for the current answer to end."""
+    """Refuses messages when too many wait in a conversation during an answer."""
 
     conversations: Conversations
     arrivals: ArrivalSignals

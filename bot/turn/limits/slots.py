@@ -127,7 +127,7 @@ class SlotQueue:
 FREED_SLOTS_TOPIC = "provider_slots"
 """The topic of signals about freed slots; each contains the provider."""
 TAKEN_SLOTS_TOPIC = "taken_provider_slots"
-"""The topic of signals about taken slots: `provider slots-of-other-chats chat`."""
+"""The topic of signals about taken slots: the provider, slots of other chats, and the chat."""
 _POLL_SECONDS = 0.1
 """The interval of checks for free slots, in case a signal is lost."""
 _MAX_MISSED_POLLS = 5
@@ -226,7 +226,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
-        """Count a waiting request; yield how many wait elsewhere; raises `BackendUnavailable`."""
+        """Count a request as waiting, and yield how many requests wait in other processes."""
         key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED
         try:
             total = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)

@@ -242,7 +242,7 @@ class Spending:
     async def _reserve_for_any_person(
         self, caps: Sequence[BudgetCap], amount: int
     ) -> list[BudgetCap]:
-        """Reserve an amount in the shared budgets and in one asker's; raise `BudgetUsedUp`."""
+        """Reserve an amount in the shared budgets and in one asker's, or raise `BudgetUsedUp`."""
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded_cap, shared_caps = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
         for person in people or [""]:
