@@ -1,6 +1,6 @@
-"""The hostile inputs of attacks.json, expanded, and beside them our own of the same form.
+"""Load the hostile inputs of attacks.json, and add our own in the same format.
 
-`tests/attack_tests.toml` says which test runs which of them.
+`tests/attack_tests.toml` lists the tests that use each category.
 """
 
 import ast
@@ -42,7 +42,7 @@ def attack_texts(*categories: str) -> list[str]:
 def with_ours(
     category: str, ours: Mapping[str, Any], slow: Collection[str] = ()
 ) -> list[ParameterSet]:
-    """Return `ours` and the inputs of a category as parameters `(title, given)`."""
+    """Return our inputs and those of a category as pytest parameters `(title, given)`."""
     own = [
         pytest.param(
             title, given, id=f"our {title}", marks=[pytest.mark.slow] if title in slow else []
@@ -58,7 +58,7 @@ def with_ours(
 
 
 def secret_in(text: str) -> str:
-    """Return what must not be seen of a text: a key's body, a password, the longest token."""
+    """Return the secret part of a text: the body of a key, a password, or the longest token."""
     if pem := re.search(r"-----BEGIN [^-]+-----\s*(\S+)", text):
         return str(pem[1])
     if named := re.search(r"://[^/\s:@]*:([^/\s@]+)@|\w: (?:\w+ )?(\S+)|bot(\d+\W\w+)", text):
@@ -74,13 +74,13 @@ def _tests_in(file: Path) -> set[str]:
 
 
 def exists(test: str) -> bool:
-    """Return whether there is a test, named as pytest does."""
+    """Return whether a test with this pytest name exists."""
     path, _, name = test.partition("::")
     return name in _tests_in(CHECKOUT / path)
 
 
 def skip_for(test: str) -> NoReturn:
-    """Skip a case that another test runs, which must exist."""
+    """Skip a case because another test runs it; check that the other test exists."""
     assert exists(test), test
     pytest.skip(f"runs in {test}")
 
@@ -89,7 +89,7 @@ def skip_for(test: str) -> NoReturn:
 
 
 def expand(value: Any) -> Any:
-    """Write out the generators of a JSON value, wherever they stand in it; raises `ValueError`."""
+    """Expand all generators in a JSON value; raise `ValueError` for an unknown one."""
     match value:
         case {"gen": name}:
             if name not in GENERATORS:
@@ -111,7 +111,7 @@ def expanded(value: Any) -> str:
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return the texts of an expanded value, in order; keys are none."""
+    """Return the strings in an expanded value, in order, without the keys of objects."""
     match value:
         case str():
             return [value]
@@ -131,7 +131,7 @@ def _nest(given: Mapping[str, Any]) -> str:
 
 
 class GzipZeros(Iterable[bytes]):
-    """A gzip stream that unpacks to zeros; it is made while it is read, because it is long."""
+    """A long gzip stream that unpacks to zeros, generated while it is read."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""Renew the catalogues of texts: `make catalogues`. New texts are added without a translation."""
+"""Update the message catalogs (`make catalogues`); new texts have no translation yet."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def catalogue_file(language: str) -> Path:
 
 
 def extract_texts() -> Catalog:
-    """Return every text of the code, without translations."""
+    """Return all translatable texts in the code, without translations."""
     found = extract_from_dir(CHECKOUT / "bot", _METHODS, _OPTIONS, _KEYWORDS)
     catalogue = Catalog()
     for _file, _line, text, _comments, _context in sorted(found, key=lambda one: str(one[2])):

@@ -1,4 +1,4 @@
-"""Certificates for servers of the tests."""
+"""Certificates for the test servers."""
 
 import datetime
 import ipaddress
@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(name: str) -> tuple[bytes, bytes]:
-    """Return a certificate for 127.0.0.1 that is its own authority, and its key, in PEM."""
+    """Return a self-signed certificate for 127.0.0.1 and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)

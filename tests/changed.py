@@ -1,4 +1,4 @@
-"""Name the tests of what changed since the last commit, or in it: `make fast` runs them."""
+"""Print the tests of the files changed since or in the last commit, for `make fast`."""
 
 import subprocess
 import sys
@@ -9,14 +9,14 @@ from tests.checkout import CHECKOUT
 
 
 def changed_files() -> list[str]:
-    """Return the files that differ from the last commit; if none do, those that it changed."""
+    """Return the files that differ from the last commit, or else the files changed in it."""
     tracked = _git("diff", "--name-only", "HEAD")
     untracked = _git("ls-files", "--others", "--exclude-standard")
     return [*tracked, *untracked] or _git("diff", "--name-only", "HEAD~1")
 
 
 def find_tests(files: Iterable[str]) -> list[str]:
-    """Return the test files and folders that belong to these files, without doubles."""
+    """Return the test files and folders that belong to these files, without duplicates."""
     targets = {target for file in files for target in _target_of(PurePosixPath(file))}
     return [
         str(target)
@@ -26,7 +26,7 @@ def find_tests(files: Iterable[str]) -> list[str]:
 
 
 def _target_of(file: PurePosixPath) -> Iterator[PurePosixPath]:
-    """bot/turn/claims.py -> tests/turn; tests/turn/test_worker.py stays; README.md has no tests."""
+    """Map bot/turn/claims.py to tests/turn, a test file to itself, README.md to nothing."""
     match file.parts:
         case ["tests", *_, name] if name.startswith("test_") and (CHECKOUT / file).is_file():
             yield file

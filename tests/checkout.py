@@ -1,4 +1,4 @@
-"""Where the checkout is that the tests run in."""
+"""The path of the checkout that contains these tests."""
 
 from pathlib import Path
 

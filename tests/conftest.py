@@ -1,4 +1,4 @@
-"""What tests of many parts start from."""
+"""Settings and fixtures for all tests."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Spare the garbage collector modules and tests, which stay: a fifth of the CPU time."""
+    """Hide modules and tests from the garbage collector, which saves a fifth of the CPU time."""
     gc.disable()
     try:
         return (yield)
@@ -47,7 +47,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="module")
 def all_objects() -> Iterator[None]:
-    """Let `gc.get_objects()` return all, also those that were there before the first test."""
+    """Let `gc.get_objects()` also return the objects created before the first test."""
     gc.unfreeze()
     yield
     gc.collect()
@@ -62,14 +62,14 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="session")
 def postgres_folder() -> Iterator[str]:
-    """The socket folder of a PostgreSQL server that runs for this session."""
+    """Yield the socket folder of a PostgreSQL server that runs for this session."""
     with running_postgres() as folder:
         yield folder
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def launcher() -> AsyncIterator[Any]:
-    """Return a `ChildLauncher`, which has imported the bot and starts it by forking."""
+    """Yield a `ChildLauncher`: a process that has imported the bot and starts it by forking."""
     from tests.support.child_launcher import running_launcher  # noqa: PLC0415 # imports it, too
 
     async with running_launcher() as running:

@@ -1,6 +1,6 @@
-"""Write what the code knows into the docs: `make docs-data`.
+"""Generate parts of the docs from the code: `make docs-data`.
 
-That is docs/settings.md, and the tables of commands in README.md and README.zh.md.
+These are docs/settings.md, and the tables of commands in README.md and README.zh.md.
 """
 
 import re
@@ -29,7 +29,7 @@ _BY_NAME = ("providers", "mcp_servers")
 
 
 def settings_page() -> str:
-    """Return the page: the plain settings, then a table for each group."""
+    """Return docs/settings.md: the top-level settings, then a table for each group."""
     fields = settings_model().model_fields
     groups = {name: model for name, each in fields.items() if (model := _group(each))}
     plain = {name: each for name, each in fields.items() if name not in {*groups, *_BY_NAME}}
@@ -51,7 +51,7 @@ def settings_page() -> str:
 
 
 def _provider_tables() -> Iterator[str]:
-    """Yield a table for each set of kinds that share settings."""
+    """Yield a table for each set of provider kinds with the same settings."""
     specs = backend_specs()
     every_kind = [spec.kind for spec in specs]
     names = ", ".join(f"`{kind}`" for kind in every_kind)
@@ -104,7 +104,7 @@ def _text(field: FieldInfo) -> str:
 
 
 def _choices(kind: object) -> Iterator[object]:
-    """Yield the values that a type allows, if these are listed; a number may be another choice."""
+    """Yield the values that a type lists; `a number` stands for any number."""
     if get_origin(kind) is Literal:
         yield from get_args(kind)
         return
@@ -136,7 +136,7 @@ def _command_rows(spec: CommandSpec, language: str, group: str = "") -> Iterator
 
 
 def _usage(option: CommandOption) -> str:
-    """Write an option as people type it: `NAME`, `on/off`, in brackets if it may be left out."""
+    """Format an option as people type it: `NAME` or `on/off`, in brackets if optional."""
     word = "/".join(option.choices) or option.name.upper()
     return word if option.required else f"[{word}]"
 

@@ -1,4 +1,4 @@
-"""Fakes that fulfil the contracts of the ports: a clock, a surface, a backend, a coordinator."""
+"""Fakes that fulfill the contracts of the ports: clock, surface, backend, signals, and others."""
 
 import asyncio
 import heapq
@@ -191,7 +191,7 @@ class FakeSurface(Surface):
 
 
 class FakePrivateChats(PrivateChats):
-    """Opens a chat with each person, or with nobody."""
+    """Opens private chats with everybody, or refuses to."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self._refuses = refuses
@@ -209,7 +209,7 @@ class FakePrivateChats(PrivateChats):
 
 
 class FakePlatform(LocalPlatform):
-    """A platform around a surface; the test itself hands in what is received."""
+    """A platform with a given surface, to which the test itself passes incoming messages."""
 
     is_operators = False
 
@@ -222,7 +222,7 @@ class FakePlatform(LocalPlatform):
 
 
 class PrivatePlatform(FakePlatform, FakePrivateChats):
-    """A platform that opens private chats, or none."""
+    """A platform that opens private chats, or refuses to."""
 
     def __init__(self, name: str, surface: Surface, *, refuses: bool = False) -> None:
         FakePlatform.__init__(self, name, surface)
@@ -235,7 +235,7 @@ ScriptStep = (
 
 
 class FakeBackend(Backend):
-    """A model that plays a script for each answer, and the last one again; events are awaited."""
+    """A model that plays one script per answer and repeats the last; events in it are awaited."""
 
     def __init__(self, *scripts: Sequence[ScriptStep]) -> None:
         self.prompts: list[Prompt] = []
@@ -337,7 +337,7 @@ class FakeEmbedder(Embedder):
 
 
 class FakeRemoteBackend(FakeBackend):
-    """Continues answers that were cut off, and reports the `health` of its models."""
+    """A backend that continues cut-off answers, and reports the `health` of its models."""
 
     health: Sequence[ModelHealth] = ()
 
@@ -351,7 +351,7 @@ class FakeRemoteBackend(FakeBackend):
 
 
 class FakeSignals(InProcessSignals):
-    """Signals of several processes, whose server may be away."""
+    """Signals between several processes, with a server that may be unreachable."""
 
     is_cross_process = True
 

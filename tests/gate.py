@@ -1,4 +1,4 @@
-"""A door in front of a server, which can be shut or stand still while its clients run."""
+"""A proxy in front of a server that a test can close or freeze while clients are connected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Gate:
-    """Passes everything on between a port of loopback and what `connect` opens."""
+    """Forwards data between a loopback port and the connections that `connect` opens."""
 
     def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
         self._connect = connect
@@ -32,7 +32,7 @@ class Gate:
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def freeze(self) -> None:
-        """Accept connections, and answer nothing."""
+        """Accept connections, but forward nothing."""
         self._flows.clear()
 
     async def shut(self) -> None:

@@ -1,9 +1,9 @@
-"""Carry out the steps of the Dockerfile in a folder, where no container can be built.
+"""Run the steps of a Dockerfile in a folder, on machines that cannot build containers.
 
     python -m tests.image_steps deploy/Dockerfile FOLDER
 
-Its paths are put below the folder; users are not made. What was installed is then made read-only
-and must answer `troupe check` and write into its data directory only.
+Paths in the Dockerfile are relative to the folder, and no users are created. The installed files
+are then made read-only, and `troupe check` must pass, writing only to the data directory.
 """
 
 import json
@@ -21,7 +21,7 @@ _WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 def read_instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
-    """Yield each instruction with the rest of its line; continued lines are joined."""
+    """Yield each instruction and its arguments, with continued lines joined."""
     lines = (line for line in dockerfile.read_text().splitlines() if not line.startswith("#"))
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
@@ -51,7 +51,7 @@ def run(command: str, root: Path, folder: Path) -> None:
 
 
 def start(words: Sequence[str], root: Path, environment: Mapping[str, str]) -> str:
-    """Run a program without any right to write but to the data, and return what it printed."""
+    """Run a program that may write only to the data directory; return its output."""
     for path in root.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, installed from a wheel; a database of its own for each test."""
+"""A PostgreSQL server for tests, installed from a wheel, with a separate database per test."""
 
 import asyncio
 import contextlib
@@ -47,14 +47,14 @@ def running_postgres() -> Iterator[str]:
 
 
 def _folder_in_memory() -> Path | None:
-    """Return a folder that is not on a disk; None where there is none with enough room."""
+    """Return a folder in memory, or None if there is none with enough space."""
     has_space = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MIN_FREE_BYTES
     return _MEMORY if has_space else None
 
 
 @contextlib.contextmanager
 def frozen_postgres(data: Path) -> Iterator[None]:
-    """Let a server stand still within the block, its connections open, by its data folder."""
+    """Freeze the server with this data folder inside the block; its connections stay open."""
     first = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
     first.send_signal(signal.SIGSTOP)  # it makes no more processes
     processes = [first, *first.children()]
@@ -68,7 +68,7 @@ def frozen_postgres(data: Path) -> Iterator[None]:
 
 
 async def create_postgres_database(folder: str, *, with_tables: bool = True) -> str:
-    """Create a database without rows, a copy of one with all tables; return its URL."""
+    """Create a database without rows by copying a migrated one; return its URL."""
     name, created = f"t{uuid.uuid4().hex}", _databases[folder]
     if len(created) >= _KEPT_DATABASES:
         await _execute(folder, f"DROP DATABASE {created.popleft()}")
@@ -88,7 +88,7 @@ async def _create(folder: str, database: str) -> str:
 
 
 async def _execute(folder: str, statement: str) -> bool:
-    """Return whether the server has carried it out."""
+    """Execute a statement; return whether it succeeded."""
     process = await asyncio.create_subprocess_exec(
         *(postgres_program("psql"), "-q", "-h", folder, "-U", "postgres", "-c", statement),
         stderr=asyncio.subprocess.DEVNULL,
@@ -97,7 +97,7 @@ async def _execute(folder: str, statement: str) -> bool:
 
 
 async def run_postgres_program(name: str, *options: str) -> bytes:
-    """Run a program of PostgreSQL, such as pg_dump; return what it prints."""
+    """Run one of PostgreSQL's programs, such as pg_dump; return its output."""
     process = await asyncio.create_subprocess_exec(
         postgres_program(name),
         *options,
@@ -111,7 +111,7 @@ async def run_postgres_program(name: str, *options: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def counting_round_trips(folder: str, counts: Counter[str]) -> AsyncIterator[str]:
-    """Yield the folder of a socket before a server that counts executed statements."""
+    """Yield the socket folder of a proxy that counts the statements sent to a server."""
     server = str(next(Path(folder).glob(".s.PGSQL.*[0-9]")))  # noqa: ASYNC240
     writers: list[asyncio.StreamWriter] = []
 
@@ -141,7 +141,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def _copy_messages(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: Counter[str]
 ) -> None:
-    """Copy the messages of a client: a type, a length that counts itself, a body."""
+    """Copy a client's messages: type, length (including its own four bytes), and body."""
     with contextlib.suppress(asyncio.IncompleteReadError):
         kind = b""  # the first message has no type
         while True:

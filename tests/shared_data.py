@@ -1,4 +1,4 @@
-"""Find the folder `shared`, which holds the golden vectors and lives outside the repository."""
+"""Find the folder `shared` with the golden vectors, which is outside the repository."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 
 def shared_folder() -> Path:
-    """Beside the checkout, one level up, or where TROUPE_SHARED says; skips where there is none."""
+    """Return TROUPE_SHARED or `shared` next to or above the checkout; skip if there is none."""
     checkout = Path(__file__).resolve().parent.parent
     folders = [checkout.parent / "shared", checkout.parent.parent / "shared"]
     if "TROUPE_SHARED" in os.environ:  # noqa: TID251 # no setting of the service
@@ -26,7 +26,7 @@ def shared_folder() -> Path:
 
 @cache
 def golden(name: str) -> list[dict[str, Any]]:
-    """Read the vectors of `rodel_templates`, `modelfile`, ..."""
+    """Read the golden vectors of a subject, such as `rodel_templates` or `modelfile`."""
     text = (shared_folder() / "golden" / f"{name}.public.json").read_text(encoding="utf-8")
     cases: list[dict[str, Any]] = json.loads(text)
     return cases

@@ -1,6 +1,6 @@
-"""Print the size of the code: `python -m tests.size [REVISION]`, one row a figure.
+"""Print the size of the code, one figure per row: `python -m tests.size [REVISION]`.
 
-With a revision, its figures stand beside those of the working tree.
+With a revision, its figures are printed next to those of the working tree.
 """
 
 import ast
@@ -29,7 +29,7 @@ def base_names(definition: ast.ClassDef) -> set[str]:
 
 
 def single_protocols(classes: list[ast.ClassDef]) -> int:
-    """Count the protocols that exactly one class names as its base."""
+    """Count the protocols with exactly one subclass."""
     protocols = {each.name for each in classes if "Protocol" in base_names(each)}
     implementations = Counter(
         name for each in classes if each.name not in protocols for name in base_names(each)

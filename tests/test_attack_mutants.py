@@ -1,6 +1,6 @@
-"""Mutants of the hostile texts of attacks.json keep the same promises as the texts themselves.
+"""Mutated texts from attacks.json are as harmless as the original texts.
 
-20,000 run in CI, 200,000 in `make soak`: eight properties with as many examples each.
+CI tries 20,000 mutants and `make soak` 200,000, divided among eight properties.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ mutation = st.tuples(
 
 
 def mutate(text: str, mutations: list[tuple[str, int, int, str]], other: str) -> str:
-    """Change a text in a few places; `other` is what is spliced into it."""
+    """Change a text in a few places, also by inserting parts of `other`."""
     for kind, where, size, piece in mutations:
         at = where % (len(text) + 1)
         before, run, after = text[:at], text[at : at + size], text[at + size :]
@@ -167,7 +167,7 @@ def _utf16(text: str) -> bytes:
 
 @tries
 @given(mutants("store_injection", "name_spoof"))
-def test_mutated_text_is_storable_and_one_line_in_logs(text: str) -> None:
+def test_mutated_text_can_be_stored_and_is_one_line_in_logs(text: str) -> None:
     stored = to_storable_text(text)
     assert to_storable_text(stored) == stored
     assert "\0" not in stored.encode().decode()
@@ -190,7 +190,7 @@ def test_mutated_text_is_storable_and_one_line_in_logs(text: str) -> None:
     st.sampled_from(["", " ", "\n", ")", '"', "'}", ", thanks", " 字"]),
     mutants("store_injection"),
 )
-def test_secret_is_masked_anywhere(text: str, before: str, after: str, noise: str) -> None:
+def test_secret_in_mutated_text_is_masked(text: str, before: str, after: str, noise: str) -> None:
     masked = SecretMasker(()).mask(f"{noise}{' ' if before == '' else before}{text}{after}")
     assert secret_in(text) not in masked
 

@@ -1,4 +1,4 @@
-"""Every case of attacks.json is tried where it enters: the table of which test does that."""
+"""The table of tests that try the cases of attacks.json is complete and correct."""
 
 import gzip
 import itertools
@@ -15,7 +15,7 @@ TESTS: Mapping[str, Sequence[str]] = _TABLE["tests"]
 
 
 @pytest.mark.parametrize(("category", "tests"), TESTS.items())
-def test_listed_tests_exist_and_read_their_category(category: str, tests: Sequence[str]) -> None:
+def test_listed_tests_exist_and_use_their_category(category: str, tests: Sequence[str]) -> None:
     for test in tests:
         path, _, _ = test.partition("::")
         assert exists(test), test

@@ -1,4 +1,4 @@
-"""Test deploy/compose*.yaml: services that fit each other, and containers that may do little."""
+"""Test deploy/compose*.yaml: services match each other, and containers have few privileges."""
 
 from configparser import ConfigParser
 from typing import Any

@@ -1,7 +1,7 @@
-"""Each defence against attacks.json is needed: without it, cases of its family get through.
+"""Every defense against attacks.json is needed: without it, some of its attacks succeed.
 
-A defence is a function of a hostile text. It is tried as it is, and replaced by what would stand in
-its place without it. Those that need more than a function are beside their tests:
+A defense is a function applied to a hostile text. Each is tried as it is, and replaced with the
+code that would be there without it. Defenses that are more than a function are tested elsewhere:
 `test_canary_server_is_reached_if_the_check_is_off` (fetching) and
 `test_tokenizing_the_whole_text_would_add_control_tokens` (local models).
 """
@@ -45,7 +45,7 @@ Apply = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Defence:
-    """What is done to a text, what stands there without it, and what must hold afterwards."""
+    """A function for hostile texts, its replacement without the defense, and a condition."""
 
     name: str
     category: str
@@ -108,7 +108,7 @@ def stays_in_folder(_text: str, problem: tuple[str, str | None]) -> bool:
 
 
 def addresses(parse: Callable[[str], SplitResult], allows: Callable[[str], bool]) -> Apply:
-    """Return what looks up the servers that a text would have asked."""
+    """Return a function that lists the server addresses that a URL would reach."""
 
     def look_up(text: str) -> list[str]:
         try:
@@ -128,7 +128,7 @@ HISTORY = [{"role": "user", "content": "hi"}]
 
 
 def history_after(render: Callable[[str, list[dict[str, str]]], str]) -> Apply:
-    """Return what renders a template and says what the history is then."""
+    """Return a function that renders a template, then returns the history."""
 
     def attempt(source: str) -> list[dict[str, str]]:
         history = [dict(one) for one in HISTORY]

@@ -1,4 +1,4 @@
-"""Without the extras, everything else works, and what is missing is named with the remedy."""
+"""Without the extras, all else works, and errors name the missing package and the remedy."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Test what kustomize makes of deploy/kubernetes: names, labels and roles that fit each other.
+"""Test the manifests in deploy/kubernetes: names, labels, and roles match each other.
 
-`tests/kubernetes.yaml` is what kustomize itself has built. After a change, with kubectl installed:
+`tests/kubernetes.yaml` was built by kustomize. Rebuild it after a change (this needs kubectl):
 
     python -m tests.test_kubernetes
 """
@@ -33,7 +33,7 @@ def source_digest() -> str:
 
 
 def build() -> str:
-    """Have kustomize build the manifests; the first line names what they were built from."""
+    """Build the manifests with kustomize; the first line contains a hash of the sources."""
     command = ("kubectl", "kustomize", str(_SOURCE))
     built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return f"# Built by kubectl kustomize from files with the hash {source_digest()}\n{built}"
@@ -49,7 +49,7 @@ def manifests(kind: str) -> dict[str, Any]:
 
 
 def workloads() -> dict[str, Any]:
-    """Return what runs a role, by its name; workers keep volumes, so they are a StatefulSet."""
+    """Return the workloads by name; workers keep volumes, so they are a StatefulSet."""
     return manifests("Deployment") | manifests("StatefulSet")
 
 
@@ -104,7 +104,7 @@ def test_only_the_autoscaler_sets_the_number_of_workers() -> None:
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_probes_use_the_port_and_host_of_the_process(probe: str) -> None:
-    """The image listens for all; the console serves unencrypted pages to its own pod only."""
+    """The image listens on all addresses; unencrypted console pages are only served in the pod."""
     path = "/readyz" if probe == "readinessProbe" else "/healthz"
     for name, deployment in workloads().items():
         container = container_of(deployment)
@@ -119,7 +119,7 @@ def test_probes_use_the_port_and_host_of_the_process(probe: str) -> None:
 
 
 def test_data_of_a_worker_outlasts_its_pod() -> None:
-    """Whatever forgets is a worker: it notes that in its data directory (forgotten.jsonl)."""
+    """Workers delete conversations, and record that in their data directory (forgotten.jsonl)."""
     [worker] = manifests("StatefulSet").values()
     [claim] = worker["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"], "no cluster has to offer more"

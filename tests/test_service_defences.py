@@ -1,8 +1,8 @@
-"""Each defence of the service is needed: where it is switched off, its cases get through.
+"""Every defense of the service is needed: without it, some of its attacks succeed.
 
-Defences that are functions of a text are in tests/test_defences.py; the mentions on Discord are in
-tests/platforms/discord/test_surface.py, those of webhooks and streams beside their tests. Here a
-whole part is switched off, and the test of its cases, which passes with it, has to fail.
+Defenses that are functions of a text are in tests/test_defences.py. Discord's mentions are in
+tests/platforms/discord/test_surface.py; webhooks and streams are tested in their own folders.
+Here a whole component is disabled, and the test of its attacks must then fail.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ RENDER_WITHOUT_LIMITS = (
 
 
 def cases(category: str, scenario: excessive.Scenario) -> list[object]:
-    """Return the inputs of a category that are tried with a scenario."""
+    """Return the inputs of a category that a scenario uses."""
     given = [case["input"] for case in attacks(category)]
     found = [one for one in given if excessive.find_scenario(one) is scenario]
     assert found

@@ -1,4 +1,4 @@
-"""Settings, their sources, and the messages about wrong ones."""
+"""Settings, their sources, and the errors about invalid settings."""
 
 import base64
 import os
@@ -22,7 +22,7 @@ _, *WRONG_SETTINGS = (CHECKOUT / "tests" / "wrong_settings.txt").read_text("utf-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory without any settings, in an environment without any."""
+    """Return an empty working directory, and remove all settings from the environment."""
     for name in os.environ:  # noqa: TID251 # to take them away
         if name.startswith("TROUPE_"):
             monkeypatch.delenv(name)

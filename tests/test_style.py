@@ -1,4 +1,4 @@
-"""Rules of CONTRIBUTING.md that no linter knows: names, folders, imports, citations."""
+"""Rules of CONTRIBUTING.md that no linter checks: names, folders, imports, citations."""
 
 import ast
 import gc
@@ -37,7 +37,7 @@ def trees() -> dict[Path, ast.Module]:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_garbage_collection() -> Iterator[None]:
-    """Spare the garbage collector the trees, through which it would look again and again."""
+    """Disable the garbage collector, which would scan the many syntax trees again and again."""
     gc.disable()
     yield
     trees.cache_clear()
@@ -46,7 +46,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def suspicious_trees() -> dict[Path, ast.Module]:
-    """Parse only what contains a private word: parsing all tests would take seconds."""
+    """Parse only files that contain a private word, because parsing all takes seconds."""
     files = [*BOT.rglob("*.py"), *(CHECKOUT / "tests").rglob("*.py")]
     texts = {file: file.read_text("utf-8") for file in files if "rigs" not in file.parts}
     del texts[Path(__file__)]
@@ -64,7 +64,7 @@ def named(file: Path) -> str:
 
 @cache
 def nodes_by_type() -> dict[type[ast.AST], list[tuple[Path, Any]]]:
-    """Sort the nodes of all files: to walk through a million takes seconds."""
+    """Group the nodes of all files by type, because walking the trees takes seconds."""
     found = defaultdict(list)
     for file, tree in trees().items():
         for node in ast.walk(tree):
@@ -84,7 +84,7 @@ def test_class_names_are_unique() -> None:
     assert {name: where for name, where in files.items() if len(where) > 1} == {}
 
 
-def test_top_level_modules_are_the_known_ones() -> None:
+def test_no_unlisted_top_level_module_exists() -> None:
     assert {file.stem for file in BOT.glob("*.py")} == TOP_LEVEL_MODULES
 
 
@@ -101,14 +101,14 @@ def test_imports_are_at_the_top_of_files() -> None:
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """Yield the modules that a statement imports, or a string names for `import_module`."""
+    """Yield the modules in an import statement, or in a string like `module:name`."""
     if isinstance(node, ast.ImportFrom) and node.module:
         yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value.partition(":")[0]
 
 
-def test_modules_do_not_import_each_other_even_by_name() -> None:
+def test_modules_have_no_circular_imports_even_by_name() -> None:
     files = {".".join(Path(named(file)).with_suffix("").parts): file for file in trees()}
     imports: dict[Path, set[Path]] = defaultdict(set)
     for file, node in nodes(ast.ImportFrom, ast.Constant):
@@ -116,7 +116,7 @@ def test_modules_do_not_import_each_other_even_by_name() -> None:
     TopologicalSorter(imports).prepare()  # it raises CycleError
 
 
-def test_error_classes_are_in_the_tree() -> None:
+def test_every_error_class_is_drawn_in_the_error_tree() -> None:
     drawn = set(re.findall(r"\b[A-Z]\w+", errors.__doc__ or ""))
     ours = {
         name
@@ -138,7 +138,7 @@ def test_error_classes_are_in_the_tree() -> None:
 
 
 def test_code_never_checks_the_kind_of_a_plug_in() -> None:
-    """Differences are data or abilities of the plug-in: no `provider.kind == "llama_cpp"`."""
+    """Plug-ins differ in their data and capabilities, so no `provider.kind == "llama_cpp"`."""
     kinds = {spec.kind for spec in platform_specs()} | {spec.kind for spec in backend_specs()}
     asked = [
         f"{named(file)}:{node.lineno}"
@@ -205,7 +205,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def cited_pages() -> Iterator[tuple[str, str, str]]:
-    """Every citation of a page of docs/ in the code, the tests and the README."""
+    """Yield each citation of a page in docs/: the citing file, the page, and the section."""
     files = [*BOT.rglob("*.py"), *(CHECKOUT / "tests").rglob("*.py"), *CHECKOUT.glob("*.md")]
     files.remove(CHECKOUT / "CHANGELOG.md")
     for file in files:

@@ -1,4 +1,4 @@
-"""What `value_class` gives a class at run time; mypy refuses assignments to its fields."""
+"""Behavior of `value_class` at run time; mypy refuses assignments to the fields."""
 
 import ast
 from dataclasses import field, replace

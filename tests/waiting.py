@@ -1,4 +1,4 @@
-"""Wait for other tasks, processes and the database, which take real time."""
+"""Wait for other tasks, other processes, and the database, which take real time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,14 +45,14 @@ async def wait_until(condition: Callable[[], T | None], seconds: float = PATIENC
 async def wait_until_async(
     condition: Callable[[], Awaitable[object]], seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Wait until what `condition()` gives is true; it asks another process or a server."""
+    """Wait until `await condition()` is true."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def settle() -> None:
-    """Wait until no thread works for this loop, so that tasks wait for the clock or the test."""
+    """Wait until no thread works for this loop, so that all tasks wait for the clock or test."""
     await run_ready_tasks()
     loop = asyncio.get_running_loop()
     while working := {one for one in _in_threads if one.get_loop() is loop and not one.done()}:

@@ -1,4 +1,4 @@
-"""Run a prompt through a backend and record its events."""
+"""Send a prompt to a backend and record the events of its answer."""
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def error_texts(self) -> str:
-        """Return the operator's message and the chat's notice from a failed request."""
+        """Return the error text for the operator and the notice for the chat."""
         assert self.error is not None
         return f"{self.error} | {self.error.notice}"
 

@@ -49,7 +49,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 
 @pytest.fixture
 def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the detection of process pauses, because a busy machine may cause some."""
+    """Disable the detection of process pauses, because a busy machine can trigger it."""
     monkeypatch.setattr(request_runner, "PROCESS_PAUSE_SECONDS", 60.0)
 
 

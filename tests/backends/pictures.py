@@ -1,4 +1,4 @@
-"""Single-color images in the form that presets use."""
+"""Single-color images in the format of presets."""
 
 import base64
 import struct

@@ -1,4 +1,4 @@
-"""Recorded response streams of services, read from files next to the tests.
+"""Recorded response streams of services, from files next to the tests.
 
 Each stream starts with a line `=== NAME => {...}` that states the expected result.
 """

@@ -60,7 +60,9 @@ def tiny_model(folder: Path) -> None:
     tiny_gguf.write(file, vocabulary, tokenizer__chat_template=CHATML)
 
 
-async def test_local_models_prompt_is_the_rendered_text(renderer: Renderer, tmp_path: Path) -> None:
+async def test_exact_prompt_of_a_local_model_is_the_rendered_text(
+    renderer: Renderer, tmp_path: Path
+) -> None:
     tiny_model(tmp_path)
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
     assert await prompts.write(17, receipt()) == WRITTEN

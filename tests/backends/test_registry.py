@@ -93,7 +93,7 @@ def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
         registry.register(toy)
 
 
-async def test_backend_without_models_skips_the_model_trial(
+async def test_backend_without_local_models_skips_the_model_trial(
     toy: BackendSpec, tmp_path: Path
 ) -> None:
     settings = ToySettings()

@@ -95,7 +95,7 @@ def test_invalid_call_is_reported_to_the_model(form: str, answer: str, call: str
 @pytest.mark.parametrize(
     ("written", "value"), [("3", 3), ("three", "three"), ("[" * 5000, "[" * 5000)]
 )
-def test_argument_in_tags_is_converted_to_the_tools_type(
+def test_argument_in_tags_is_converted_to_the_declared_type(
     answer: str, written: str, value: object
 ) -> None:
     found = read(TAGGED, [answer.replace("{}", written)])
@@ -127,7 +127,7 @@ def test_call_cut_off_by_the_output_limit_is_dropped(form: ToolCallFormat) -> No
     assert read(form, [cut[form]], is_cut=True) == ("", [])
 
 
-async def test_calls_arrive_with_the_finish_event_and_reasoning_passes_through() -> None:
+async def test_calls_in_the_answer_but_not_in_reasoning_arrive_with_the_finish_event() -> None:
     async def answer() -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         yield ReasoningDelta("<tool_call> in thoughts is none")
         yield Delta("So: <tool")

@@ -1,1 +1,1 @@
-"""What a message costs, measured on the service as processes."""
+"""Benchmarks of the service, run as separate processes."""

@@ -1,4 +1,4 @@
-"""Measure how long recall takes among 100,000 memories of one server, on each database.
+"""Measure the time of recall from 100,000 memories of one server, on each database.
 
 python -m tests.bench.recall
 """
@@ -28,7 +28,7 @@ _RECALLS = 100
 
 
 async def measure(url: str, encryption: TextEncryption) -> str:
-    """Fill a database, and return how long recall and ranking take."""
+    """Fill a database, and report the times of recall and ranking."""
     people = tuple(f"discord:{number}" for number in range(1, 21))
     place = MemoryPlace("discord:3", SERVER, is_private=False)
     recalling, ranking = list[float](), list[float]()

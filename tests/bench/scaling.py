@@ -1,13 +1,14 @@
-"""Measure how much more four workers answer than one, with a model that sleeps.
+"""Compare the throughput of four workers with that of one; the model only sleeps.
 
     python -m tests.bench.scaling --rounds 2
     python -m tests.bench.scaling --seconds 0 --database postgresql+asyncpg://user:password@host/empty
 
 Workers answer a bounded number of conversations at once (`TROUPE_LIMITS__CONVERSATIONS_AT_ONCE`),
-so that a worker and not the machine is the limit. More questions wait than all of them can take;
-counted is while none of them stands idle: without the first answers and the last ones. A gateway
-and a sender are processes of their own; platforms and model are on loopback. The PostgreSQL that it
-starts does not wait for its disk. One that is named must be empty; its CPU time is not measured.
+so that the limit is the worker and not the machine. More questions are queued than the workers can
+answer at once. The first and last answers are not counted, because some workers may be idle then.
+The gateway and the sender are separate processes; platforms and model are on loopback. By default
+a PostgreSQL is started without fsync. A database given by `--database` must be empty; its CPU time
+is not measured.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from tests.waiting import wait_until
 
 _PATIENCE_SECONDS = 600.0
 _WAVES = 5
-"""How many questions wait for each place of a worker; the first and the last are not counted."""
+"""Questions per conversation slot of a worker; the first and the last are not counted."""
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -45,7 +46,7 @@ async def measure_rate(
     workers: Sequence[Service],
     at_once: int,
 ) -> float:
-    """Let workers answer beside these processes; print the costs, return answers a second."""
+    """Let the workers answer; print the CPU costs, and return the answers per second."""
     for worker in workers:
         await worker.start_and_wait()
     processes = {"workers": [worker.process.pid for worker in workers], **processes}
@@ -72,7 +73,7 @@ async def measure_rate(
 
 
 async def measure(options: argparse.Namespace) -> None:
-    """Print the rates of one worker and of several in turns, and their ratio."""
+    """Measure one worker and several workers in turn; print the rates and their ratio."""
     rates: dict[int, list[float]] = {}
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -1,4 +1,4 @@
-"""`troupe chat` in a process: its options, in pipes, and in a terminal."""
+"""`troupe chat` as a process, with options, over pipes, and in a terminal."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ ANSWERS = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of an installation whose presets introduce themselves."""
+    """Return the environment of an installation with presets that answer with their names."""
     presets = tmp_path / "presets"
     presets.mkdir()
     for name, answer in ANSWERS.items():
@@ -69,7 +69,7 @@ def chat(
 def chatting(
     settings: dict[str, str], terminal: Terminal, *words: str, command: str = "chat"
 ) -> Iterator[Terminal]:
-    """Run a chat in a terminal; the process ends with the block."""
+    """Run a chat in a terminal until the block exits."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bot", command, *words],
         env=settings,
@@ -125,7 +125,7 @@ def test_unknown_preset_error_suggests_the_nearest(settings: dict[str, str]) -> 
 
 
 @pytest.mark.soak
-def test_unusable_preset_does_not_stop_others(settings: dict[str, str]) -> None:
+def test_other_presets_work_if_one_preset_is_unusable(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     lacking = {"name": "lacking", "provider": "open_router", "model": "m"}
     (presets / "lacking.json").write_text(json.dumps(lacking))
@@ -140,7 +140,7 @@ def test_unusable_preset_does_not_stop_others(settings: dict[str, str]) -> None:
     assert reason in chat(settings, "hello\n", "--preset", "lacking")[1]
 
 
-async def test_chat_works_in_a_terminal_of_sixty_columns(settings: dict[str, str]) -> None:
+async def test_chat_works_in_a_terminal_with_sixty_columns(settings: dict[str, str]) -> None:
     with (
         open_terminal(60) as terminal,
         chatting(settings, terminal, "--preset", "nora"),
@@ -162,7 +162,9 @@ async def test_chat_works_in_a_terminal_of_sixty_columns(settings: dict[str, str
 
 
 @pytest.mark.soak
-def test_pipe_is_answered_in_the_language_of_its_locale(settings: dict[str, str]) -> None:
+def test_piped_questions_are_answered_in_the_language_of_the_locale(
+    settings: dict[str, str],
+) -> None:
     said = {"zh_CN.UTF-8": "这个对话里还没有提问。", "de_DE.UTF-8": "There is no question in this"}
     for locale, text in said.items():
         assert chat({**settings, "LANG": locale}, "/undo\n")[0].startswith(f"⚠ {text}")
@@ -170,7 +172,7 @@ def test_pipe_is_answered_in_the_language_of_its_locale(settings: dict[str, str]
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-async def test_repetition_of_the_included_model_is_cut(
+async def test_answer_is_cut_off_if_the_included_model_repeats_itself(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
     looping = {"temperature": 0, "repeat_penalty": 0.8}
@@ -204,7 +206,7 @@ async def test_next_free_port_is_used_and_printed_if_the_default_is_in_use(
         terminal.enter("/quit")
 
 
-def test_pipe_starts_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
+def test_piped_chat_starts_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
     for _ in range(2):
         shown, errors = chat(settings, "hello\n/context\n", command="run", code=0)
         assert errors == ""
@@ -212,7 +214,7 @@ def test_pipe_starts_a_new_conversation_and_opens_no_port(settings: dict[str, st
         assert "history" not in shown
 
 
-def test_pipe_without_an_answer_prints_the_reason_and_fails(settings: dict[str, str]) -> None:
+def test_piped_chat_without_an_answer_prints_the_reason_and_fails(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     (presets / "away.json").write_text('{"name": "away", "provider": "away", "model": "m"}')
     settings["TROUPE_PROVIDERS__AWAY__BASE_URL"] = "http://127.0.0.1:1/v1"

@@ -172,7 +172,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
 
 
 async def test_check_tests_the_other_presets_if_one_is_broken(folder: Path) -> None:
-    """The other preset uses the default model, which is downloaded at the first start."""
+    """The other preset uses the default model, which the first start downloads."""
     (folder / "presets" / "broken.json").write_text("{")
     lore = {**ECHO, "name": "lore", "lorebook": "missing.json"}
     (folder / "presets" / "lore.json").write_text(json.dumps(lore))
@@ -185,7 +185,7 @@ async def test_check_tests_the_other_presets_if_one_is_broken(folder: Path) -> N
     assert lines[-1] == "ok     provider local: the default model, downloaded at the first start"
 
 
-async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> None:
+async def test_check_reports_all_problems(folder: Path) -> None:
     (folder / "data").touch()
     found = await find_wrong(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
     assert [line.split(":")[0] for line in found] == ["presets", "database", "signals"]
@@ -204,7 +204,7 @@ async def test_check_does_not_print_database_password() -> None:
         ("gemma-3", "WRONG  tools of preset assistant: the template of "),
     ],
 )
-async def test_check_reports_whether_a_local_model_gets_tools(
+async def test_check_reports_whether_a_local_model_supports_tools(
     folder: Path, template: str, said: str
 ) -> None:
     path = tiny_gguf.write(folder / "tiny.gguf", tiny_gguf.Vocabulary("qwen2", ("<|im_end|>",)))
@@ -222,7 +222,7 @@ def test_check_output_contains_no_log_lines(folder: Path, monkeypatch: pytest.Mo
     assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "WRONG"}
 
 
-async def test_check_suggests_the_usual_path_for_an_address_without_one(
+async def test_check_suggests_the_usual_path_for_an_address_without_a_path(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeOpenAI() as service:
@@ -276,7 +276,7 @@ async def test_check_reads_the_list_of_models(
 
 
 @pytest.mark.parametrize("token", ["nonsense", "123456789:AA-dead"])
-async def test_check_completes_with_invalid_tokens_or_a_missing_intent(
+async def test_check_reports_invalid_tokens_and_a_missing_intent(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     async with running_platforms() as platforms:
@@ -387,7 +387,7 @@ async def test_model_that_spends_the_whole_limit_on_reasoning_is_reported(
 
 
 @pytest.mark.service
-async def test_mcp_servers_tools_are_listed() -> None:
+async def test_tools_of_mcp_servers_are_listed() -> None:
     demo = str(CHECKOUT / "tests" / "tool_servers" / "demo_server.py")
     servers = {
         "demo": {"command": [sys.executable, demo, "stdio"]},

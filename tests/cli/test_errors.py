@@ -24,7 +24,7 @@ def _prepare(folder: Path) -> None:
 
 @pytest.fixture
 def run_failing(launcher: ChildLauncher, folder: Path) -> RunFailing:
-    """Return a function that runs a failing command in a process; it returns what is printed."""
+    """Return a function that runs a failing command as a process and returns its output."""
 
     async def run(*words: str, **environment: str) -> list[str]:
         log = folder / "printed"

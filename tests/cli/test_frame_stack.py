@@ -32,13 +32,13 @@ def measure_calls(depth: int) -> float:
     return quickest
 
 
-def test_calls_cost_the_same_at_every_depth() -> None:
+def test_calls_take_about_the_same_time_at_every_stack_depth() -> None:
     seconds = call_in_large_chunk(lambda: [measure_calls(depth) for depth in DEPTHS])
 
     assert max(seconds) < min(seconds) * 20  # 500 where each call maps a chunk
 
 
-def test_result_and_errors_are_passed_on() -> None:
+def test_call_in_large_chunk_passes_results_and_errors_on() -> None:
     assert call_in_large_chunk(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         call_in_large_chunk(lambda: 1 // 0)

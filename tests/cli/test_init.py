@@ -1,4 +1,4 @@
-"""`troupe init` with flags, and with questions in a terminal, against fake platforms."""
+"""`troupe init` with flags or with questions in a terminal, with fake platforms."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,9 @@ async def test_flags_write_checked_tokens_and_keep_other_lines(
 
 
 @pytest.mark.parametrize("flag", ["--telegram-token", "--discord-token"])
-async def test_wrong_token_writes_nothing(folder: Path, platforms: Platforms, flag: str) -> None:
+async def test_nothing_is_written_if_a_token_is_wrong(
+    folder: Path, platforms: Platforms, flag: str
+) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
     good = "--telegram-token" if flag == "--discord-token" else "--discord-token"
     right = platforms.telegram.token if good == "--telegram-token" else platforms.discord.token
@@ -99,7 +101,7 @@ async def test_wrong_token_writes_nothing(folder: Path, platforms: Platforms, fl
     assert files_in(folder) == [".env"]
 
 
-async def test_unreachable_platform_writes_nothing_unless_unchecked(
+async def test_nothing_is_written_if_a_platform_is_unreachable_unless_no_check(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")
@@ -134,7 +136,7 @@ async def test_key_is_tested_and_its_model_is_used_by_all_shipped_presets(folder
     assert (local["base_url"], local["model"]) == (address, "m")
 
 
-async def test_overriding_environment_variable_is_reported(
+async def test_environment_variable_that_overrides_the_file_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:old")
@@ -171,7 +173,7 @@ async def test_invalid_flags_are_reported(
     assert files_in(folder) == []
 
 
-async def test_no_input_writes_nothing(folder: Path) -> None:
+async def test_init_without_flags_writes_nothing(folder: Path) -> None:
     result = await init("--yes")
     assert result.exit_code == 0
     assert "nothing is written" in result.output
@@ -196,7 +198,7 @@ async def test_whoever_sends_the_code_becomes_the_first_admin(
 
 
 @pytest.mark.service
-async def test_answering_all_questions_writes_both_bots_and_an_admin(
+async def test_answers_to_all_questions_set_up_both_bots_and_an_admin(
     folder: Path, platforms: Platforms
 ) -> None:
     with Terminal(folder) as here:
@@ -346,7 +348,7 @@ async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
 
 
 @pytest.mark.service
-async def test_waiting_for_the_code_is_skipped_by_enter(folder: Path, platforms: Platforms) -> None:
+async def test_enter_skips_waiting_for_the_code(folder: Path, platforms: Platforms) -> None:
     with Terminal(folder) as here:
         await here.answer("Which one?", "")
         await here.answer("Token for Discord", "")
@@ -359,7 +361,7 @@ async def test_waiting_for_the_code_is_skipped_by_enter(folder: Path, platforms:
 
 
 @pytest.mark.service
-async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
+async def test_first_start_in_a_terminal_offers_setup(folder: Path) -> None:
     with Terminal(folder, "--offer-setup", command="run") as here:
         await here.answer("Set up a better model, Telegram or Discord now?", "y")
         await here.find(re.escape("Which one?"))
@@ -372,7 +374,7 @@ async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
 
 
 class Terminal:
-    """A command in its own terminal; it ends with the block."""
+    """A command in its own terminal, killed when the block exits."""
 
     def __init__(self, folder: Path, *words: str, command: str = "init") -> None:
         self.output = ""
@@ -406,7 +408,7 @@ class Terminal:
         self.send(f"{text}\n")
 
     async def find(self, pattern: str) -> str:
-        """Wait for a match after the previous one; return its group, or the whole match."""
+        """Wait for the next match in the output; return its first group, or the whole match."""
         try:
             await wait_until(lambda: re.search(pattern, self._unread()) is not None)
         except TimeoutError:
@@ -438,7 +440,7 @@ class Terminal:
 
 
 async def send_code(platforms: Platforms, kind: str, code: str) -> str:
-    """Send the setup code as a person once the bot listens; return the person's id."""
+    """Send the setup code as a person once the bot is listening; return the person's id."""
     if kind == "telegram":
         await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)
         platforms.telegram.say(7, code, chat=7)

@@ -53,7 +53,7 @@ def test_stored_keys_are_used_and_not_readable_in_the_files(folder: Path) -> Non
     assert "SECRET" not in f"{settings!r} {listed}"
 
 
-def test_rotated_keys_need_only_the_new_encryption_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_encryption_key_is_not_needed_after_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     keys("add", "groq", given=SECRET)
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert provider_keys() == [SECRET]
@@ -85,7 +85,7 @@ def test_encryption_keys_can_be_read_from_a_file(
     assert provider_keys() == [SECRET]
 
 
-def test_new_encryption_key_can_be_used_and_a_removed_key_is_gone(
+def test_generated_encryption_key_works_and_a_removed_provider_key_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", keys("new").strip())

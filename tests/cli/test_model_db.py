@@ -1,4 +1,4 @@
-"""`troupe model` and `troupe db`, used as a person would."""
+"""The commands `troupe model` and `troupe db`."""
 
 import contextlib
 import hashlib
@@ -82,7 +82,7 @@ def read_revision(file: Path) -> str:
     return str(found)
 
 
-def test_db_copy_and_backup_report_what_is_missing(folder: Path) -> None:
+def test_db_copy_and_backup_report_a_missing_database_or_bad_target(folder: Path) -> None:
     for words in (("backup", "backup.db"), ("copy", "--to", "sqlite:///other.db")):
         with pytest.raises(SettingsError, match="there is no database in data yet"):
             troupe("db", *words)

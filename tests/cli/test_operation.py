@@ -287,7 +287,7 @@ def export(*words: str) -> str:
 
 
 def store_words() -> None:
-    """Store messages from ALICE in two chats and from BOB in one, with a description for each."""
+    """Store messages from ALICE in two chats and BOB in one, and a self-description of each."""
 
     async def store(database: Database) -> None:
         said = [

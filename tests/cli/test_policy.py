@@ -1,4 +1,4 @@
-"""`troupe policy`: the data report for reviews, and the proof that deletion works."""
+"""`troupe policy`: the data report for privacy reviews, and the drill that tests deletion."""
 
 import json
 from pathlib import Path

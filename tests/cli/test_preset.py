@@ -46,7 +46,7 @@ def made_preset(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:
+def test_validate_reports_a_parameter_that_a_fallback_does_not_know(folder: Path) -> None:
     preset = {"name": "nova", "provider": "far", "model": "m", "parameters": {"top-p": 1}}
     local = {"fallbacks": [{"provider": "local"}, {"provider": "local", "model": "other"}]}
     write(folder / "nova.json", preset | local)
@@ -229,7 +229,7 @@ def test_show_prints_version_to_stderr(folder: Path) -> None:
 
 
 def show_nova() -> str:
-    """Run `troupe preset show nova`; return the output besides the JSON."""
+    """Run `troupe preset show nova`; return everything it prints except the JSON."""
     result = CliRunner().invoke(app, ["preset", "show", "nova"], catch_exceptions=False)
     assert json.loads(result.stdout)["name"] == "nova"
     return result.stderr

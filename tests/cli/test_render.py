@@ -50,7 +50,7 @@ def test_render_as_messages_shows_what_an_online_model_is_sent() -> None:
     ]
 
 
-def test_render_uses_names_in_the_file_as_speakers(folder: Path) -> None:
+def test_names_in_the_messages_file_become_speakers(folder: Path) -> None:
     talk = [
         {"role": "user", "content": "one", "name": "Ann"},
         {"role": "assistant", "content": "two"},

@@ -1,7 +1,7 @@
-"""Every command and every button: who may use it, asked when it is used.
+"""Permissions of every command and button, checked each time one is used.
 
 A new button fails here until it has a row in the table. A command is for admins if its summary says
-so, for anyone if not; exceptions are in commands.json.
+so, and otherwise for anyone; commands.json lists the exceptions.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def test_expected_permissions_cover_every_button() -> None:
 
 
 async def refusal(setup: Setup, use: str, asker: Person) -> str:
-    """Use a command as Alice where `asker` asked the newest question; return the refusal."""
+    """Use a command as Alice after a question from `asker`; return the refusal, if any."""
     said = make_incoming(author=ALICE, admin=None)
     question = Turn("user", "a question", asker, said.at, message_id="3")
     command = parse_command(f"/{use} {ARGUMENTS.get(use, '')}")
@@ -68,7 +68,7 @@ async def test_command_is_refused_for_people_who_may_not_use_it(
 
 
 @pytest.mark.parametrize("use", WHO_MAY_USE)
-async def test_admin_may_use_every_command_and_is_checked_when_it_runs(
+async def test_admin_may_use_every_command_and_rights_are_checked_on_each_use(
     database: Database, use: str
 ) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
@@ -89,22 +89,22 @@ async def test_command_is_refused_if_the_platform_cannot_confirm_the_admin(
 
 
 class AnsweredQuestion:
-    """A question of Alice, with an answer or still without one."""
+    """A question from Alice, with or without an answer."""
 
     def __init__(self, database: Database) -> None:
         self.is_admin: bool | PlatformError | None = False
-        """What the platform says; None: nothing, ever."""
+        """The platform's response, or None if it never responds."""
         self._turn = TurnSetup(database, is_platform_admin=self._ask)
         self.admins = self._turn.container.admins
 
     async def store(self, *, is_answered: bool) -> None:
-        """Store the question."""
+        """Store the question, and answer it if required."""
         await self._turn.receive("a question")
         if is_answered:
             await self._turn.work()
 
     async def press(self, action: ButtonAction, author: Person) -> str | None:
-        """Return the refusal of a press."""
+        """Press a button; return the reason for a refusal, if any."""
         number = 1 if action is ButtonAction.VERSION else 0
         press = pressed(action, by=author, number=number, key=author.id)
         return await self._turn.buttons.find_refusal_reason(
@@ -120,7 +120,7 @@ class AnsweredQuestion:
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_button_is_refused_for_everybody_else(
+async def test_button_is_refused_for_people_who_may_not_press_it(
     database: Database, action: ButtonAction
 ) -> None:
     question = AnsweredQuestion(database)

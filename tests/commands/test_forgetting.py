@@ -37,7 +37,7 @@ class SlotsOfAModel(ConversationMemory):
 
 
 class Node:
-    """What one process keeps."""
+    """The memory of one process: model slots and forgotten conversations."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:
         self.slots = SlotsOfAModel()
@@ -56,7 +56,7 @@ class Node:
 
 
 async def delete_history(database: Database, clock: FakeClock) -> None:
-    """Do what /forget does in a conversation, without telling anybody."""
+    """Delete a conversation as /forget does, without a signal to other processes."""
     await SqlInbox(database, clock).receive([make_incoming(key=f"5:{clock.now()}")], {})
     conversations = Conversations(database, clock)
     claim, message = await begin(conversations, CONVERSATION)
@@ -64,14 +64,18 @@ async def delete_history(database: Database, clock: FakeClock) -> None:
     await conversations.finish(claim, message, TurnResult())
 
 
-async def test_backend_of_a_preset_published_later_forgets_as_well(database: Database) -> None:
+async def test_conversation_is_forgotten_by_backends_added_later_as_well(
+    database: Database,
+) -> None:
     node, later = Node(database, FakeClock()), SlotsOfAModel()
     node.models.append(later)
     await node.memories.forget(CONVERSATION)
     assert node.slots.forgotten == later.forgotten == [CONVERSATION]
 
 
-async def test_another_process_forgets_within_seconds_and_once(database: Database) -> None:
+async def test_deleted_conversation_is_forgotten_once_by_another_process_within_seconds(
+    database: Database,
+) -> None:
     clock = FakeClock()
     node = Node(database, clock)
     async with node.running():
@@ -83,7 +87,9 @@ async def test_another_process_forgets_within_seconds_and_once(database: Databas
     assert node.slots.forgotten == [CONVERSATION]
 
 
-async def test_process_that_was_down_forgets_when_it_starts(database: Database) -> None:
+async def test_process_that_was_down_forgets_the_conversation_when_it_starts(
+    database: Database,
+) -> None:
     clock = FakeClock()
     await delete_history(database, clock)
     await clock.advance(_KEPT_SECONDS / 2)

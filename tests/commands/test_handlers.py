@@ -1,4 +1,4 @@
-"""Test the command handlers: who may run them, what they change and what they reply."""
+"""Test the command handlers: their permissions, changes, and replies."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
 
 
 class Setup(TurnSetup):
-    """The handlers of a channel, and whether the author is an admin."""
+    """The command handlers of a channel, with an author who may be an admin."""
 
     def __init__(self, database: Database, **settings: bool) -> None:
         first, *others = DATA["presets"]
@@ -63,7 +63,7 @@ class Setup(TurnSetup):
 
 
 def every_use() -> Iterator[tuple[str, str]]:
-    """Yield each command with its actions and choices, and who may use it by its summary."""
+    """Yield each command with its actions and choices, and the permission in its summary."""
     for spec in COMMANDS:
         for action in spec.actions or (spec,):
             name = spec.name if action is spec else f"{spec.name} {action.name}"
@@ -76,7 +76,7 @@ def every_use() -> Iterator[tuple[str, str]]:
 
 
 WHO_MAY_USE = {**dict(every_use()), **DATA["who_may_use"]}
-"""Whose answer /stop ends is asked before: tests/turn/test_commands.py."""
+"""The permission for /stop is checked earlier: see tests/turn/test_commands.py."""
 
 
 def test_expected_permissions_name_existing_commands() -> None:
@@ -88,7 +88,7 @@ def setup(database: Database) -> Setup:
     return Setup(database)
 
 
-async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> None:
+async def test_preset_use_sets_the_preset_and_starts_a_session(setup: Setup) -> None:
     reply = await setup.run_command("/preset use Nova")
     assert reply == CommandResult(
         "nova answers here from now on.",
@@ -263,12 +263,12 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
     )
 
 
-async def test_settings_why_needs_messages(setup: Setup) -> None:
+async def test_settings_why_is_an_error_without_messages(setup: Setup) -> None:
     with pytest.raises(UserError, match="any messages here"):
         await setup.run_command("/settings why")
 
 
-async def test_admin_check_is_cached_for_thirty_seconds_only_if_it_fails(setup: Setup) -> None:
+async def test_refused_admin_check_is_cached_for_thirty_seconds(setup: Setup) -> None:
     setup.here = replace(HERE, author_is_admin=None)
     for admin, asked in ((True, 1), (True, 2), (False, 3), (True, 3)):
         setup.admin = admin
@@ -280,7 +280,7 @@ async def test_admin_check_is_cached_for_thirty_seconds_only_if_it_fails(setup: 
     assert len(setup.asked) == 4
 
 
-async def test_anonymous_admins_count_if_a_named_admin_allows_it(setup: Setup) -> None:
+async def test_anonymous_admins_count_as_admins_if_a_named_admin_allows_it(setup: Setup) -> None:
     named = setup.here
     group = Person(f"telegram:{named.address.chat}", "The group")
     anonymous = replace(named, author=group, author_is_admin=True)
@@ -314,7 +314,7 @@ async def test_anonymous_admins_count_if_a_named_admin_allows_it(setup: Setup) -
 
 @pytest.mark.parametrize("is_private", [True, False])
 async def test_only_operators_may_see_prompts(database: Database, is_private: bool) -> None:
-    """Anybody may write in private, or add the bot to a group, and is an admin there."""
+    """Anybody can write in private or add the bot to a group, and then is an admin there."""
     setup = Setup(database, private_prompts=not is_private, group_prompts=is_private)
     setup.here = replace(HERE, is_private=is_private, author_is_admin=True)
     admins = setup.container.admins
@@ -361,7 +361,7 @@ async def test_command_repeated_after_a_crash_is_audited_once(setup: Setup) -> N
     assert [one[1] for one in await read_audit(setup)] == ["set preset"]
 
 
-async def test_refused_actions_and_self_descriptions_are_not_recorded(setup: Setup) -> None:
+async def test_refused_actions_and_self_descriptions_are_not_audited(setup: Setup) -> None:
     await setup.run_command("/me A tall knight.")
     setup.admin = False
     for line in ("/preset use nova", "/settings overhear off", "/forget channel"):
@@ -378,6 +378,6 @@ async def test_changes_in_a_private_chat_are_not_audited(setup: Setup) -> None:
 
 
 async def read_audit(setup: Setup) -> list[tuple[str, str, str, str, str]]:
-    """Return what was noted, the oldest first."""
+    """Return the audit entries, oldest first."""
     newest = await setup.audit.newest(100)
     return [(one.who, one.action, one.subject, one.before, one.after) for one in newest][::-1]

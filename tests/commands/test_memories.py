@@ -1,4 +1,4 @@
-"""Test /memory: who sees and changes which memories, and what goes in and out as a file."""
+"""Test /memory: who can see and change which memories, and import and export of files."""
 
 import json
 from dataclasses import replace
@@ -142,7 +142,7 @@ Who may know it: this channel; all characters.\
 
 
 @pytest.mark.parametrize("line", ["forget 1", "correct 1 Alice keeps wasps", "pin 1"])
-async def test_people_cannot_change_memories_of_what_others_said(
+async def test_people_cannot_change_memories_of_what_other_people_said(
     setup: MemorySetup, line: str
 ) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
@@ -165,7 +165,7 @@ async def test_admins_can_delete_only_memories_of_their_own_chat(
         await setup.run_as(by(BOB), "/memory forget 2")
 
 
-async def test_only_the_author_can_widen_a_memory_and_private_ones_stay_private(
+async def test_only_the_author_can_widen_a_memory_and_private_memories_stay_private(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
@@ -183,7 +183,7 @@ async def test_only_the_author_can_widen_a_memory_and_private_ones_stay_private(
             await setup.run_as(PRIVATE, f"/memory widen 2 {reach}")
 
 
-async def test_memory_of_a_message_belongs_to_its_author(setup: MemorySetup) -> None:
+async def test_memory_of_a_message_belongs_to_the_messages_author(setup: MemorySetup) -> None:
     quote = Quote(BOB, "9", "I sail")
     asked = replace(HERE, quote=quote)
     sailing = Turn("user", "I sail", BOB, HERE.at)
@@ -212,7 +212,7 @@ async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup)
         await setup.run_as(asked, "/memory add", quoted=told_to_us)
 
 
-async def test_memories_of_a_place_wait_for_approval_if_an_admin_turned_that_on(
+async def test_memories_of_a_place_wait_for_approval_if_approval_is_on(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory approve on")
@@ -236,7 +236,7 @@ async def test_memories_of_a_place_wait_for_approval_if_an_admin_turned_that_on(
     assert "approved" not in told.text
 
 
-async def test_anonymous_admins_have_no_memories(setup: MemorySetup) -> None:
+async def test_anonymous_admins_cannot_add_memories(setup: MemorySetup) -> None:
     group = Person(f"telegram:{HERE.address.chat}", "The group")
     with pytest.raises(UserError, match="Use your own name"):
         await setup.run_as(by(group), "/memory add I keep bees")
@@ -277,7 +277,7 @@ async def test_long_list_has_pages_and_a_menu_if_buttons_are_supported(setup: Me
         (["s-1"], "/memory forget 1", "/memory list"),
     ],
 )
-def test_choice_from_a_menu_is_a_command(values: list[str], asked: str, line: str) -> None:
+def test_choice_from_a_menu_runs_a_command(values: list[str], asked: str, line: str) -> None:
     assert command_for_choice(values, asked) == line
 
 

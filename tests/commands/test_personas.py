@@ -1,4 +1,4 @@
-"""Test /me: where a person's description holds, and whose it is."""
+"""Test /me: the channels to which a person's description applies."""
 
 from dataclasses import replace
 

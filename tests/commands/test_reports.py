@@ -1,4 +1,4 @@
-"""Test what /context shows of a receipt."""
+"""Test the reports of /context and /usage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -75,14 +75,14 @@ queued 0.2 s, first token after 0.8 s, generated in 3.2 s, 4 tokens, 150 prompt 
 """)
 
 
-def test_context_is_shown_without_usage_or_dropped_items() -> None:
+def test_context_of_a_receipt_without_usage_or_dropped_items_is_shown() -> None:
     bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
     shown = describe_receipt(17, bare)
     assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
     assert "Nothing was left out." in shown
 
 
-def test_context_limits_the_listed_stories() -> None:
+def test_context_lists_a_limited_number_of_stories() -> None:
     stories = tuple(
         PromptPart("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300)
     )
@@ -99,10 +99,10 @@ def test_section_tokens_add_up_to_the_prompt_tokens(tokens: int) -> None:
 
 
 class OneReceipt(Receipts):
-    """The receipt 17, of every conversation."""
+    """A receipt store in which every conversation has receipt 17."""
 
     def __init__(self) -> None:
-        """Use no database."""
+        """Create it without a database."""
 
     @override
     async def find_for_last_message(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
@@ -139,10 +139,10 @@ class FakeTotals(UsageTotals):
 
 
 class FakeBudgets(Budgets):
-    """Some is spent of the person's budget."""
+    """Budgets of which a person has spent a part."""
 
     def __init__(self) -> None:
-        """Use no database."""
+        """Create it without a database."""
 
     @override
     async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The console of a test, alone or with the whole service behind it."""
+"""Fixtures: a console alone, or with the whole service behind it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def console_settings() -> ConsoleSettings:
 
 @pytest.fixture
 def make_parts() -> MakeParts:
-    """Return what makes the pages beside those that every console has."""
+    """Return a function that makes the extra pages of a test; by default there are none."""
     return lambda _database: []
 
 

@@ -1,4 +1,4 @@
-"""The list of answers, one answer, its prompt in three forms, and a comparison."""
+"""The list of answers, the page of one answer with its prompt, and the comparison of two."""
 
 import json
 from dataclasses import replace

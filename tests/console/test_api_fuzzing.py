@@ -1,6 +1,6 @@
-"""Requests that schemathesis makes from the OpenAPI document: no 5xx, no undocumented status.
+"""Requests that schemathesis derives from the OpenAPI document get documented responses.
 
-TROUPE_TEST_FUZZED_EXAMPLES is how many for each operation; by default 100.
+TROUPE_TEST_FUZZED_EXAMPLES sets the number of requests per operation (default 100).
 """
 
 import asyncio

@@ -10,7 +10,7 @@ _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
 
 def rebuilt(before: list[str], after: list[str]) -> list[str]:
-    """Return the second sequence, made of what both have and of what was added."""
+    """Rebuild the second sequence from the equal and the added parts."""
     made: list[str] = []
     for tag, begin, end, other, other_end in edit_opcodes(before, after):
         made += before[begin:end] if tag == "equal" else after[other:other_end]
@@ -24,7 +24,7 @@ def test_opcodes_transform_one_sequence_into_the_other(before: list[str], after:
 
 @pytest.mark.timeout(120)
 def test_many_repeated_lines_are_compared_quickly() -> None:
-    """It would take difflib alone many minutes."""
+    """Plain difflib would take many minutes."""
     before = [line for at in range(5000) for line in ("{", f"a{at}", "},", "")]
     after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
 

@@ -1,6 +1,6 @@
-"""Every route that a process serves: who is refused, and what a token for reading cannot do.
+"""Access to every route of a process: refused requests, and the limits of a read token.
 
-The routes are those of the running service, so a new one that no gate guards fails here.
+The routes are those of the running service, so a new route without access checks fails.
 """
 
 import json
@@ -60,7 +60,7 @@ class ServedConsole(ConsoleUnderTest):
 
     @property
     def routes(self) -> set[tuple[str, str]]:
-        """Method and path of all that the server answers; what answers HEAD counts as GET."""
+        """The methods and paths of all routes; HEAD counts as GET."""
         return {
             (route.method.replace("HEAD", "GET"), str(route.resource.canonical))
             for route in self.client.app.router.routes()
@@ -76,7 +76,7 @@ class ServedConsole(ConsoleUnderTest):
         return (await self.ask(method, path, headers))[0]
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
-        """Return the status of an answer, and its body unless it is a stream of events."""
+        """Send a request; return the status, and the body unless it is an event stream."""
         url = "/".join(FILLED.get(part, part) for part in path.split("/"))
         body = None if method == "GET" else {"content": "{}"}
         async with self.client.request(
@@ -179,7 +179,9 @@ async def test_every_route_refuses_tokens_without_its_scope(served: ServedConsol
     assert served.contents() == before
 
 
-async def test_every_route_refuses_other_sites_and_hosts(served: ServedConsole) -> None:
+async def test_every_route_refuses_requests_from_other_sites_and_hosts(
+    served: ServedConsole,
+) -> None:
     await served.log_in()
     before = served.contents()
     foreign = [
@@ -219,7 +221,7 @@ async def test_read_token_can_neither_change_anything_nor_see_secrets(
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PROPFIND"])
-async def test_other_methods_reach_no_handler(served: ServedConsole, method: str) -> None:
+async def test_unknown_http_methods_reach_no_handler(served: ServedConsole, method: str) -> None:
     await served.log_in()
     paths = {path for _, path in served.routes & served.table.keys()}
 

@@ -1,4 +1,4 @@
-"""Figures add up, and texts of people stay texts in messages."""
+"""Figures add up, and text from people never becomes HTML."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
-"""Requests are refused with their reason; who may do what, and in which language they are told.
+"""Refused requests with reasons, permissions, and the language of pages and errors.
 
-tests/console/test_every_route.py asks every route of the service.
+tests/console/test_every_route.py checks every route of the service.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def test_csrf_token_in_invalid_utf8_is_refused(console: ConsoleUnderTest) 
 
 
 async def send_raw(console: ConsoleUnderTest, request: bytes, *headers: bytes) -> bytes:
-    """Send bytes that no client sends; return the status."""
+    """Send raw bytes that no HTTP client would send; return the status."""
     address = urlsplit(console.origin)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     fixed = (b"Host: " + address.netloc.encode(), b"Content-Length: 0", b"Connection: close")
@@ -168,7 +168,7 @@ async def test_audit_log_hides_token_names_from_read_tokens(console: ConsoleUnde
     assert told[1][-1] == ("token deploy-bot", "nora v2")
 
 
-async def test_language_and_theme_follow_the_browser_until_the_user_chooses(
+async def test_language_and_theme_follow_the_browser_until_they_are_chosen(
     console: ConsoleUnderTest,
 ) -> None:
     for accepted, language in (("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("de-DE", "en"), ("", "en")):

@@ -76,7 +76,7 @@ async def test_date_ranges_are_limited_and_invalid_dates_refused(console: Consol
         assert (await console.client.get(path)).status == 422
 
 
-def test_sums_are_sorted_and_complete() -> None:
+def test_usage_is_summed_per_name_and_sorted() -> None:
     total = UsageTotal(2, 100, 40, 10, 5_000, 1)
     rows = [(0, "small", total), (3, "large", replace(total, answers=9)), (5, "large", total)]
 
@@ -87,7 +87,7 @@ def test_sums_are_sorted_and_complete() -> None:
     assert (large.prompt_tokens, large.cost, large.answers_without_cost) == (200, 0.01, 2)
 
 
-async def test_figures_are_returned_for_each_time_step(console: ConsoleUnderTest) -> None:
+async def test_chart_figures_are_returned_for_each_time_step(console: ConsoleUnderTest) -> None:
     fast, slow = (replace(RECEIPT, timings=Timings(0.0, one, 2.0)) for one in (0.5, 1.5))
     await store_answers(console, fast, slow, replace(fast, preset="marlowe"))
     events = RecentEvents()

@@ -1,4 +1,4 @@
-"""Log-in by a one-time token, sessions, and the headers of every answer."""
+"""Login with a one-time token, sessions, and the headers of every response."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ POLICY = (
 
 
 async def status(console: ConsoleUnderTest, **headers: str) -> int:
-    """Ask for a page that needs a log-in."""
+    """Request a page that requires a login; return the status."""
     return (await console.client.get("/access", headers=headers)).status
 
 
@@ -146,7 +146,7 @@ def test_short_token_is_refused() -> None:
 
 
 class TestTokenFile:
-    """The token for the API from a file, which is replaced while the console is served."""
+    """The API token from a file that is replaced while the console runs."""
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:
@@ -193,7 +193,7 @@ class TestTokenFile:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.5", "::", "console.example"])
-def test_other_addresses_need_https_or_a_proxy(host: str) -> None:
+def test_pages_beyond_loopback_require_https_or_a_proxy(host: str) -> None:
     with pytest.raises(ValueError, match=r"TLS_CERTIFICATE.*TRUSTED_PROXY.*PAGES=false"):
         ConsoleSettings(host=host)
 
@@ -202,5 +202,5 @@ def test_other_addresses_need_https_or_a_proxy(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_address_needs_neither_https_nor_a_proxy(host: str) -> None:
+def test_pages_on_loopback_require_neither_https_nor_a_proxy(host: str) -> None:
     assert ConsoleSettings(host=host).is_loopback

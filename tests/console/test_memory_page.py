@@ -1,4 +1,4 @@
-"""The page of memories over HTTP: search, sources, audiences, approval and deletion."""
+"""The memories page over HTTP: search, sources, audiences, approval, and deletion."""
 
 import json
 from collections.abc import AsyncIterator

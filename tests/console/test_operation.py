@@ -1,4 +1,4 @@
-"""The operation: this process and the others, errors with their steps, trials, the live page."""
+"""The operation page: this and other processes, errors with steps, and provider tests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class LocalBackend(FakeBackend):
 
 @dataclass
 class Parts:
-    """What the page shows."""
+    """The sources of the data on the page."""
 
     events: RecentEvents = field(default_factory=RecentEvents)
     rate_limits: InProcessRateLimits = field(default_factory=lambda: InProcessRateLimits(CLOCK))
@@ -224,7 +224,7 @@ async def test_state_shows_components_queues_processes_and_pauses(
     assert "host:&lt;1&gt;" in page
 
 
-async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
+async def test_errors_and_models_in_readable_process_reports_are_shown(
     console: ConsoleUnderTest,
 ) -> None:
     elsewhere, before = Parts(), count_withheld_answers()

@@ -20,7 +20,7 @@ KEY = "00000000"
 
 
 async def first_event(playground: Playground, after: str) -> dict[str, Any]:
-    """Return the first event after a revision, with its id."""
+    """Return the first event after the given event id, together with its own id."""
     url = f"{playground.address}{playground.path}/events"
     async with playground.client.get(url, headers={"Last-Event-ID": after}) as response:
         assert response.headers["Content-Type"] == "text/event-stream"
@@ -240,7 +240,7 @@ async def test_conversation_is_copied_with_its_people_and_characters(
     assert status == 404
 
 
-async def test_copy_made_from_an_answer_ends_there_and_is_titled_after_the_channel(
+async def test_copy_made_from_an_answer_ends_at_it_and_is_titled_after_the_channel(
     playground: Playground,
 ) -> None:
     await open_with_alice(playground)

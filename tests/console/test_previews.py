@@ -1,4 +1,4 @@
-"""The prompt that is previewed is the one that is sent, to the letter and to the token."""
+"""A previewed prompt is exactly the prompt that is sent, down to the token counts."""
 
 import random
 from collections import Counter
@@ -64,7 +64,7 @@ PRESETS: Sequence[dict[str, object]] = (
 
 
 class CountingBackend(FakeBackend):
-    """Counts a token for every two characters, and reads no more than 400 tokens."""
+    """A backend with one token per two characters, and a limit of 400 tokens."""
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
@@ -80,7 +80,7 @@ class CountingBackend(FakeBackend):
 
 
 def make_scene(setup: Setup, number: int) -> tuple[list[IncomingMessage], list[str]]:
-    """Return the messages of a scene, and the presets that are active in it."""
+    """Return the messages and the active presets of a random scene."""
     dice = random.Random(number)
     people = (ALICE, BOB, MING)[: dice.randint(1, 3)]
     messages: list[IncomingMessage] = []
@@ -103,7 +103,7 @@ def make_scene(setup: Setup, number: int) -> tuple[list[IncomingMessage], list[s
 
 
 async def deliver(setup: Setup, message: IncomingMessage) -> str:
-    """Let a message be received and processed; return the key of its history."""
+    """Receive and process a message; return the key of its conversation."""
     async with setup.router.route_events([message]) as [routed]:
         assert isinstance(routed, IncomingMessage)
         await setup.inbox.receive([routed], {})
@@ -283,7 +283,7 @@ def make_replay(
     return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 
 
-async def test_replay_sends_the_stored_prompt_and_is_recorded_only_as_usage(
+async def test_replay_sends_the_stored_prompt_and_records_only_usage(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Hi."])
@@ -313,7 +313,7 @@ async def test_replay_sends_the_stored_prompt_and_is_recorded_only_as_usage(
     assert costs["web:console"] == 2_000
 
 
-async def test_replay_can_use_another_presets_model(database: Database) -> None:
+async def test_replay_can_use_the_model_of_another_preset(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho."])

@@ -1,4 +1,4 @@
-"""Asking a model again for a stored answer, from the page and over the API."""
+"""Replays of stored answers, from the page and over the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,13 +33,13 @@ MADE = replace(
 
 @dataclass
 class Model:
-    """Answers to every replay, or fails."""
+    """A model that answers every replay, or fails."""
 
     log: UsageLog | None = None
     asked: list[tuple[str, str, Mapping[str, object]]] = field(default_factory=list)
     fails: bool = False
     prompt: Prompt = RECEIPT.prompt
-    """What it says that it was sent."""
+    """The prompt that it reports as sent."""
 
     async def replay(
         self, answer: StoredAnswer, preset: str, draft: str, parameters: Mapping[str, object]

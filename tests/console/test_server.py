@@ -1,4 +1,4 @@
-"""The HTTP server: health and metrics, its port, its certificate, the time for a request's head."""
+"""The HTTP server: health, metrics, port, certificate, and time limits for request heads."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 async def served_name(address: str) -> str:
-    """Return the name in the certificate that a new connection is shown."""
+    """Connect, and return the name in the server's certificate."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     host, _, port = address.removeprefix("https://").partition(":")
@@ -146,7 +146,7 @@ async def served_name(address: str) -> str:
     return str(name.value)
 
 
-async def test_certificate_is_served_and_refused_without_its_key(
+async def test_certificate_is_served_only_if_it_matches_its_key(
     files: tuple[Path, Path],
 ) -> None:
     settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
@@ -163,14 +163,14 @@ HEAD = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 
 
 async def answer_late(request: web.Request) -> web.Response:
-    """Take longer than a caller may take for a head."""
+    """Respond after more than the time limit for a request head."""
     await asyncio.sleep(HEAD_SECONDS * 3)
     return web.Response(text=f"got {await request.text()}")
 
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[socket.socket]:
-    """Serve, and connect before the server can notice it."""
+    """Run a server, and yield a connected socket."""
     routes = [lambda app: app.router.add_post("/slow", answer_late)]
     async with serve_http(ConsoleSettings(port=0), routes, header_seconds=HEAD_SECONDS) as address:
         host, _, port = address.removeprefix("http://").partition(":")
@@ -179,7 +179,7 @@ async def connected() -> AsyncIterator[socket.socket]:
 
 
 async def received(client: socket.socket) -> bytes:
-    """Return all that the server sends until it closes the connection."""
+    """Return everything that the server sends until it closes the connection."""
     answer = b""
     while data := await asyncio.to_thread(client.recv, 4096):
         answer += data

@@ -1,4 +1,4 @@
-"""The set-up in the browser: a token is checked, an admin sends a code, `.env` is written."""
+"""Setup in the browser: a token is checked, an admin sends a code, and `.env` is written."""
 
 import stat
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.C
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
-async def test_setup_leads_from_a_token_to_the_written_file(
+async def test_setup_checks_a_token_and_writes_the_env_file(
     console: ConsoleUnderTest,
     platforms: Platforms,
     steps: SetupSteps,
@@ -228,5 +228,5 @@ async def test_models_in_use_and_on_this_machine_are_shown(
 
 
 async def shown(console: ConsoleUnderTest, **fields: str) -> str:
-    """Return the page after a model was asked."""
+    """Submit the model form; return the page."""
     return await (await send(console, "model", **fields)).text()

@@ -1,4 +1,4 @@
-"""The files that browsers load are those of the packages that package-lock.json names."""
+"""Files for browsers come from the packages in package-lock.json."""
 
 import gzip
 import hashlib
@@ -55,7 +55,7 @@ def test_lock_file_has_versions_and_hashes_but_no_urls() -> None:
     assert "://" not in text
 
 
-def test_first_load_is_small() -> None:
+def test_files_of_the_first_page_load_are_small() -> None:
     files = static_files()
     loaded = [
         files[name]
@@ -67,7 +67,7 @@ def test_first_load_is_small() -> None:
     assert len(gzip.compress(files[_TEXT_EDITOR])) < _MAX_TEXT_EDITOR_BYTES
 
 
-async def test_static_files_have_content_hashes_and_no_others_are_served(
+async def test_static_urls_contain_hashes_and_unknown_files_are_not_served(
     console: ConsoleUnderTest,
 ) -> None:
     page = await (await console.client.get("/login")).text()

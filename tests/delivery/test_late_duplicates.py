@@ -185,7 +185,7 @@ async def test_search_that_keeps_failing_is_retried_less_and_less_often(database
     assert 2 < chat.delivery.calls("find") < 15, "each held the lane"
 
 
-async def test_duplicate_is_left_if_the_bot_may_not_delete_it(database: Database) -> None:
+async def test_duplicate_stays_if_the_bot_may_not_delete_it(database: Database) -> None:
     async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
@@ -210,7 +210,7 @@ async def test_duplicate_is_deleted_after_its_conversation_was_forgotten(
     assert chat.texts == ["a"]
 
 
-async def test_no_search_for_a_row_that_was_given_up(database: Database) -> None:
+async def test_row_that_was_given_up_is_not_searched_for(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST)
     await chat.delivery.queue("a")
@@ -225,7 +225,7 @@ async def test_no_search_for_a_row_that_was_given_up(database: Database) -> None
     assert chat.texts == ["a"], "its only copy"
 
 
-async def test_no_search_on_a_platform_with_nonces(database: Database) -> None:
+async def test_platform_with_nonces_is_not_searched(database: Database) -> None:
     async with Chat(database, LIMITS).searching() as chat:
         chat.surface.fail_next("send", _LOST)
         await chat.delivery.queue("a")

@@ -100,7 +100,9 @@ async def test_typing_counts_toward_the_bots_limit_if_the_platform_counts_it(
 
 
 @pytest.mark.parametrize("counts_responses", [False, True])
-async def test_uncounted_responses_do_not_wait_for_rate_limits(counts_responses: bool) -> None:
+async def test_responses_wait_for_rate_limits_only_if_the_platform_counts_them(
+    counts_responses: bool,
+) -> None:
     windows = (CallWindow(2, 5.0),)
     setup = Setup(
         FakeSurface(replace(LIMITS, bot_calls=windows, counts_responses=counts_responses))

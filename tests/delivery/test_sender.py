@@ -81,7 +81,7 @@ class SilentPrivateChats(FakePrivateChats):
 
 
 @pytest.mark.parametrize("opening", [None, "first"])
-async def test_private_part_is_retried_while_nobody_knows_how_to_open_a_chat(
+async def test_private_part_is_retried_if_neither_chat_nor_instructions_are_available(
     database: Database, opening: str | None
 ) -> None:
     chats = SilentPrivateChats(refuses=True)
@@ -161,7 +161,7 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["hears of deletions", "does not"])
-async def test_answer_whose_message_is_missing_is_sent_again(
+async def test_missing_answer_is_sent_again_unless_the_platform_reports_deletions(
     database: Database, is_told: bool
 ) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=is_told))
@@ -172,7 +172,7 @@ async def test_answer_whose_message_is_missing_is_sent_again(
     assert await delivery.states() == [OutboxState.SENT, OutboxState.DEAD]
 
 
-async def test_answer_sent_again_is_searched_for_if_the_response_is_lost(
+async def test_resent_answer_is_searched_for_if_the_response_is_lost(
     database: Database,
 ) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, reports_deletions=False))
@@ -299,7 +299,9 @@ async def test_file_is_delivered_once(database: Database, limits: Limits, arrive
     assert delivery.calls("edit") == 0
 
 
-async def test_search_waits_for_the_settle_time_without_nonces(database: Database) -> None:
+async def test_search_waits_for_the_settle_time_on_platforms_without_nonces(
+    database: Database,
+) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", opening="first")
@@ -308,7 +310,7 @@ async def test_search_waits_for_the_settle_time_without_nonces(database: Databas
     assert await delivery.due_in() == 10
 
 
-async def test_search_starts_soon_if_the_request_has_ended(database: Database) -> None:
+async def test_search_starts_soon_if_the_failed_request_has_ended(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)
@@ -439,7 +441,9 @@ async def deliver(delivery: Delivery, messages: int, within: int) -> None:
         await asyncio.wait([working])
 
 
-async def test_row_that_keeps_failing_while_others_succeed_is_set_aside(database: Database) -> None:
+async def test_row_that_keeps_failing_while_other_rows_succeed_is_set_aside(
+    database: Database,
+) -> None:
     delivery = Delivery(database)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)

@@ -33,7 +33,7 @@ class WorkerAndSender(Delivery):
         self.delivery.deliver(LANE, None)
 
 
-async def test_worker_learns_that_another_process_sent_a_row(database: Database) -> None:
+async def test_worker_is_notified_when_another_process_sends_a_row(database: Database) -> None:
     both = WorkerAndSender(database)
     await both.answer()
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
@@ -51,7 +51,7 @@ async def test_senders_are_signaled_that_a_lane_is_urgent(database: Database) ->
     assert (both.woken, both.woken_urgently) == ([LANE], ["telegram:6"])
 
 
-async def test_worker_learns_that_a_row_was_refused(database: Database) -> None:
+async def test_worker_is_notified_when_a_row_is_refused(database: Database) -> None:
     both = WorkerAndSender(database)
     await both.answer()
     both.surface.fail_next("send", Refused("blocked"))

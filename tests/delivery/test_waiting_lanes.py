@@ -157,7 +157,7 @@ async def test_few_rows_are_claimed_while_the_platform_refuses_the_bot() -> None
     assert len(outbox.sent) == 300
 
 
-async def test_rows_claimed_when_queued_are_reclaimed_about_once() -> None:
+async def test_rows_claimed_when_queued_are_claimed_about_once_more() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         for lane in lanes(300):
@@ -207,7 +207,7 @@ async def test_lanes_on_hold_in_one_process_can_be_claimed_by_another() -> None:
     assert len(outbox.sent) == 300
 
 
-async def test_lane_that_waited_longest_is_first() -> None:
+async def test_lane_that_waited_longest_is_claimed_first() -> None:
     outbox = outbox_with([])
     queued = lanes(400)
     async with running(outbox) as [process]:

@@ -80,7 +80,7 @@ async def test_person_with_a_blocked_role_is_refused_on_discord(
 @at("channel")
 @pytest.mark.runs_with(preset_json("tester", context="all"))
 @pytest.mark.parametrize("fault", [{}, {"status": 404, "code": 10007}])
-async def test_blocked_role_is_not_read_after_an_outage(
+async def test_roles_of_missed_messages_are_not_requested_if_no_rule_needs_them(
     where: DiscordChat, running: Service, model: Model, fault: dict[str, Any]
 ) -> None:
     platforms, wire = where.platforms, where.platforms.discord
@@ -113,7 +113,7 @@ async def test_blocked_role_is_not_read_after_an_outage(
 
 
 @ALONE_AND_IN_PAIRS
-async def test_role_on_discord_can_be_allowed_an_admin_command(
+async def test_admin_command_can_be_allowed_for_a_discord_role(
     running: Service, platforms: Platforms
 ) -> None:
     where, role = platforms.channel(), platforms.guild.create_role("directors")

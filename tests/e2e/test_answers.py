@@ -25,7 +25,7 @@ three_an_hour = pytest.mark.runs_with(
 
 
 @at(*PRIVATE)
-async def test_stop_keeps_what_was_shown(where: Chat, model: Model) -> None:
+async def test_stopped_answer_keeps_the_text_that_was_shown(where: Chat, model: Model) -> None:
     with model.held():
         async with model.reaching_half():
             question = where.ask()
@@ -193,7 +193,7 @@ async def test_commands_and_deletions_do_not_wait_for_answer_slots(
 
 @strictly_paced
 @at("telegram_dm")
-async def test_private_chat_gets_ten_calls_in_ten_seconds(where: TelegramChat) -> None:
+async def test_private_chat_gets_at_most_ten_calls_in_ten_seconds(where: TelegramChat) -> None:
     await where.shows(*[where.ask() for _ in range(12)])
     calls = [
         one["t"]

@@ -130,7 +130,9 @@ async def test_second_process_on_the_same_data_directory_exits(
     assert await installed.stop() == 0
 
 
-async def test_full_disk_later_loses_nothing(installed: Service, platforms: Platforms) -> None:
+async def test_full_disk_while_running_loses_nothing(
+    installed: Service, platforms: Platforms
+) -> None:
     await installed.start_and_wait()
     await wait_until_settled(platforms, PATIENCE_SECONDS)
     pid = installed.process.pid
@@ -143,7 +145,7 @@ async def test_full_disk_later_loses_nothing(installed: Service, platforms: Plat
     assert await installed.stop() == 0
 
 
-async def test_questions_during_the_problem_are_answered(
+async def test_questions_asked_during_a_startup_problem_are_answered_later(
     installed: Service, platforms: Platforms
 ) -> None:
     await installed.start_and_wait()

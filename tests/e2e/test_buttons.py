@@ -55,7 +55,9 @@ async def test_buttons_work_after_a_restart(where: Chat, running: Service, model
 
 
 @at("channel")
-async def test_message_menu_commands(where: DiscordChat, running: Service, model: Model) -> None:
+async def test_commands_in_the_menu_of_a_message_work(
+    where: DiscordChat, running: Service, model: Model
+) -> None:
     (alice, bob), admin, env = where.people, where.platforms.admin, where.platforms.discord.env
 
     async def call(who: Any, name: str, message: Any) -> str:
@@ -148,7 +150,7 @@ async def test_menus_on_telegram_can_be_used_only_by_their_owner(
 
 
 @at("channel")
-async def test_values_are_entered_into_forms(where: DiscordChat, running: Service) -> None:
+async def test_settings_can_be_entered_into_forms(where: DiscordChat, running: Service) -> None:
     admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
 
     async def open_form(label: str) -> Any:

@@ -96,7 +96,7 @@ async def test_character_from_an_attached_card_answers_after_a_restart(
     assert "bees" not in str(model.requests[-1])
 
 
-async def test_new_admin_sets_up_their_card_from_the_invitation_on_telegram(
+async def test_admin_who_invited_the_bot_can_set_up_a_card_on_telegram(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     group = platforms.telegram_group()
@@ -112,7 +112,7 @@ async def test_new_admin_sets_up_their_card_from_the_invitation_on_telegram(
     print(notice, added, *group.texts()[-3:], sep="\n")  # noqa: T201 # the record, shown by -s
 
 
-async def test_new_admin_sets_up_their_card_from_the_invitation_on_discord(
+async def test_admin_who_invited_the_bot_can_set_up_a_card_on_discord(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     guild, wire = platforms.open_guild("Friends"), platforms.discord
@@ -161,7 +161,7 @@ async def test_private_characters_have_unique_names_and_a_quota(
 
 
 @at("discord_dm", "telegram_dm")
-async def test_forget_me_deletes_characters_and_export_has_them(
+async def test_export_contains_characters_and_forget_me_deletes_them(
     where: Chat, running: Service, model: Model
 ) -> None:
     where.tell("/character add Ida | Ida paints secret-ida-words. | Ida nods.")
@@ -221,7 +221,7 @@ async def test_discord_command_accepts_a_file_or_opens_a_form(
     assert [one["name"] for one in choices] == ["Ida", "Mira"]
 
 
-async def test_other_servers_see_nothing_of_a_character(
+async def test_characters_are_not_visible_on_other_servers(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     group, other = platforms.telegram_group(), platforms.telegram_group()
@@ -241,7 +241,7 @@ async def test_other_servers_see_nothing_of_a_character(
 
 
 @ALONE_AND_IN_PAIRS
-async def test_shared_character_outlives_its_author_in_private(
+async def test_shared_character_stays_in_the_group_after_its_author_is_forgotten(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     private, group = platforms.telegram_dm(), platforms.telegram_group()

@@ -54,7 +54,7 @@ async def test_preset_for_adults_answers_only_in_age_restricted_channels(
 @ALONE_AND_IN_PAIRS
 @filter_adult_speakers
 @at("telegram_group")
-async def test_admins_open_a_group_to_a_preset_for_adults(
+async def test_admin_can_allow_presets_for_adults_in_a_group(
     where: TelegramChat, running: Service
 ) -> None:
     where.ask()
@@ -67,7 +67,7 @@ async def test_admins_open_a_group_to_a_preset_for_adults(
 
 @ALONE_AND_IN_PAIRS
 @at(*EVERYWHERE)
-async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
+async def test_newest_reaction_to_an_answer_is_stored(where: Chat, running: Service) -> None:
     if isinstance(where, TelegramChat) and where.kind in GROUPS:
         where.make_admins(where.platforms.telegram.me["id"])
 
@@ -91,7 +91,7 @@ async def test_newest_reaction_is_kept(where: Chat, running: Service) -> None:
 
 @ALONE_AND_IN_PAIRS
 @at("channel", "discord_thread")
-async def test_reactions_retry_and_delete_with_permission(
+async def test_asker_can_retry_and_delete_an_answer_by_reaction(
     where: DiscordChat, running: Service, model: Model
 ) -> None:
     question = where.ask()

@@ -21,7 +21,9 @@ GREETING = "Well met, all."
 
 
 @at(*GROUPS)
-async def test_name_wakes_as_a_whole_word_unless_the_message_is_for_others(where: Chat) -> None:
+async def test_message_with_the_name_as_a_whole_word_is_answered_unless_it_is_to_others(
+    where: Chat,
+) -> None:
     where.say("the testers say Tab01:3")
     theirs = where.say("good morning", 1)
     where.say("ask the tester for Tab02:3", reply_to=where.id_of(theirs))
@@ -32,7 +34,7 @@ async def test_name_wakes_as_a_whole_word_unless_the_message_is_for_others(where
 
 
 @at(*GROUPS)
-async def test_mention_alone_is_answered(where: Chat) -> None:
+async def test_message_that_is_only_a_mention_is_answered(where: Chat) -> None:
     where.say(where.mention.strip())  # the model has nothing to answer, which is told
     await where.shows_new()
 
@@ -87,7 +89,7 @@ async def test_people_and_reply_chains_have_separate_histories(where: Chat, mode
 
 
 @at(*GROUPS)
-async def test_two_characters_speak_as_themselves(where: Chat) -> None:
+async def test_two_characters_answer_under_their_own_names(where: Chat) -> None:
     where.tell_as_admin("/preset add nova")
     added = await where.shows_new("nova was added")
     answer = where.ask(text="nova and tester,").answer
@@ -147,7 +149,7 @@ async def test_observed_messages_are_background_even_after_a_restart(
 
 @at("channel")
 @pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
-async def test_person_opts_out_by_a_native_command(
+async def test_person_can_opt_out_with_a_native_command(
     where: DiscordChat, model: Model, *, is_private: bool
 ) -> None:
     platforms, who = where.platforms, where.people[1]

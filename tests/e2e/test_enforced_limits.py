@@ -84,7 +84,7 @@ async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[Platforms]:
         yield both
 
 
-async def test_no_process_calls_more_than_platforms_allow(
+async def test_calls_of_all_processes_stay_within_the_platforms_limits(
     platforms: Platforms,
     installer: Installer,
     enforcer: LimitEnforcer,

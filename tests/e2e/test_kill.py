@@ -161,7 +161,9 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
 @pytest.mark.soak
 @both_shapes
 @pytest.mark.timeout(3600)
-async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, seed: int) -> None:
+async def test_all_questions_are_answered_despite_rare_kills(
+    shape: Shape, platforms: Platforms, seed: int
+) -> None:
     """Print the latency of answers that were unfinished during a kill."""
     uptime = (20.0 * len(shape.services), 30.0 * len(shape.services))
     plan = LoadPlan(

@@ -140,7 +140,7 @@ async def test_menu_on_telegram_is_usable_only_by_its_owner(
 
 
 @at(*GROUPS)
-async def test_reaction_and_reply_remember_a_message(
+async def test_message_is_remembered_by_a_reaction_or_a_reply(
     where: Chat, running: Service, model: Model
 ) -> None:
     is_discord = isinstance(where, DiscordChat)

@@ -41,7 +41,7 @@ async def test_reply_needs_no_mention(where: Chat) -> None:
     await where.shows(first, Question("ab01", 3, None))
 
 
-async def test_messages_for_others_are_ignored(running: Service, platforms: Platforms) -> None:
+async def test_messages_to_other_people_are_ignored(running: Service, platforms: Platforms) -> None:
     channel, group = platforms.channel(), platforms.telegram_group()
     other = platforms.discord.member(platforms.guild, "other", bot=True)
     platforms.discord.say(other, channel.chat, f"{channel.mention}hello")
@@ -108,7 +108,7 @@ LOST_ON_TELEGRAM = [
 ]
 
 
-async def test_lost_responses_of_telegram_are_reconciled(
+async def test_message_is_sent_once_even_if_telegrams_response_is_lost(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
     """All at once, in a group each: one is called less than 20 times a minute."""
@@ -128,7 +128,7 @@ async def test_lost_responses_of_telegram_are_reconciled(
 @at("channel")
 @pytest.mark.parametrize("fault", [{"status": 502}, {"drop": True}])
 @pytest.mark.parametrize("after", [False, True])
-async def test_lost_response_of_discord_is_reconciled(
+async def test_message_is_sent_once_even_if_discords_response_is_lost(
     where: DiscordChat, after: bool, fault: dict[str, Any]
 ) -> None:
     where.platforms.discord.fault("POST", "/channels/*/messages", after=after, **fault)
@@ -226,7 +226,7 @@ async def test_admin_gets_the_prompt_as_a_file_on_telegram(where: TelegramChat) 
 
 
 @at("channel")
-async def test_only_the_admin_sees_the_prompt_on_discord(where: DiscordChat) -> None:
+async def test_only_the_admin_can_see_the_exact_prompt_on_discord(where: DiscordChat) -> None:
     question = await where.ask_and_wait()
     refused = await where.slash(where.people[0], "context", show="prompt")
     assert refused.ephemeral
@@ -269,7 +269,9 @@ async def test_graceful_shutdown_finishes_answers(
         assert where.texts() == [question.answer]
 
 
-async def test_each_question_was_answered_once(platforms: Platforms, service: Service) -> None:
+async def test_every_question_in_the_tests_above_was_answered_once(
+    platforms: Platforms, service: Service
+) -> None:
     if service.is_running:
         assert await service.stop() == 0
     notices = (

@@ -41,7 +41,7 @@ _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 platforms, model = crowded_platforms, answering_model
 
 
-async def test_paused_processes_write_nothing_outdated(
+async def test_stale_writes_of_paused_processes_are_refused(
     installer: Installer, platforms: Platforms, database_url: str, seed: int
 ) -> None:
     """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""

@@ -67,7 +67,7 @@ async def ask_to_forget(where: Chat) -> None:
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_forget_me_asks_and_covers_every_channel_even_after_a_kill(
+async def test_forget_me_asks_first_and_deletes_from_every_channel_even_after_a_kill(
     where: Chat, running: Service, model: Model
 ) -> None:
     elsewhere = where.another()
@@ -97,7 +97,7 @@ async def test_forget_me_asks_and_covers_every_channel_even_after_a_kill(
 
 @ALONE_AND_IN_PAIRS
 @at(*GROUPS)
-async def test_person_opts_out_and_in_again(where: Chat, running: Service, model: Model) -> None:
+async def test_person_can_opt_out_and_in_again(where: Chat, running: Service, model: Model) -> None:
     elsewhere, mine = where.another(), f"own-words-of-{where.kind}"
     await say(where, f"{mine} Te01:3")
     await say(elsewhere, f"{mine} Te02:3")
@@ -193,7 +193,7 @@ async def test_forget_me_clears_summaries_and_slots(running: Service, platforms:
 
 
 @at(*GROUPS)
-async def test_forget_me_expires(where: Chat, running: Service) -> None:
+async def test_forget_me_confirmation_expires(where: Chat, running: Service) -> None:
     mine = f"late-of-{where.kind}"
     await say(where, f"{mine} Td01:3")
     await ask_to_forget(where)
@@ -206,7 +206,9 @@ async def test_forget_me_expires(where: Chat, running: Service) -> None:
     assert mine.encode() in running.stored()
 
 
-async def test_operator_deletes_a_channel(running: Service, platforms: Platforms) -> None:
+async def test_operator_can_delete_the_data_of_a_channel(
+    running: Service, platforms: Platforms
+) -> None:
     gone, kept = platforms.channel(), platforms.telegram_group()
     await say(gone, "of-the-left-server Tc01:3")
     await say(kept, "of-another-group Tc02:3")

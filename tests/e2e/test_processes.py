@@ -45,7 +45,7 @@ def connected(platforms: Platforms) -> list[tuple[int, int]]:
 # --- processes that are alike --------------------------------------------------------------------
 
 
-async def test_one_process_receives_and_is_replaced_when_killed(
+async def test_only_one_process_receives_and_another_takes_over_when_it_is_killed(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     def conflicts() -> int:
@@ -119,7 +119,7 @@ async def test_shards_move_between_processes_without_an_identify_or_a_lost_messa
 # --- processes with different bots ---------------------------------------------------------------
 
 
-async def test_each_process_delivers_its_own_bot(
+async def test_each_process_delivers_the_messages_of_its_own_bot(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     """A Discord bot, and two Telegram bots in one group, with the same message ids."""
@@ -183,7 +183,7 @@ async def test_processes_with_separate_roles_answer_in_order_despite_a_kill(
             assert status == (HTTPStatus.OK if role == "console" else HTTPStatus.NOT_FOUND)
 
 
-async def test_processes_with_separate_roles_recap_and_react(
+async def test_recaps_and_reactions_work_across_processes_with_separate_roles(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     chats: list[Chat] = [platforms.in_telegram_group(-1_001_000_000_777), platforms.channel()]

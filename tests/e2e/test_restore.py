@@ -191,7 +191,7 @@ async def test_restore_sends_nothing_twice_and_keeps_forgotten_data_deleted(
 
 
 @pytest.mark.soak
-async def test_drill_fails_without_troupe_db_restore(
+async def test_restoring_without_troupe_db_restore_repeats_answers(
     installation: Installation, platforms: Platforms, model: Model
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7b", is_prepared=False)

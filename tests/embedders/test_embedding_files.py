@@ -20,7 +20,9 @@ def test_missing_package_is_reported(tmp_path: Path) -> None:
         make_embedder(settings, tmp_path)
 
 
-def test_missing_engine_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_llama_cpp_engine_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bot.embedders.gguf.find_spec", lambda _name: None)
     with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[local\]'"):
         make_embedder(EmbeddingSettings(kind="gguf", model_path=tmp_path), tmp_path)

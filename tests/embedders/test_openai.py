@@ -31,7 +31,9 @@ async def embedder(service: FakeEmbeddings) -> AsyncIterator[OpenAIEmbedder]:
     await embedder.close()
 
 
-async def test_request_body_and_key(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> None:
+async def test_request_contains_the_texts_and_the_api_key(
+    service: FakeEmbeddings, embedder: OpenAIEmbedder
+) -> None:
     await embedder.embed_documents(["one", "zwei 二"])
 
     assert service.log[0]["headers"]["Authorization"] == "Bearer sk-CANARY"
@@ -74,7 +76,7 @@ async def test_unreachable_service_is_reported() -> None:
     await away.close()
 
 
-def test_key_and_its_file_are_not_both_set(tmp_path: Path) -> None:
+def test_setting_both_the_key_and_its_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-one\n", encoding="utf-8")
     with pytest.raises(ValueError, match="api_key and api_key_file are both set"):

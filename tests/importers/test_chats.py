@@ -83,11 +83,11 @@ def chats(draw: st.DrawFn) -> ExportedChat:
 
 
 @given(chats())
-def test_written_chat_is_read_back(chat: ExportedChat) -> None:
+def test_exported_chat_can_be_read_back(chat: ExportedChat) -> None:
     assert read_chat(write_chat(chat).encode()) == chat
 
 
-def test_written_chat_can_be_read_by_sillytavern() -> None:
+def test_exported_chat_can_be_read_by_sillytavern() -> None:
     line = ChatLine("Mira", "Hello.", is_person=False, sent_at_ms=1_720_741_897_000)
     header, row = map(json.loads, write_chat(ExportedChat("You", "Mira", (line,))).splitlines())
     assert header == {"user_name": "You", "character_name": "Mira", "chat_metadata": {}}
@@ -110,19 +110,19 @@ def test_written_chat_can_be_read_by_sillytavern() -> None:
     ],
     ids=["group", "Chub", "Character.AI 2"],
 )
-def test_other_forms_of_chats_are_read(content: str, person: str, lines: list[str]) -> None:
+def test_chats_in_other_formats_are_read(content: str, person: str, lines: list[str]) -> None:
     chat = read_chat(content.encode())
     assert chat.character == "Mira"
     assert chat.person == person
     assert chat_lines(chat) == lines
 
 
-def test_chats_in_the_first_version_are_joined() -> None:
+def test_histories_in_the_first_character_ai_format_are_joined() -> None:
     chat = read_chat(json.dumps(FIRST_VERSION).encode())
     assert chat_lines(chat) == ["Mira: Hello.", "*NAME_REDACTED: Hi.", "Mira: Again!"]
 
 
-def test_messages_from_no_participant_are_dropped() -> None:
+def test_messages_that_no_participant_wrote_are_dropped() -> None:
     rows = [
         {"name": "Mira", "is_user": False, "mes": "Hello."},
         {"name": "System", "is_user": False, "mes": "It rains.", "extra": {"type": "narrator"}},

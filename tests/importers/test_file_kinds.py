@@ -56,7 +56,7 @@ def test_every_kind_of_file_has_a_translation(kind: FileKind) -> None:
     assert_is_chinese(translate(kind.describe(Path("x.bin")), "zh"))
 
 
-def test_wrong_command_names_the_file_and_the_right_command() -> None:
+def test_error_for_the_wrong_command_names_the_file_and_the_right_command() -> None:
     card = CARD_FILES["detective.png"]
     with pytest.raises(UserError) as caught:
         check_file_kind(card, Path("ilse.png"), PRESET_IMPORTS)

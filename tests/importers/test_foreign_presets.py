@@ -118,13 +118,15 @@ def test_master_export_becomes_one_preset() -> None:
 
 
 @pytest.mark.parametrize(("data", "prompt"), FILES["koboldcpp"])
-def test_koboldcpp_adapter_renders_koboldcpp_s_prompt(data: dict[str, Any], prompt: str) -> None:
+def test_koboldcpp_adapter_renders_the_same_prompt_as_koboldcpp(
+    data: dict[str, Any], prompt: str
+) -> None:
     talk = (Message("system", "S"), Message("user", "a"), Message("assistant", "b"))
 
     assert render_prompt(import_data(data).preset, *talk, Message("user", "c")) == prompt
 
 
-def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
+def test_lmdeploy_template_renders_and_stops_like_lmdeploy() -> None:
     preset = import_data(FILES["lmdeploy"]).preset
 
     assert preset.name == "your awesome chat template name"
@@ -136,7 +138,7 @@ def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
     assert preset.template is not None
 
 
-def test_file_is_added_to_a_preset_without_changing_who_answers() -> None:
+def test_file_added_to_a_preset_does_not_change_its_provider_or_model() -> None:
     samplers = import_data({"temp": 0.5, "top_k": 5, "min_p": 0.1}, into=NORA).preset
     chatml = {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "system_prompt": ""}
     template = import_data(chatml, into=samplers).preset
@@ -151,7 +153,7 @@ def test_file_is_added_to_a_preset_without_changing_who_answers() -> None:
     assert lore.parsed_lorebook is not None
 
 
-def test_whole_presets_are_not_added_to_another_one() -> None:
+def test_adding_a_complete_preset_to_another_preset_is_an_error() -> None:
     for text in ("FROM llama3.2", '{"name": "x", "provider": "a", "model": "b"}'):
         with pytest.raises(PresetError, match="import it without --into"):
             preset_from_text(text, Path("file"), into=NORA)

@@ -113,7 +113,7 @@ def test_archive_with_damaged_deflate_is_reported(tmp_path: Path) -> None:
         read_character_file(save(tmp_path, damaged), tmp_path)
 
 
-def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
+def test_error_for_an_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(CharacterError, match=r"nora\.zip: it has no system_prompt\.txt"):
         read_zip(tmp_path, texts__a="one")
 
@@ -136,7 +136,7 @@ def test_empty_persona_is_reported() -> None:
         read_rows(read_jsonl(text))
 
 
-def test_empty_story_keeps_its_separator_as_in_chat_haruhi() -> None:
+def test_separator_of_an_empty_story_is_kept_as_in_chatharuhi() -> None:
     persona = "P\n{{RAG-dialogues|token<=99|n<=2}}\nQ"
     nora = Character("Nora", persona, texts=["", "a"], embedding=lambda _: [1.0])
 

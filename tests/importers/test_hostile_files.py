@@ -81,7 +81,7 @@ ELSEWHERE = {
         "tests/media/test_attachment_reader.py::test_at_most_ten_files_are_read"
     ),
     "gzip'd HTTP response 10 GB": (
-        "tests/backends/chat_completions/test_errors.py::test_third_attempt_is_the_last"
+        "tests/backends/chat_completions/test_errors.py::test_request_is_attempted_at_most_three_times"
     ),
 }
 

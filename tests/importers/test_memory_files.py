@@ -104,7 +104,7 @@ def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[
     assert found.chat == CHAT
 
 
-def test_character_comes_back_with_its_lore_and_without_memories_in_it() -> None:
+def test_exported_character_is_imported_with_its_lore_but_without_memories() -> None:
     bees = replace(OWNER, text="Alice fears the Bees of Rome")
     written = write_character(MIRA, [bees], CHAT, ALICE.id)
     card = read_card(written.encode(), "card")
@@ -126,7 +126,7 @@ def test_character_comes_back_with_its_lore_and_without_memories_in_it() -> None
     assert b"Hello, Mira" not in alone
 
 
-def test_foreign_world_info_is_about_this_place() -> None:
+def test_imported_world_info_becomes_memories_about_this_place() -> None:
     content = json.dumps({"entries": {"0": {"key": ["x"], "content": "It rains."}, "1": 5}})
     found = read_memory_file(content.encode(), OWNER)
     [memory] = found.memories

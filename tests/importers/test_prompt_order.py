@@ -55,7 +55,7 @@ def test_prompt_is_in_sillytaverns_order(rule: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_prompts_in_an_empty_chat_are_not_lost(depth: int) -> None:
+def test_prompts_are_kept_if_the_chat_is_empty(depth: int) -> None:
     inside = {"content": "NOTE", "injection_position": 1, "injection_depth": depth}
     made = shown(draft(import_data(MAIN, inside, "chatHistory").preset, "Now?"))
 
@@ -99,7 +99,7 @@ def test_lore_found_only_by_similarity_is_reported() -> None:
     assert note.startswith("1 lorebook entries without keys are never used")
 
 
-def test_unknown_names_of_a_story_string_are_macros() -> None:
+def test_unknown_names_in_a_story_string_are_treated_as_macros() -> None:
     story = (
         "{{#if group}}[{{group}}] {{/if}}{{lumia}}{{#if lumia}}!{{/if}}"
         "{{#if scenario}}{{scenario}}{{/if}}{{char}}"
@@ -129,7 +129,7 @@ def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("given", "shown_text"), TABLES["scripts"])
-def test_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text: str) -> None:
+def test_regex_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text: str) -> None:
     aria = card(extensions={"regex_scripts": [given]})
     answer = "Hi. <ledger>{1}</ledger> Bye b b."
 
@@ -156,7 +156,7 @@ def test_unusable_scripts_and_extensions_are_reported() -> None:
     ]
 
 
-def test_slow_script_ends_in_time() -> None:
+def test_slow_regex_script_is_stopped_in_time() -> None:
     slow = [script("/(x+x+)+y/g", "-")] * 20
     aria = card(extensions={"regex_scripts": slow})
     begun = time.process_time()

@@ -44,7 +44,7 @@ def render_prompt(preset: Preset, messages: list[dict[str, str]] = CONVERSATION)
     return JinjaTemplate(str(preset.template)).render(messages, add_generation_prompt=True)
 
 
-def test_instruct_template_becomes_equal_jinja() -> None:
+def test_instruct_template_becomes_an_equivalent_jinja_template() -> None:
     result = import_data(CHATML)
 
     assert result.notes == []
@@ -56,7 +56,7 @@ def test_instruct_template_becomes_equal_jinja() -> None:
     assert result.preset.stop_sequences == ("<|im_end|>", "<|im_start|>user")
 
 
-def test_instruct_template_sequences_are_at_their_places() -> None:
+def test_instruct_sequences_appear_in_their_places_in_the_prompt() -> None:
     result = import_data(TABLES["llama"])
 
     assert render_prompt(result.preset) == (
@@ -68,7 +68,7 @@ def test_instruct_template_sequences_are_at_their_places() -> None:
     )
 
 
-def test_names_behavior_sets_user_name_in_message() -> None:
+def test_names_behavior_is_imported_as_user_name_in_message() -> None:
     modes = {
         mode: import_data({**CHATML, "names_behavior": mode}).preset.user_name_in_message
         for mode in ("none", "force", "always")
@@ -107,7 +107,7 @@ def test_prompt_matches_sillytavern(rule: str) -> None:
     assert as_prompt(data, *turns) == prompt
 
 
-async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> None:
+async def test_tokens_around_a_name_in_a_control_sequence_stay_trusted() -> None:
     """The text between a name and a message belongs to the template, not to people."""
     header = "<|start_header_id|>{{name}}<|end_header_id|>"
     preset = import_data({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset

@@ -73,7 +73,7 @@ async def test_title_of_a_channel_is_stored_only_when_it_changes(database: Datab
     }
 
 
-async def test_title_by_a_person_who_opted_out_is_not_stored(database: Database) -> None:
+async def test_title_written_by_a_person_who_opted_out_is_not_stored(database: Database) -> None:
     clock = SystemClock()
     settings, inbox = RecordingSettings(database, clock), SqlInbox(database, clock)
 

@@ -171,7 +171,7 @@ async def test_at_most_ten_files_are_read() -> None:
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
-async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) -> None:
+async def test_hostile_file_yields_at_most_text_or_a_picture(title: str, given: Any) -> None:
     """Read each file as a picture and as a file: the result is at most text or a picture."""
     if title not in {**FILES, **MORE_FILES}:
         skip_for(ELSEWHERE[title])

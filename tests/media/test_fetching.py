@@ -129,7 +129,7 @@ async def test_canary_server_is_reached_if_the_check_is_off(canary: Canary, addr
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700:4700::1111"])
-def test_server_on_the_internet_is_public(address: str) -> None:
+def test_address_on_the_internet_counts_as_public(address: str) -> None:
     assert is_public_address(address)
 
 

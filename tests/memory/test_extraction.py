@@ -54,7 +54,7 @@ def kept(*notes: Mapping[str, Any]) -> list[Memory]:
     return [one.memory for one in check_notes(notes, transcript(), GROUP, "telegram:5")]
 
 
-def test_transcript_contains_only_numbered_lines_of_what_was_said() -> None:
+def test_transcript_has_one_numbered_line_per_message() -> None:
     assert transcript().text == snapshot("""\
 On 2026-11-21:
 [1] Mara: we moved to Porto in May, my brother Jonas helped
@@ -75,7 +75,7 @@ On 2026-11-21:
         ("x" * 5000, "x" * 1500),
     ],
 )
-def test_only_own_words_are_read(text: str, words: str) -> None:
+def test_only_the_authors_own_words_are_read(text: str, words: str) -> None:
     assert own_words(text) == words
 
 
@@ -141,11 +141,11 @@ def test_fabricated_note_is_dropped(lie: str) -> None:
     assert kept({**NOTE, **LIES[lie]}) == []
 
 
-def test_fabricated_notes_do_not_discard_true_ones() -> None:
+def test_fabricated_notes_do_not_discard_true_notes() -> None:
     assert len(kept(*({**NOTE, **lie} for lie in LIES.values()), NOTE)) == 1
 
 
-def test_notes_about_others_have_the_right_subject_and_witness() -> None:
+def test_notes_about_other_people_have_the_right_subject_and_witness() -> None:
     hearsay = {**NOTE, "turn": 3, "speaker": "Tobi", "quote": "Mara is allergic to nuts"}
     absent = {**NOTE, "about": "Jonas", "quote": "my brother Jonas helped"}
     [told, of_absent, own, place] = kept(
@@ -207,7 +207,7 @@ def test_short_quotes_are_rejected(quote: str, text: str, expected: bool) -> Non
 
 @given(st.text(max_size=60), st.text(max_size=30))
 @example("I like  tea", "I like tea")
-def test_quote_counts_only_if_it_is_in_the_text(text: str, quote: str) -> None:
+def test_quote_is_accepted_only_if_it_is_in_the_text(text: str, quote: str) -> None:
     if is_quoted(quote, text):
         assert "".join(quote.split()) in "".join(text.split())
 

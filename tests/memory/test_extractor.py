@@ -188,7 +188,7 @@ async def running(database: Database, *scripts: list[ScriptStep]) -> AsyncIterat
         await setup.end()
 
 
-async def test_extracted_memory_is_recalled_where_there_was_none(database: Database) -> None:
+async def test_extracted_memory_is_recalled_for_everybody_in_the_chat(database: Database) -> None:
     mara, tobi = (MemoryListener(GROUP, "nora", person(one).id) for one in ("Mara", "Tobi"))
     async with running(database, notes({})) as setup:
         for one in (mara, tobi):
@@ -260,7 +260,9 @@ async def test_restart_neither_repeats_nor_skips_turns(database: Database) -> No
         assert (len(setup.read()), setup.read()[0]) == (12, "Tobi: next")
 
 
-async def test_turns_of_a_killed_extraction_are_read_by_the_next_one(database: Database) -> None:
+async def test_turns_of_a_killed_extraction_are_read_by_the_next_extraction(
+    database: Database,
+) -> None:
     never = asyncio.Event()
     async with running(database, [never], notes({})) as setup:
         await setup.exchanges(6)
@@ -276,7 +278,7 @@ async def test_turns_of_a_killed_extraction_are_read_by_the_next_one(database: D
 
 
 @pytest.mark.parametrize("failure", ["backend", "budget"])
-async def test_turns_of_a_failed_extraction_are_read_by_the_next_one(
+async def test_turns_of_a_failed_extraction_are_read_by_the_next_extraction(
     database: Database, failure: str
 ) -> None:
     first: list[ScriptStep] = [BackendUnavailable("down")] if failure == "backend" else ["[]"]
@@ -331,7 +333,7 @@ async def test_turns_of_people_who_opted_out_or_did_not_consent_are_not_read(
         assert not any("Zoe" in one for one in setup.read())
 
 
-async def test_edit_deletes_derived_memories_which_may_then_be_derived_again(
+async def test_edited_turn_loses_its_memories_and_is_read_again(
     database: Database,
 ) -> None:
     lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
@@ -363,7 +365,7 @@ async def test_edit_during_the_request_discards_notes_on_the_old_text(
         assert setup.read()[0] == "Mara: we moved to Lyon in May"
 
 
-async def test_newer_fact_retires_an_older_one_and_duplicates_are_merged(
+async def test_newer_fact_retires_an_older_fact_and_duplicates_are_merged(
     database: Database,
 ) -> None:
     lisbon = {
@@ -385,7 +387,7 @@ async def test_newer_fact_retires_an_older_one_and_duplicates_are_merged(
         }
 
 
-async def test_memory_of_a_place_waits_for_approval_if_an_admin_turned_that_on(
+async def test_memory_of_a_place_waits_for_approval_if_approval_is_on(
     database: Database,
 ) -> None:
     about_place = {"about": "here", "note": "The group moved to Porto"}
@@ -430,7 +432,7 @@ async def test_character_added_later_is_not_a_witness_of_turns_read_again(
         assert [one.present for one in await setup.kept()] == [("nora",)]
 
 
-async def test_people_are_notified_once_that_memories_of_them_exist(database: Database) -> None:
+async def test_people_are_notified_once_that_memories_about_them_exist(database: Database) -> None:
     async with running(database, notes({})) as setup:
         mara, tobi = person("Mara").id, person("Tobi").id
         assert not await setup.extractor.claim_first_notice(mara)
@@ -445,7 +447,9 @@ async def test_people_are_notified_once_that_memories_of_them_exist(database: Da
         assert not await setup.extractor.claim_first_notice(mara)
 
 
-async def test_presets_without_memory_and_sample_models_are_never_asked(database: Database) -> None:
+async def test_no_memories_are_extracted_for_sample_models_or_presets_without_memory(
+    database: Database,
+) -> None:
     async with running(database) as setup:
         plain = NORA.model_copy(update={"memory": False})
         for _ in range(7):

@@ -135,7 +135,7 @@ async def test_relevant_memory_is_among_the_first_five(database: Database, langu
         ("chinese", 20, False, 0.41),
     ],
 )
-async def test_recall_without_vectors_and_in_a_full_channel_is_as_documented(
+async def test_recall_without_vectors_or_in_a_full_channel_is_as_documented(
     database: Database, language: str, in_channel: int, uses_vectors: bool, measured: float
 ) -> None:
     embedder = EMBEDDER if uses_vectors else None

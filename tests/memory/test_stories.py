@@ -66,7 +66,7 @@ class MeteredEmbedder(FakeEmbedder):
         return True
 
 
-async def test_paid_service_is_not_used_if_nothing_may_be_spent(database: Database) -> None:
+async def test_paid_service_is_not_used_if_spending_is_not_allowed(database: Database) -> None:
     embedder = MeteredEmbedder()
     retriever = await indexed(database, embedder)
     assert await retriever.retrieve(nora(), "storm", may_spend=False) == {}
@@ -125,7 +125,7 @@ async def test_indexing_is_retried_after_an_error(database: Database) -> None:
     assert embedder.documents == TEXTS
 
 
-async def test_failing_character_does_not_block_the_others(database: Database) -> None:
+async def test_failing_character_does_not_block_other_characters(database: Database) -> None:
     embedder = FailingEmbedder()
     stories = SqlStories(database)
     indexing = asyncio.create_task(

@@ -148,7 +148,7 @@ async def test_dropped_turns_are_summarized_with_their_speakers(database: Databa
     ]
 
 
-async def test_next_summary_extends_the_last_one(database: Database) -> None:
+async def test_next_summary_extends_the_last_summary(database: Database) -> None:
     setup = Setup(database, ["They count."], ["They count on."])
     await setup.say(*LINES)
     await setup.summarizer.summarize(NORA, CHAT, kept_turns=4, message=SAID)

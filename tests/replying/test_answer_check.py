@@ -96,7 +96,7 @@ async def test_no_letter_of_a_banned_word_is_shown_however_the_answer_is_chunked
 
 
 @given(st.integers(0, 2000), st.integers(1, 400))
-async def test_nothing_is_shown_before_it_was_moderated(at: int, size: int) -> None:
+async def test_no_text_is_shown_before_it_is_moderated(at: int, size: int) -> None:
     words = [*["Nothing."] * (at // 9), "FORBIDDEN", *["Nothing."] * 50]
     answer = " ".join(words)
     check = AnswerCheck(None, "m", Moderator())
@@ -108,7 +108,7 @@ async def test_nothing_is_shown_before_it_was_moderated(at: int, size: int) -> N
 
 @pytest.mark.parametrize("error", [BackendUnavailable("it is down"), TimeoutError()])
 @pytest.mark.parametrize("withholds", [False, True])
-async def test_failed_moderation_is_not_retried_and_the_setting_decides(
+async def test_setting_decides_whether_text_is_shown_if_moderation_fails(
     error: BackendUnavailable | TimeoutError, *, withholds: bool
 ) -> None:
     moderator = Moderator(error)
@@ -121,7 +121,7 @@ async def test_failed_moderation_is_not_retried_and_the_setting_decides(
     assert check.note.startswith("withheld: " if withholds else "shown unchecked")
 
 
-async def test_text_that_was_reasoning_is_retracted() -> None:
+async def test_shown_text_that_turns_out_to_be_reasoning_is_retracted() -> None:
     shown: list[str] = []
     check = AnswerCheck(parse_banned_words("bad"))
     show, replace_shown = check.wrap_show_callbacks(

@@ -36,7 +36,7 @@ def test_text_that_may_become_unwanted_is_held_back() -> None:
     assert stream(["Hi <|e", "nd|> you <|", "x|>"], ["<|end|>"]) == ["Hi", "  you", " <|x|>", ""]
 
 
-def test_text_held_back_by_one_filter_passes_the_later_ones() -> None:
+def test_text_held_back_by_one_filter_passes_through_the_later_filters() -> None:
     # Without "x" the rest is "ab", which the second stage takes away.
     assert stream(["a", "x", "b", "c"], ["x", "ab"]) == ["", "", "", "c", ""]
 
@@ -173,7 +173,7 @@ async def test_truncated_answer_with_repeated_sentences_counts_as_repetition(
     assert answer.reason is reason
 
 
-async def test_endless_reasoning_is_ended() -> None:
+async def test_endless_reasoning_is_stopped() -> None:
     backend = FakeBackend([ReasoningDelta("Wait, but maybe I am wrong. ")] * 3000)
 
     answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())

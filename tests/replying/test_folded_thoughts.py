@@ -35,7 +35,9 @@ def units(text: str, limits: Limits) -> int:
     thoughts=st.text(min_size=1, max_size=60).filter(lambda text: text.strip()),
     times=st.integers(1, 200),
 )
-def test_thoughts_always_fit(limits: Limits, answer: int, thoughts: str, times: int) -> None:
+def test_folded_thoughts_never_exceed_the_message_limit(
+    limits: Limits, answer: int, thoughts: str, times: int
+) -> None:
     parts = parts_of("word " * (answer // 5 + 1), limits)
     folded = fold_thoughts(parts, thoughts * times, limits, may_add_message=True)
     [content] = [one.content for one in folded if one.content.thoughts]
@@ -46,7 +48,7 @@ def test_thoughts_always_fit(limits: Limits, answer: int, thoughts: str, times: 
     assert len({one.part for one in folded}) == len(folded)
 
 
-def test_thoughts_get_a_separate_message_if_the_last_one_is_full() -> None:
+def test_thoughts_get_a_separate_message_if_the_last_message_is_full() -> None:
     parts = parts_of("x" * 1900, ON_DISCORD)
     thoughts = "hm " * 500
     assert fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=False) == tuple(parts)

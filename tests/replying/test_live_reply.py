@@ -151,7 +151,7 @@ async def test_answer_is_edited_at_the_pace_of_the_platform(setup: Setup) -> Non
         assert live.opened == [0]
 
 
-async def test_message_opened_late_is_edited_only_after_a_full_pause(setup: Setup) -> None:
+async def test_message_sent_late_is_edited_only_after_a_full_pause(setup: Setup) -> None:
     setup.outbox.seconds_to_send = 3.0
     async with setup.live() as live:
         live.feed(ENOUGH)
@@ -180,7 +180,7 @@ async def test_slow_edit_is_followed_by_a_full_pause(setup: Setup) -> None:
         assert setup.edits() == 2
 
 
-async def test_answer_that_is_complete_at_once_is_not_shown_live(setup: Setup) -> None:
+async def test_answer_that_is_complete_at_once_is_sent_without_live_updates(setup: Setup) -> None:
     async with setup.live() as live:
         for _ in range(20):
             live.feed("word ")
@@ -201,7 +201,7 @@ async def test_short_first_text_waits_for_a_second(setup: Setup) -> None:
     assert setup.texts == ["Hi"]
 
 
-async def test_message_is_opened_at_the_first_words_if_sends_cannot_be_repeated() -> None:
+async def test_message_is_sent_at_the_first_words_if_sends_cannot_be_repeated() -> None:
     setup = Setup(TELEGRAM)
 
     async with setup.live() as live:
@@ -223,7 +223,7 @@ async def test_unchanged_text_causes_no_edits(setup: Setup) -> None:
     assert setup.edits() == 0
 
 
-async def test_part_that_is_full_is_not_edited_while_the_next_one_grows() -> None:
+async def test_full_part_is_not_edited_while_the_next_part_grows() -> None:
     setup = Setup(TELEGRAM_100)
 
     async with setup.live() as live:
@@ -281,7 +281,7 @@ async def test_edit_that_waited_too_long_is_not_sent(setup: Setup) -> None:
     assert written == 0
 
 
-async def test_block_waits_for_the_request_in_flight(setup: Setup) -> None:
+async def test_exit_waits_for_the_request_in_flight(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
@@ -298,7 +298,7 @@ async def test_block_waits_for_the_request_in_flight(setup: Setup) -> None:
     assert setup.texts == [ENOUGH + "And more."]
 
 
-async def test_block_does_not_wait_for_a_message_that_is_not_sent(setup: Setup) -> None:
+async def test_exit_does_not_wait_for_a_message_that_was_never_sent(setup: Setup) -> None:
     setup.surface.gate = asyncio.Event()
 
     async with setup.live() as live:
@@ -324,13 +324,15 @@ async def test_rate_limit_slows_edits_down_without_stopping_them(setup: Setup) -
     assert setup.edits() < 25
 
 
-async def test_three_failures_in_a_row_end_live_updates_only(setup: Setup) -> None:
+async def test_live_updates_end_without_an_error_after_three_failures_in_a_row(
+    setup: Setup,
+) -> None:
     setup.surface.fail_next("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
     await feed_for_a_while(setup)
     assert setup.edits() == 3
 
 
-async def test_store_error_ends_live_updates_only(setup: Setup) -> None:
+async def test_store_error_ends_live_updates_without_an_exception(setup: Setup) -> None:
     setup.outbox.error = StoreError("the disk is full")
     assert (await feed_for_a_while(setup)).opened == []
 
@@ -375,7 +377,7 @@ async def test_typing_indicator_is_omitted_if_unsupported_or_not_needed(
     assert surface.calls == []
 
 
-async def test_typing_indicator_ends_when_it_is_stopped() -> None:
+async def test_typing_call_is_not_repeated_after_stop() -> None:
     surface, clock = FakeSurface(), FakeClock()
 
     async with TypingIndicator(surface, CHAT, clock) as typing:

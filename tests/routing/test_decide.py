@@ -80,7 +80,7 @@ def test_wake_words_match_whole_words_or_patterns(word: str, text: str, wakes: b
     assert outcome(text, None, preset(wake={"words": [word]})) is expected
 
 
-def test_word_in_a_forwarded_message_wakes_nobody() -> None:
+def test_wake_word_in_a_forwarded_message_is_ignored() -> None:
     said = make_incoming("[forwarded message]\n> nora, a lamp", wake=None)
     for is_forward, expected in ((False, Answer), (True, Ignore)):
         for names in (preset(wake={"names": False, "words": ["lamp"]}), preset()):
@@ -126,7 +126,9 @@ BOBS_MESSAGE = Quote(Person("discord:9", "Bob"), "7", "Tea, anyone?")
     [(("discord:9",), None), ((), BOBS_MESSAGE)],
     ids=["mentions somebody", "replies to somebody"],
 )
-def test_message_for_others_wakes_nobody(mentions: tuple[str, ...], quote: Quote | None) -> None:
+def test_message_to_other_people_is_not_answered(
+    mentions: tuple[str, ...], quote: Quote | None
+) -> None:
     waking = preset(role_name="Nora", **ALWAYS)
     for text in ("tea?", "is nora there?"):
         message = replace(make_incoming(text, wake=None), mentions=mentions, quote=quote)
@@ -155,7 +157,7 @@ def test_message_for_others_wakes_nobody(mentions: tuple[str, ...], quote: Quote
         (True, True, False, Ignore),
     ],
 )
-def test_thread_where_the_character_answered_needs_no_mention(
+def test_message_in_a_thread_with_an_answer_needs_no_mention(
     in_thread: bool, spoke: bool, sticky: bool, expected: type[Decision]
 ) -> None:
     message = replace(make_incoming("and then?", wake=None), in_thread=in_thread)

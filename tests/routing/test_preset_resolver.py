@@ -41,7 +41,7 @@ async def test_default_preset_answers_if_none_was_chosen(database: Database) -> 
     assert await first(resolver(database)) == ("Assistant", None)
 
 
-async def test_narrowest_choice_wins_until_it_is_reset(database: Database) -> None:
+async def test_preset_of_the_narrowest_scope_answers_until_it_is_reset(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:guild:5", [PRESETS["nova"]], "discord:1")
     assert await first(one) == ("nova", "discord:guild:5")
@@ -58,7 +58,7 @@ async def test_preset_without_a_file_is_replaced_by_the_default(database: Databa
     assert await first(one) == ("Assistant", None)
 
 
-async def test_missing_preset_is_dropped_if_others_are_active(database: Database) -> None:
+async def test_missing_preset_is_dropped_if_other_presets_are_active(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:7", [preset("gone"), PRESETS["nova"]], "discord:1")
     assert await active(one) == [ActivePreset(PRESETS["nova"], "discord:7", None)]

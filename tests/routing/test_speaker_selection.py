@@ -84,7 +84,7 @@ def test_addressed_message_is_always_answered_preferably_by_the_last_speaker() -
     assert len(chosen(asked("hello"))) == 1
 
 
-def test_message_to_others_is_answered_by_wake_rules_only() -> None:
+def test_message_that_addresses_no_character_is_answered_only_by_a_wake_rule() -> None:
     assert chosen(asked("nice weather", wake=None, dice=0.0)) == []
     talker = preset("talker", wake={"words": ["weather"]})
     assert chosen(asked("nice weather", wake=None, presets=(NORA, talker))) == ["talker"]

@@ -78,7 +78,9 @@ async def test_connection_is_reused_after_a_complete_response() -> None:
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_request_is_not_sent_if_the_check_fails_just_before(is_connected: bool) -> None:
+async def test_request_is_not_sent_if_the_last_check_before_writing_fails(
+    is_connected: bool,
+) -> None:
     answers_asked: list[bool] = []
 
     def may_write() -> bool:
@@ -190,7 +192,7 @@ async def test_closing_the_client_ends_requests_in_progress() -> None:
         assert await read(client) == b"ok"  # it may be used again
 
 
-async def test_data_that_arrives_during_a_pause_is_read_at_once() -> None:
+async def test_data_that_arrives_during_a_pause_is_read_in_one_call() -> None:
     trickle: list[Step] = [b"1\r\nx\r\n", 0.002]
     steps: list[Step] = [CHUNKED, *trickle * 50, b"0\r\n\r\n"]
     async with byte_server(steps) as server, client_of(server.base_url) as client:

@@ -160,7 +160,7 @@ async def test_urgent_keys_are_first_and_may_exceed_max_concurrent() -> None:
     assert harness.started.count("d") == 1
 
 
-async def test_key_is_urgent_only_once() -> None:
+async def test_urgent_mark_applies_to_one_run_of_a_key() -> None:
     async with PoolHarness(
         max_concurrent=1, extra_urgent_slots=1, is_blocked=True
     ).open() as harness:
@@ -181,7 +181,7 @@ async def test_key_is_urgent_only_once() -> None:
         harness.unblock.set()
 
 
-async def test_keys_claimed_by_other_processes_do_not_block_the_next_ones() -> None:
+async def test_keys_claimed_by_other_processes_do_not_block_the_next_keys() -> None:
     harness = PoolHarness(max_concurrent=2)
     harness.held_elsewhere = {"a", "b", "c"}
     async with harness.open():
@@ -212,7 +212,7 @@ async def test_store_error_does_not_end_the_pool() -> None:
     assert harness.claims[0] == ["a"]
 
 
-async def test_exception_for_one_key_does_not_affect_the_others() -> None:
+async def test_exception_for_one_key_does_not_affect_other_keys() -> None:
     harness = PoolHarness()
     harness.failure = RuntimeError("a bug")
     async with harness.open():
@@ -222,7 +222,7 @@ async def test_exception_for_one_key_does_not_affect_the_others() -> None:
         assert harness.pool.busy_count == 0
 
 
-async def test_drain_finishes_keys_in_progress_and_claims_no_others() -> None:
+async def test_drain_finishes_keys_in_progress_and_claims_no_other_keys() -> None:
     async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])

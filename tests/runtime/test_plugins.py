@@ -93,7 +93,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         ("raise SettingsError('it needs a key')", "failed at start: it needs a key"),
     ],
 )
-def test_embedder_that_fails_at_start_is_named(install: Install, code: str, problem: str) -> None:
+def test_startup_error_names_the_failing_embedder_plugin(
+    install: Install, code: str, problem: str
+) -> None:
     head = "from bot.errors import SettingsError\nTROUPE_API = 1\n"
     install("embedders", "vectors", "vectors:make", f"{head}def make(*_):\n    {code}\n")
     settings = read_settings(plugins="vectors", embedding={"kind": "vectors"})
@@ -102,7 +104,7 @@ def test_embedder_that_fails_at_start_is_named(install: Install, code: str, prob
     assert str(raised.value) == f"the plug-in 'vectors' {problem}"
 
 
-async def test_embedder_that_raises_later_is_named(install: Install) -> None:
+async def test_embedding_error_names_the_failing_embedder_plugin(install: Install) -> None:
     code = f"""TROUPE_API = 1
 class Vectors:
     model_id, is_metered = "vectors-1", False
@@ -169,7 +171,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("code", "note"), BAD.values(), ids=list(BAD))
-def test_problem_of_an_unusable_plugin_is_recorded(install: Install, code: str, note: str) -> None:
+def test_unusable_plugin_is_listed_with_its_problem(install: Install, code: str, note: str) -> None:
     install("backends", "bad", "bad:MOON", code)
     install("tools", "moon", "moon_tool:MOON")
 
@@ -345,7 +347,7 @@ def stuck(install: Install) -> Iterator[Callable[[str], Any]]:
         sys.modules[name].go_on.set()
 
 
-async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
+async def test_blocked_plugins_do_not_delay_other_chats_or_prevent_shutdown(
     stuck: Callable[[str], Any], tmp_path: Path
 ) -> None:
     for name in ("doctor", "stuck"):
@@ -399,7 +401,7 @@ async def test_blocked_plugins_stop_neither_other_chats_nor_the_shutdown(
     assert not [name for name in ("backend", "platform") if stuck(name).go_on.is_set()]
 
 
-async def test_send_to_a_blocked_platform_plugin_is_unknown_but_never_sent_later(
+async def test_message_that_timed_out_in_a_blocked_platform_plugin_is_never_sent_later(
     stuck: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platforms, "_TIMEOUT_SECONDS", 0.1)
@@ -422,7 +424,7 @@ async def test_send_to_a_blocked_platform_plugin_is_unknown_but_never_sent_later
     assert stuck("platform").calls == ["run"]
 
 
-async def test_value_of_a_blocked_plugin_is_its_last_value(
+async def test_last_known_value_is_used_while_a_plugin_is_blocked(
     stuck: Callable[[str], Any], tmp_path: Path
 ) -> None:
     settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
@@ -443,7 +445,7 @@ async def test_value_of_a_blocked_plugin_is_its_last_value(
     assert [one["reason"] for one in logs].count(late) == 2
 
 
-async def test_value_of_a_blocked_or_failing_plugin_has_a_default(
+async def test_default_value_is_used_if_a_plugin_is_blocked_or_fails(
     stuck: Callable[[str], Any], tmp_path: Path
 ) -> None:
     provider = read_settings(plugins="eliza,stuck_backend", providers={"p": {"kind": "stuck"}})
@@ -487,7 +489,7 @@ SPEC = replace(ELIZA, factory="junk:make")
 """
 
 
-async def test_invalid_result_of_a_plugin_is_a_failure_that_names_the_plugin(
+async def test_invalid_plugin_result_raises_an_error_that_names_the_plugin(
     install: Install, tmp_path: Path
 ) -> None:
     install("backends", "eliza", "eliza_backend:ELIZA")  # imported by the next one

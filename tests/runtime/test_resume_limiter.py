@@ -67,7 +67,7 @@ async def test_a_few_waiters_resume_at_once() -> None:
     assert task.done()
 
 
-async def test_cancelled_waiter_does_not_delay_the_others() -> None:
+async def test_cancelled_waiter_does_not_delay_other_waiters() -> None:
     tasks = [asyncio.create_task(resume_limiter().wait_turn()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:

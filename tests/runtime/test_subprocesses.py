@@ -84,7 +84,9 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_process_is_restarted_when_it_dies_and_ends_with_the_block(log: Path) -> None:
+async def test_process_is_restarted_when_it_dies_and_stopped_when_the_block_exits(
+    log: Path,
+) -> None:
     async with run_supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         first = child.pid
         assert first is not None
@@ -148,7 +150,7 @@ async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")
-async def test_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
+async def test_child_process_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     root = str(CHECKOUT)
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, cwd=tmp_path, env={"PYTHONPATH": root}, stdout=-1

@@ -94,7 +94,7 @@ async def two_processes(clock: FakeClock) -> tuple[Process, Process]:
     return first, second
 
 
-async def test_standby_takes_over_at_once_from_a_process_that_ends(clock: FakeClock) -> None:
+async def test_standby_takes_over_at_once_when_the_active_process_ends(clock: FakeClock) -> None:
     first, second = await two_processes(clock)
     await cancel_and_wait([first.task])
     await clock.advance(1)
@@ -102,7 +102,7 @@ async def test_standby_takes_over_at_once_from_a_process_that_ends(clock: FakeCl
     await cancel_and_wait([second.task])
 
 
-async def test_standby_takes_over_from_a_killed_process(clock: FakeClock) -> None:
+async def test_standby_takes_over_when_the_active_process_is_killed(clock: FakeClock) -> None:
     first, second = await two_processes(clock)
     first.leases.has_database = False  # nothing of it reaches the database any more
     await clock.advance(7)
@@ -127,7 +127,7 @@ async def test_process_that_cannot_renew_its_lease_stops_before_the_standby_star
     await cancel_and_wait([first.task, second.task])
 
 
-async def test_errors_of_the_work_propagate_and_free_the_role(clock: FakeClock) -> None:
+async def test_error_in_the_work_propagates_and_releases_the_role(clock: FakeClock) -> None:
     leases = Leases(clock)
     role = ExclusiveRole("work", leases.of("first"), clock)
 

@@ -43,7 +43,7 @@ async def store_waiting(database: Database, conversations: float, lanes: float) 
     await database.write(lambda connection: [connection.execute(row) for row in rows])
 
 
-async def test_queue_ages_are_measured_for_the_processes_roles(database: Database) -> None:
+async def test_process_measures_only_the_queue_ages_of_its_roles(database: Database) -> None:
     clock = FakeClock()
     state = ServiceState(database, clock)
     assert await state.queue_ages() == (0.0, 0.0)
@@ -153,7 +153,7 @@ async def resources(settings: Settings) -> AsyncIterator[Resources]:
     ],
     ids=["worker", "no-gateway", "gateway-and-worker", "all"],
 )
-async def test_worker_leaves_messages_to_the_process_that_received_them_for_a_moment(
+async def test_worker_waits_a_moment_before_claiming_messages_received_elsewhere(
     settings: Settings, resources: Resources, roles: frozenset[Role], claims_at_once: bool
 ) -> None:
     clock, signals = FakeClock(), FakeSignals()

@@ -30,12 +30,12 @@ def test_roles_are_parsed_from_a_comma_list_or_all() -> None:
 
 
 @pytest.mark.parametrize("names", ["", ",", "sendr", "worker,sendr"])
-def test_error_of_an_unknown_role_lists_the_roles(names: str) -> None:
+def test_error_about_an_unknown_role_lists_the_roles(names: str) -> None:
     with pytest.raises(SettingsError, match=r"console.*gateway.*sender.*worker"):
         parse_roles(names)
 
 
-def test_error_of_an_unknown_role_suggests_the_nearest_one() -> None:
+def test_error_about_an_unknown_role_suggests_the_nearest_role() -> None:
     with pytest.raises(SettingsError, match=r"; did you mean 'gateway'\?$"):
         parse_roles("gatway")
 

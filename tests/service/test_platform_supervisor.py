@@ -55,7 +55,7 @@ class FakePlatform(Platform):
         return False
 
 
-async def test_platform_is_announced_and_stays_connected_after_a_signal_until_close() -> None:
+async def test_platform_stays_connected_after_a_stop_signal_until_close() -> None:
     platform, told = FakePlatform(), asyncio.Queue[str]()
     supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), told.put_nowait)
     stopped = asyncio.create_task(supervisor.run_until_stopped())
@@ -155,7 +155,7 @@ class ShortLivedPlatform(FailingPlatform):
         raise ConnectionError("connection lost")
 
 
-async def test_pause_grows_with_consecutive_failures_only() -> None:
+async def test_restart_delay_grows_only_with_consecutive_failures() -> None:
     clock = FakeClock()
     platform = ShortLivedPlatform(clock, 0, 0, 0, 61, 0)
     stopped = asyncio.create_task(supervise(platform, clock=clock).run_until_stopped())

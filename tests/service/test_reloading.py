@@ -58,7 +58,9 @@ async def announced(container: Container) -> set[str]:
     return {name.removeprefix("published preset ") for name in rows}
 
 
-async def test_changed_files_are_announced(container: Container, settings: Settings) -> None:
+async def test_changed_preset_files_are_announced_to_other_processes(
+    container: Container, settings: Settings
+) -> None:
     resolver = container.resolver
     write(settings, "nora", system="New.")
     write(settings, "niko")
@@ -86,7 +88,7 @@ async def test_unchanged_file_does_not_revert_a_newer_version(container: Contain
 
 
 @pytest.mark.parametrize("is_starting", [True, False])
-async def test_other_process_notices_the_change_by_a_row(
+async def test_other_process_finds_the_change_by_polling_the_database(
     container: Container, settings: Settings, *, is_starting: bool
 ) -> None:
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:

@@ -57,7 +57,7 @@ async def read_holders(database: Database) -> dict[str, str]:
     return {one.role: one.owner for one in rows}
 
 
-async def test_job_is_done_by_one_process_at_a_time(database: Database, tmp_path: Path) -> None:
+async def test_job_runs_in_one_process_at_a_time(database: Database, tmp_path: Path) -> None:
     clock, name = FakeClock(), "delete expired rows"
 
     async def do(owner: str) -> None:

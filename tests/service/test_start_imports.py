@@ -42,7 +42,7 @@ _NEEDED_LATER = {
 
 
 @pytest.mark.slow
-def test_start_imports_no_unused_library() -> None:
+def test_startup_imports_no_unused_library() -> None:
     parts = [
         f"bot.platforms.{platform}.platform bot.backends.{backend}.backend"
         for platform, backend in _STARTS

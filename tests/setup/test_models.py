@@ -31,7 +31,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (ModelChoice(), "llama_cpp", None),
     ],
 )
-def test_variables_set_the_chosen_model_as_local(
+def test_written_variables_make_the_chosen_model_the_provider_local(
     choice: ModelChoice, kind: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in choice.variables.items():
@@ -50,7 +50,7 @@ async def test_services_on_this_machine_are_found_with_their_models(
         assert await find_local_services() == {"lmstudio": ["m"]}
 
 
-async def test_incomplete_choice_is_a_settings_error() -> None:
+async def test_incomplete_model_choice_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="has no key"):
         await try_model(ModelChoice("groq", model="m"))
     with pytest.raises(SettingsError, match="should be a URL"):

@@ -88,7 +88,9 @@ async def test_one_read_loads_all_keys_of_a_scope(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("reader", ["here", "there", "alone"])
-async def test_change_is_noticed_at_once(processes: Processes, reader: str) -> None:
+async def test_change_in_another_process_is_noticed_at_once(
+    processes: Processes, reader: str
+) -> None:
     settings: CachedChatSettings = getattr(processes, reader)
     for value in ("nora", "lan", None, "nora"):
         await processes.here.set("telegram:5", "preset", value, "telegram:1")

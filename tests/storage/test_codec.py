@@ -39,7 +39,7 @@ def test_empty_values_are_not_encoded(nothing: str | None) -> None:
     assert one.encode(b"") == b""
 
 
-def test_equal_texts_are_stored_differently() -> None:
+def test_equal_texts_have_different_ciphertexts() -> None:
     one = codec()
     stored = {one.encode("Hello") for _ in range(20)}
     assert len(stored) == 20
@@ -54,7 +54,7 @@ def test_damaged_text_is_refused(rest: str) -> None:
         codec().decode(f"\x02troupe:{rest}".encode())
 
 
-def test_changed_text_is_refused() -> None:
+def test_modified_ciphertext_is_refused() -> None:
     stored = codec().encode("Hello") or ""
     for at in (20, len(stored) // 2, len(stored) - 6):
         changed = stored[:at] + ("A" if stored[at] != "A" else "B") + stored[at + 1 :]
@@ -62,7 +62,7 @@ def test_changed_text_is_refused() -> None:
             codec().decode(changed)
 
 
-def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
+def test_unknown_key_is_looked_up_in_the_changed_key_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(FIRST, encoding="utf-8")
     one = codec(FIRST, file=file)
@@ -74,5 +74,5 @@ def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
     assert codec(SECOND).decode(one.encode("new")) == "new", "it encrypts with it"
 
 
-def test_renewed_bytes_are_stored_like_new_ones() -> None:
+def test_reencoded_bytes_are_stored_like_new_bytes() -> None:
     assert codec(is_on=False).reencode(codec().reencode(b"{}")) == b"{}"

@@ -181,7 +181,7 @@ def test_read_only_server_is_reported_with_the_remedy() -> None:
 
 
 @pytest.mark.slow
-def test_new_tables_equal_those_of_the_migrations(tmp_path: Path) -> None:
+def test_tables_of_a_new_file_equal_those_of_the_migrations(tmp_path: Path) -> None:
     created, migrated = tmp_path / "created.db", tmp_path / "migrated.db"
     with create_engine(f"sqlite:///{created}").begin() as connection:
         assert create_tables(connection)

@@ -55,7 +55,7 @@ async def connect(url: str) -> None:
         ("localhost:*:*:*:no\n127.0.0.1:1:*:*:no\n127.0.0.1:{port}:*:*:a:b", "a:b"),
     ],
 )
-async def test_first_matching_line_has_the_password(
+async def test_password_is_read_from_the_first_matching_line(
     tmp_path: Path, lines: str, password: str, mode: int
 ) -> None:
     file, sent = tmp_path / "pass", list[str]()
@@ -108,7 +108,7 @@ async def test_password_file_without_a_match_is_reported(
 
 
 @pytest.mark.parametrize("password", ["pa@hidden", "pa/hidden", "pa#hidden", "pa?hidden", "1?hid"])
-async def test_unencoded_password_is_reported_without_its_end(password: str) -> None:
+async def test_error_about_an_unencoded_password_does_not_show_its_end(password: str) -> None:
     with pytest.raises(SettingsError, match="write @ as %40") as error:
         await connect(f"postgresql+asyncpg://me:{password}@127.0.0.1:1/db?sslmode=disable")
     assert "hid" not in str(error.value)

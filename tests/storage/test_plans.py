@@ -85,7 +85,7 @@ async def statements_of(step: str, database: Database) -> RecordingDatabase:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_no_step_scans_a_table(step: str, database: Database) -> None:
+async def test_no_processing_step_scans_a_table(step: str, database: Database) -> None:
     assert await _scans(await statements_of(step, database)) == set()
 
 

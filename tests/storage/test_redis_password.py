@@ -33,7 +33,9 @@ def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "two words\n"])
-def test_old_password_is_used_while_its_file_is_replaced(file: Path, content: str | None) -> None:
+def test_old_password_is_used_while_the_file_is_missing_or_invalid(
+    file: Path, content: str | None
+) -> None:
     password = provider(f"redis://host?password_file={file}")
     if content is None:
         file.unlink()
@@ -54,7 +56,7 @@ def test_old_password_is_used_while_its_file_is_replaced(file: Path, content: st
         ),
     ],
 )
-def test_file_and_user_are_removed_from_the_address(
+def test_password_file_and_user_are_removed_from_the_address(
     file: Path, address: str, place: str, credentials: tuple[str, ...]
 ) -> None:
     options = open_client(address.format(file)).connection_pool.connection_kwargs

@@ -49,7 +49,7 @@ def test_text_larger_than_the_cache_is_not_cached() -> None:
     assert windows.get(claim("b")) is not None
 
 
-def test_window_of_an_outdated_claim_is_not_cached() -> None:
+def test_session_read_under_an_outdated_claim_is_not_cached() -> None:
     windows = SessionWindows()
     keep(windows, "a", "x")
     window = windows.take(claim("a"))

@@ -63,7 +63,7 @@ def add_then_fail() -> Unit[None]:
     raise ValueError("no")
 
 
-async def test_unit_returns_its_value(writer: SqliteWriter) -> None:
+async def test_run_returns_the_value_of_the_unit(writer: SqliteWriter) -> None:
     assert await writer.run(lambda: add("one")) == 1
     assert await writer.run(read) == ["one"]
 
@@ -89,7 +89,7 @@ async def test_concurrent_units_share_a_commit(
     assert len(await writer.run(read)) == 50
 
 
-async def test_units_wait_for_others_after_a_commit_of_several(
+async def test_writer_waits_for_more_units_after_a_shared_commit(
     writer: SqliteWriter, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, goes_on, may_commit = threading.Event(), threading.Event(), threading.Event()
@@ -120,7 +120,7 @@ async def test_units_wait_for_others_after_a_commit_of_several(
     await writer.close()  # while its waits are cut short
 
 
-async def test_failing_unit_undoes_only_itself(writer: SqliteWriter) -> None:
+async def test_failing_unit_rolls_back_only_its_own_changes(writer: SqliteWriter) -> None:
     async with asyncio.TaskGroup() as group:
         good = [group.create_task(writer.run(lambda: add("kept"))) for _ in range(3)]
         bad = group.create_task(expect_value_error(writer))
@@ -151,7 +151,7 @@ async def test_caller_gets_the_error_of_a_database_that_cannot_be_opened(tmp_pat
     await writer.close()
 
 
-async def test_closed_writer_keeps_what_was_written(connections: Connections) -> None:
+async def test_closing_the_writer_finishes_units_in_progress(connections: Connections) -> None:
     writer = SqliteWriter(connections.open)
     adding = asyncio.create_task(writer.run(lambda: add("last")))
     await asyncio.sleep(0)
@@ -205,7 +205,9 @@ class SlowConnection(sqlite3.Connection):
         cls.closing -= 1
 
 
-async def test_readers_close_one_after_another_so_that_no_log_is_left(tmp_path: Path) -> None:
+async def test_reader_connections_are_closed_one_at_a_time(tmp_path: Path) -> None:
+    """If they closed at the same time, SQLite would leave its log file behind."""
+
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(tmp_path / "notes.db", factory=SlowConnection)
 

@@ -51,7 +51,7 @@ def test_private_chat_accepts_a_burst_of_ten_and_then_one_a_second(caller: Calle
     assert [caller.send(1, at) for at in (1, 1.5, 2)] == [True, False, True]
 
 
-def test_calls_during_a_refusal_are_recorded_except_those_in_flight(caller: Caller) -> None:
+def test_calls_within_retry_after_are_recorded_unless_already_in_flight(caller: Caller) -> None:
     caller.enforcer.refuse_next("telegram-chat", 10)
     assert [caller.send(1, at) for at in (0, 0.4, 9, 10)] == [False, False, False, True]
     assert caller.enforcer.early == ["telegram-chat 1: 9.00 s after a refusal for 10.00 s"]

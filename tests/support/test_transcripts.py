@@ -71,7 +71,7 @@ def test_edited_question_needs_an_answer_to_its_current_text() -> None:
 
 
 @pytest.mark.parametrize(("begun_by", "skipped"), [("7", []), ("8", ["a: 1"]), ("e9", [])])
-def test_question_that_is_only_answered_with_a_later_one_is_found(
+def test_question_skipped_by_an_answer_to_a_later_question_is_found(
     begun_by: str, skipped: list[str]
 ) -> None:
     asked = [replace(post("ask 1"), number="7"), replace(post("ask 2"), number="8")]

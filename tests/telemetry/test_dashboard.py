@@ -52,7 +52,7 @@ def alert_rules() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))
-def test_every_metric_and_label_is_registered(title: str, expression: str) -> None:
+def test_every_metric_and_label_in_an_expression_exists(title: str, expression: str) -> None:
     known = registered()
     asked = _METRIC.findall(expression)
     assert asked, title
@@ -87,7 +87,7 @@ def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
         assert f"absent({name}{{{labels}}})" in expression
 
 
-async def test_identifies_left_is_the_total_after_discords_reset() -> None:
+async def test_discord_identifies_left_returns_to_the_total_after_the_reset() -> None:
     clock = FakeClock()
     export_identifies_left(SessionStartLimit(total=1000, remaining=150, reset_after=60_000), clock)
     assert _identifies_left() == 150

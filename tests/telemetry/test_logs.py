@@ -133,7 +133,7 @@ def test_repeated_error_is_written_once_a_minute_and_counted(
         assert 1 + sum(int(one) for [one] in later) == (5 if "telegram" in event else 10)
 
 
-def test_libraries_log_warnings_and_errors_only(log: io.StringIO) -> None:
+def test_only_warnings_and_errors_of_libraries_are_logged(log: io.StringIO) -> None:
     logging.getLogger("aiogram.dispatcher").info("chatter")
     logging.getLogger("aiogram.dispatcher").warning("trouble")
     structlog.get_logger("bot.test").info("ours")
@@ -146,7 +146,7 @@ def test_libraries_log_warnings_and_errors_only(log: io.StringIO) -> None:
     assert "detail" not in said
 
 
-def test_long_secrets_keep_their_last_characters_and_short_ones_none() -> None:
+def test_mask_shows_the_last_characters_of_long_secrets_only() -> None:
     masker = SecretMasker(["hunter22", KEY])
 
     assert masker.mask("hunter22") == "***"

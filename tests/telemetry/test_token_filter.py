@@ -77,7 +77,7 @@ def test_ordinary_words_are_not_held_back() -> None:
     ]
 
 
-def test_endless_word_is_not_held_back_forever() -> None:
+def test_long_word_without_end_is_not_held_back_forever() -> None:
     one = TokenFilter()
     shown = sum(len(one.feed("1" * 1000)) for _ in range(100))
     assert shown > 50_000

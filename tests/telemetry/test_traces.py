@@ -74,7 +74,7 @@ def tracer() -> Iterator[RecordingTracer]:
     metrics._active_traces.remove(kept)
 
 
-def test_spans_of_a_turn_share_their_own_root_span(
+def test_all_spans_of_a_turn_have_the_same_root_span(
     tracer: RecordingTracer,
 ) -> None:
     record_span("answer", "telegram:5:1", 10.0, 10.5, attributes={"troupe.outcome": "answered"})
@@ -136,7 +136,7 @@ async def test_received_message_starts_the_trace_of_its_turn(
     assert "secret" not in repr(tracer.spans)
 
 
-def test_opentelemetry_is_not_needed_without_the_setting(
+def test_opentelemetry_is_not_imported_unless_tracing_is_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)

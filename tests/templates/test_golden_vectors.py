@@ -70,11 +70,11 @@ def chat_agrees(case: Case) -> bool:
     "prefix",
     ["render:", "tools:", "continue:", "notokens:", "engine:", "sandbox:", "hfjs:"],
 )
-def test_jinja_templates_render_as_transformers_renders_them(prefix: str) -> None:
+def test_jinja_templates_render_the_same_as_transformers(prefix: str) -> None:
     assert differing(chat_cases(prefix), chat_agrees) == []
 
 
-async def test_render_process_renders_the_same() -> None:
+async def test_render_process_renders_the_same_as_transformers() -> None:
     cases = [case for case in chat_cases("") if "expected" in case][::5]
     async with RenderProcessPool(processes=1) as pool:
         differ = [
@@ -127,7 +127,7 @@ def lmdeploy_attributes_agree(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("implementation", ["lmdeploy-v0.6.4", "seed001-doc", "seed001-doc + eoa"])
-def test_lmdeploy_templates_render_as_lmdeploy_does(implementation: str) -> None:
+def test_lmdeploy_templates_render_the_same_as_lmdeploy(implementation: str) -> None:
     cases = [c for c in golden("lmdeploy") if c["input"]["impl"] == implementation]
     rendered = [case for case in cases if case["input"]["op"] != "attributes"]
     attributes = [case for case in cases if case["input"]["op"] == "attributes"]
@@ -153,11 +153,11 @@ def rodel_agrees(case: Case) -> bool:
     )
 
 
-def test_string_templates_render_the_samples_in_the_document() -> None:
+def test_string_templates_render_the_samples_in_rodelagents_document() -> None:
     assert differing(rodel_cases("seed-text"), rodel_agrees) == []
 
 
-def test_string_templates_render_as_rodelagent_with_a_newline_before_the_end_template() -> None:
+def test_string_templates_match_rodelagent_except_for_a_newline_before_the_end() -> None:
     wanted = []
     for case in rodel_cases("3cf4aac0c"):  # see docs/sources.md#rodel
         end = case["input"]["parameters"].get("end_template", "Assistant: ")

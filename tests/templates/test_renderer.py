@@ -28,7 +28,7 @@ async def test_named_template_renders_in_this_process(renderer: Renderer) -> Non
     assert not has_render_processes(renderer)
 
 
-async def test_template_from_people_renders_in_a_render_process(renderer: Renderer) -> None:
+async def test_untrusted_template_renders_in_a_render_process(renderer: Renderer) -> None:
     for choice, model_template in (
         (TemplateChoice(source=TAGGED), NO_TEMPLATE),
         (TemplateChoice(), ModelTemplate(TAGGED)),
@@ -66,7 +66,7 @@ async def test_known_template_renders_as_a_family_with_its_tokens(renderer: Rend
     assert not has_render_processes(renderer)
 
 
-async def test_string_templates_stop_at_the_next_heading(renderer: Renderer) -> None:
+async def test_string_template_headings_are_stop_strings(renderer: Renderer) -> None:
     plain = await renderer.render(
         HI, TemplateChoice(strings={"end_template": "Nora: "}), NO_TEMPLATE
     )
@@ -101,7 +101,7 @@ async def test_untrusted_text_in_content_parts_is_located(renderer: Renderer) ->
 @pytest.mark.parametrize(
     ("trims", "expected"), [(True, "<user>Hi</user>"), (False, "<user> Hi\n</user>")]
 )
-async def test_inputs_are_trimmed_on_request(
+async def test_message_texts_are_trimmed_on_request(
     renderer: Renderer, trims: bool, expected: str
 ) -> None:
     choice = TemplateChoice(source=TAGGED, trim_inputs=trims)
@@ -144,7 +144,7 @@ async def test_interrupted_probe_fails_the_render_and_is_not_cached(
     assert rendered.stop == ("</assistant>",)
 
 
-def test_every_known_template_is_a_published_one() -> None:
+def test_every_known_template_hash_belongs_to_a_published_template() -> None:
     families = {detect_family(published.source) for published in published_templates().values()}
 
     assert set(FAMILY_BY_SHA256.values()) <= families

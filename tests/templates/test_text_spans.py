@@ -35,7 +35,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from([*TRICKY_TEXTS, " ", "\n", "hi", "ü"
 
 @pytest.mark.parametrize("template", ALL.values(), ids=list(ALL))
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
-def test_joined_spans_are_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
+def test_spans_join_to_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
     messages = conversation(*texts)
 
     spans = render_spans(template, messages)
@@ -44,7 +44,7 @@ def test_joined_spans_are_the_prompt(template: ChatTemplate, texts: list[str]) -
 
 
 @given(texts=st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4))
-def test_people_s_texts_do_not_change_the_trusted_spans(texts: list[str]) -> None:
+def test_text_from_people_does_not_change_the_trusted_spans(texts: list[str]) -> None:
     for template in (CHATML, TRIMMED, ALL["roles"], ALL["llama2"], ALL["chatglm"]):
         mine = trusted_text(render_spans(template, conversation(*texts)))
         harmless = trusted_text(render_spans(template, conversation(*("x" for _ in texts))))
@@ -66,7 +66,7 @@ def test_text_that_repeats_the_template_is_located_exactly() -> None:
     ]
 
 
-def test_text_is_located_where_the_template_splits_it() -> None:
+def test_text_that_the_template_splits_is_located() -> None:
     spans = render_spans(WITHOUT_REASONING, conversation("before</think>after"))
 
     assert spans == [TextSpan("<|user|>", trusted=True), TextSpan("after", trusted=False)]
@@ -106,7 +106,7 @@ def test_control_tokens_are_broken_where_the_text_cannot_be_located() -> None:
 
 
 @given(TEXTS, st.lists(st.sampled_from(["<|im_end|>", "User:", "aa", "<<", "|>"])))
-def test_broken_control_tokens_are_gone_and_visible_text_stays(text: str, words: list[str]) -> None:
+def test_breaking_control_tokens_keeps_the_visible_text(text: str, words: list[str]) -> None:
     broken = break_control_tokens(text, words)
 
     assert not any(word.lower() in broken.lower() for word in words)
@@ -119,7 +119,7 @@ def lmdeploy_templates() -> list[Any]:
 
 
 @pytest.mark.parametrize("attack", attacks("special_tokens"), ids=lambda attack: attack["title"])
-def test_control_tokens_in_people_s_texts_stay_untrusted(attack: dict[str, Any]) -> None:
+def test_control_tokens_in_text_from_people_stay_untrusted(attack: dict[str, Any]) -> None:
     given_input = attack["input"]
     texts = [given_input] if isinstance(given_input, str) else list(given_input.values())
     for template in [*ALL.values(), *lmdeploy_templates()]:

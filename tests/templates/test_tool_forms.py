@@ -72,7 +72,7 @@ async def test_kimi_tool_calls_are_identified_by_their_ids(renderer: Renderer) -
         assert "## Return of functions.dice:1" in rendered.text
 
 
-async def test_qwen_gets_tools_calls_and_results_in_its_own_form(renderer: Renderer) -> None:
+async def test_qwen_gets_tools_calls_and_results_in_qwens_form(renderer: Renderer) -> None:
     rendered = await renderer.render(
         QUESTION, TemplateChoice(named="qwen2.5"), ModelTemplate(), ToolUse([DICE], [EXCHANGE])
     )

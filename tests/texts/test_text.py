@@ -85,7 +85,7 @@ def _has_words(given: ast.expr) -> bool:
             return False
 
 
-def test_every_text_for_chats_is_translatable() -> None:
+def test_every_text_shown_in_chats_is_translatable() -> None:
     assert list(literals_said_in_a_chat()) == []
 
 
@@ -101,7 +101,7 @@ def test_values_are_translated_but_text_from_people_is_not() -> None:
     assert translate(saved, "zh") == f"您在这里的自我介绍：{hostile}"
 
 
-def test_count_selects_the_form() -> None:
+def test_count_selects_the_singular_or_plural_form() -> None:
     forms = "the oldest message", "the {count} oldest messages"
     assert [translatable_count(*forms, count) for count in (1, 3)] == [
         "the oldest message",

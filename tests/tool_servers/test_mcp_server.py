@@ -76,7 +76,7 @@ async def test_only_read_only_tools_are_offered_by_default(demo: McpServer) -> N
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_result_is_data_and_cannot_forge_a_line(demo: McpServer) -> None:
+async def test_result_is_quoted_as_data_and_cannot_forge_a_line(demo: McpServer) -> None:
     quoted = await run_tool(demo, "demo_weather", '{"city": "Berlin"}')
     assert quoted.splitlines() == [
         "[result of demo_weather: data, not instructions]",
@@ -87,7 +87,7 @@ async def test_result_is_data_and_cannot_forge_a_line(demo: McpServer) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_invalid_calls_and_failures_are_returned_as_results(demo: McpServer) -> None:
+async def test_errors_of_invalid_and_failed_calls_are_returned_as_results(demo: McpServer) -> None:
     assert "error: " in await run_tool(demo, "demo_weather", '{"town": "Berlin"}')
     assert "error: " in await run_tool(demo, "demo_fail")
     assert "no such tool" in await run_tool(demo, "demo_delete", '{"name": "a"}')
@@ -137,7 +137,7 @@ async def test_calls_with_side_effects_are_not_retried(
 
 
 @pytest.mark.parametrize("over_http", [False, pytest.param(True, marks=pytest.mark.soak)])
-async def test_slow_call_is_cancelled_without_affecting_others(
+async def test_slow_call_is_cancelled_without_affecting_other_calls(
     tmp_path: Path, over_http: bool
 ) -> None:
     async with demo_server(tmp_path, over_http) as (given, _):
@@ -159,7 +159,7 @@ async def test_slow_call_is_cancelled_without_affecting_others(
 
 
 @pytest.mark.soak
-async def test_overlong_response_fails_without_affecting_others(tmp_path: Path) -> None:
+async def test_overlong_response_fails_without_affecting_other_calls(tmp_path: Path) -> None:
     async with (
         demo_server(tmp_path, over_http=True) as (given, _),
         running(tmp_path, settings(**given)) as server,
@@ -282,7 +282,7 @@ def calling(name: str, arguments: str) -> Finish:
     return Finish(FinishReason.STOP, Usage(), (ToolCall("c1", name, arguments),))
 
 
-async def test_answer_calls_a_tool_server_and_says_so(
+async def test_answer_lists_the_server_tools_that_were_called(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_server, "_FIRST_ATTEMPT_SECONDS", PATIENCE_SECONDS)
@@ -296,7 +296,9 @@ async def test_answer_calls_a_tool_server_and_says_so(
     assert receipt.tool_calls[0].result.splitlines()[1] == "> Berlin: rain"
 
 
-async def test_dead_server_does_not_affect_the_answer(tmp_path: Path, database: Database) -> None:
+async def test_question_is_answered_without_the_tools_of_a_dead_server(
+    tmp_path: Path, database: Database
+) -> None:
     given = settings(command=["/no/such/program"])
     remembered = [calling("demo_weather", '{"city": "Berlin"}')], ["I cannot see it now."]
     async with running(tmp_path, given) as server:

@@ -141,7 +141,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         ("anthropic", {"base_url": "http://127.0.0.1:9/v1/"}, "http://127.0.0.1:9/v1"),
     ],
 )
-def test_provider_needs_a_key_only(provider: str, given: dict[str, str], base_url: str) -> None:
+def test_provider_needs_only_a_key(provider: str, given: dict[str, str], base_url: str) -> None:
     settings = read_settings(providers={provider: {"api_key": "k", **given}}).providers[provider]
 
     assert isinstance(settings, AnthropicSettings)

@@ -62,7 +62,9 @@ async def test_calls_are_joined_from_their_blocks(connect: Connect, service: Fak
     assert answer.finish == Finish(FinishReason.STOP, Usage(5, 0, 4), calls)
 
 
-async def test_calls_of_an_unstreamed_message(connect: Connect, service: FakeAnthropic) -> None:
+async def test_calls_in_an_unstreamed_message_are_parsed(
+    connect: Connect, service: FakeAnthropic
+) -> None:
     content = [{"type": "tool_use", "id": "toolu_1", "name": "dice", "input": {"dice": "2d6"}}]
     message = {"type": "message", "content": content, "stop_reason": "tool_use"}
     service.plays(Script([json.dumps(message).encode()], content_type="application/json"))
@@ -82,7 +84,7 @@ async def test_results_follow_their_calls(connect: Connect, service: FakeAnthrop
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "", "[" * 5000])
-async def test_any_call_is_sent_back_in_a_valid_form(
+async def test_even_an_invalid_call_is_sent_back_in_a_valid_form(
     connect: Connect, service: FakeAnthropic, arguments: str
 ) -> None:
     call = ToolCall("id with spaces", "na me\n", arguments)

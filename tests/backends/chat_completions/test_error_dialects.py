@@ -1,4 +1,4 @@
-"""Every kind of refusal has its own messages for people and operator, in all API dialects."""
+"""Every kind of refusal has specific texts for chats and operators, in all API dialects."""
 
 import json
 from pathlib import Path

@@ -35,7 +35,7 @@ COMPLETE = [name for name, each in STREAMS.items() if not each.interrupted]
 
 @pytest.mark.parametrize("name", COMPLETE)
 @pytest.mark.parametrize("size", [7, 1 << 20])
-async def test_unusual_but_complete_stream_becomes_an_answer(
+async def test_unusual_but_complete_stream_is_read_as_an_answer(
     connect: Connect, service: FakeOpenAI, name: str, size: int
 ) -> None:
     body, text, reasoning, _ = STREAMS[name]
@@ -130,7 +130,9 @@ BEFORE_THE_FIRST_TOKEN = {
 
 
 @pytest.mark.parametrize("name", BEFORE_THE_FIRST_TOKEN)
-async def test_third_attempt_is_the_last(connect: Connect, service: FakeOpenAI, name: str) -> None:
+async def test_request_is_attempted_at_most_three_times(
+    connect: Connect, service: FakeOpenAI, name: str
+) -> None:
     steps = BEFORE_THE_FIRST_TOKEN[name]
     page = Script([b"<html>please log in</html>"], content_type="text/html")
     service.plays(*[Script(steps) if steps else page for _ in range(5)])
@@ -425,7 +427,7 @@ async def test_invalid_requests_do_not_open_the_breaker(
     assert (await ask(backend)).text == "Hello there"
 
 
-def test_every_listed_llm_fault_is_covered_here() -> None:
+def test_every_listed_llm_fault_has_a_test() -> None:
     listed = {case["id"] for case in attacks("llm_faults")}
 
     assert listed - TRIED == set()

@@ -41,7 +41,7 @@ def test_breaker_opens_if_half_of_twenty_calls_fail(outcomes: list[bool], is_clo
 
 
 def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
-    """Return a breaker after failed calls: pairs of the time and whether it was a retry."""
+    """Return a breaker after failed calls, given as pairs of a time and `is_retry`."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
         breaker.record(at, succeeded=False, is_down=True, is_retry=is_retry)
@@ -72,7 +72,7 @@ def test_any_response_counts_as_the_provider_being_up(success: bool) -> None:
     assert breaker.allows(3.5) is True
 
 
-def test_late_failure_of_an_older_call_does_not_delay_the_trial() -> None:
+def test_late_failure_of_an_older_call_does_not_delay_the_trial_call() -> None:
     breaker = breaker_after(*[False] * 20)
     breaker.record(4, succeeded=False, is_down=True, is_trial=False)
 

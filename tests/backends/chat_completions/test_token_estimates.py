@@ -24,14 +24,14 @@ async def test_openai_models_are_counted_exactly() -> None:
 
 
 @pytest.mark.parametrize("model", ["llama-3.3-70b", "deepseek-chat", "mistral-large"])
-async def test_unknown_models_are_estimated_generously(model: str) -> None:
+async def test_token_estimates_for_unknown_models_are_generous(model: str) -> None:
     assert await PromptTokenEstimator().count(LONG, model) >= RAW * 1.25
 
 
 @pytest.mark.parametrize(
     ("model", "encoding"), [("openai/gpt-4o-mini", "o200k"), ("gpt-4", "cl100k"), ("m", "cl100k")]
 )
-async def test_texts_are_counted_in_the_encoding_of_the_prompt(model: str, encoding: str) -> None:
+async def test_texts_are_counted_in_the_encoding_of_the_model(model: str, encoding: str) -> None:
     assert await PromptTokenEstimator().text_counter(model) is get_counter(encoding)
     assert counter_for_model(model) is get_counter(encoding)
 
@@ -69,7 +69,7 @@ TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
     ],
     ids=["tools", "exchanges", "short", "long"],
 )
-async def test_uninformative_prompts_are_not_learned_from(changed: dict[str, Any]) -> None:
+async def test_estimator_does_not_learn_from_uninformative_prompts(changed: dict[str, Any]) -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "m")
     counts.learn_from_count(replace(LONG, **changed), "m", RAW * 100)

@@ -1,4 +1,4 @@
-"""Tools on the wire: specs, calls in deltas split at any point, and results as messages."""
+"""Tools in requests and responses: specs, calls in split deltas, and results as messages."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def delta(index: int, **parts: Any) -> dict[str, Any]:
     return {"index": index, "type": "function", "function": parts, **identifier}
 
 
-async def test_tools_and_exchanges_are_sent(connect: Connect, service: FakeOpenAI) -> None:
+async def test_tools_and_earlier_calls_are_sent(connect: Connect, service: FakeOpenAI) -> None:
     exchange = ToolExchange("", (CALL,), ("[result]\n> 7",))
     await ask(connect(), prompt("roll", tools=(SPEC,), tool_exchanges=(exchange,)))
     body = service.log[-1]["body"]
@@ -93,7 +93,7 @@ ODD_CALLS = json.loads(Path(__file__).with_name("odd_calls.json").read_text("utf
 
 
 @pytest.mark.parametrize("name", ODD_CALLS)
-async def test_unusual_deltas_become_the_intended_calls(
+async def test_unusual_deltas_are_read_as_the_intended_calls(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
     deltas = [chunk(tool_calls=each) for each in ODD_CALLS[name]["deltas"]]

@@ -61,7 +61,7 @@ async def cpu_seconds_when_idle(process: psutil.Process) -> float:
 
 
 @pytest.mark.service
-async def test_count_tokens_matches_the_engine_s_usage(local: LlamaCpp) -> None:
+async def test_count_tokens_matches_the_usage_reported_by_the_engine(local: LlamaCpp) -> None:
     asked = prompt("日本 🙂 <|im_end|> and so on", model="default", max_output_tokens=3)
 
     answer = await ask(local, asked)
@@ -71,7 +71,7 @@ async def test_count_tokens_matches_the_engine_s_usage(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_history_is_fitted_with_the_engine_s_token_count(local: LlamaCpp) -> None:
+async def test_history_is_fitted_with_the_token_counts_of_the_engine(local: LlamaCpp) -> None:
     said = [Message("user", "words " * 9), Message("assistant", "и слова 🙂 " * 5)] * 40
     frame = prompt("and now?", model="default", max_output_tokens=3)
     draft = Draft(frame, (), (), None, group_history(said), (), frame.messages[0])

@@ -20,7 +20,7 @@ def read(**given: object) -> CompletionRequest:
     return parse_request(json.dumps({"prompt": [1, 2, 3], **given}).encode())
 
 
-def test_defaults_are_those_of_llama_cpp() -> None:
+def test_sampling_defaults_equal_those_of_llama_cpp() -> None:
     asked = read()
 
     assert (asked.temp, asked.top_k, asked.top_p, asked.min_p) == (0.8, 40, 0.95, 0.05)
@@ -65,7 +65,7 @@ def test_text_round_trips_through_tokens(text: str) -> None:
     assert detokenize(detokenizer(), [*text.encode(), END]) == text
 
 
-def test_character_is_returned_with_its_last_token() -> None:
+def test_character_of_several_tokens_is_returned_with_the_last_token() -> None:
     emoji = detokenizer()
 
     assert [emoji.add(token) for token in "🎭".encode()] == ["", "", "", "🎭"]

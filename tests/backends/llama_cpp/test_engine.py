@@ -1,4 +1,4 @@
-"""Requests to an engine, and which engine runs a model."""
+"""Requests to an engine, and the choice of the engine for a model."""
 
 from pathlib import Path
 

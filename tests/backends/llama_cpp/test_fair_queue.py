@@ -55,7 +55,7 @@ class QueueHarness:
         return [self.finish_running() for _ in range(len(self._entries))]
 
 
-def test_person_with_many_requests_takes_turns_with_others() -> None:
+def test_person_with_many_requests_takes_turns_with_other_people() -> None:
     harness = QueueHarness()
     for number in range(4):
         harness.enqueue(f"ann {number}", chat=f"chat {number}", person="ann")
@@ -65,7 +65,7 @@ def test_person_with_many_requests_takes_turns_with_others() -> None:
     assert harness.finish_all() == ["ann 0", "bob", "eve", "ann 1", "ann 2", "ann 3"]
 
 
-def test_chat_with_many_people_takes_turns_with_others() -> None:
+def test_chat_with_many_people_takes_turns_with_other_chats() -> None:
     harness = QueueHarness()
     for number in range(4):
         harness.enqueue(f"group {number}", chat="group", person=f"somebody {number}")
@@ -131,7 +131,7 @@ def test_full_queue_is_refused_with_its_length_and_wait() -> None:
     assert translate(refused.value.notice, "zh") != refused.value.notice
 
 
-def test_one_chat_leaves_a_slot_to_others() -> None:
+def test_one_chat_cannot_take_all_slots() -> None:
     harness = QueueHarness(slots=4)
     noisy = [harness.enqueue(f"noisy {n}", "noisy", f"somebody {n}") for n in range(6)]
     assert [one.admitted.is_set() for one in noisy] == [True] * 3 + [False] * 3
@@ -142,7 +142,7 @@ def test_one_chat_leaves_a_slot_to_others() -> None:
     assert not noisy[4].admitted.is_set(), "others held one slot, and one more may come"
 
 
-def test_queue_is_full_for_a_chat_that_leaves_the_free_slot_to_others() -> None:
+def test_full_queue_refuses_a_busy_chat_even_if_a_slot_is_reserved_for_others() -> None:
     harness = QueueHarness(slots=4, max_waiting=2)
     for number in range(5):
         harness.enqueue("noisy", "noisy", f"somebody {number}")
@@ -180,7 +180,7 @@ def _answer_seconds(*, with_noise: bool) -> list[float]:
     return taken
 
 
-def test_noisy_chat_delays_eight_others_by_a_fifth_at_most() -> None:
+def test_noisy_chat_delays_eight_quiet_chats_by_at_most_a_fifth() -> None:
     alone, beside_noise = _answer_seconds(with_noise=False), _answer_seconds(with_noise=True)
     for place in (50, 95, 99):
         most = 1.2 * statistics.quantiles(alone, n=100)[place - 1]

@@ -31,7 +31,7 @@ def test_images_are_encoded_in_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"\xff\xd8\xff\xe0", b"GIF89a", b"BM6\x04"])
-def test_formats_of_llama_cpp_are_accepted(kind: bytes) -> None:
+def test_image_formats_that_llama_cpp_reads_are_accepted(kind: bytes) -> None:
     assert len(encode_images(of(shown("a", as_image(kind + bytes(9)))), "m", has_vision=True)) == 1
 
 

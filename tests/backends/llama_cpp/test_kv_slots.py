@@ -25,7 +25,7 @@ DAY = 86_400.0
 
 
 class PoolHarness:
-    """An engine with its slot pool; `ask` returns how many token ids came from the cache."""
+    """An engine with its slot pool; `ask` returns the number of cached token ids."""
 
     def __init__(self, folder: Path, slots: int = 2, limit_bytes: int = 10**9) -> None:
         self.folder = folder
@@ -74,7 +74,9 @@ async def test_conversation_returns_to_its_slot(harness: PoolHarness) -> None:
     assert harness.engine.saves == 0
 
 
-async def test_more_conversations_than_slots_keep_their_cache(harness: PoolHarness) -> None:
+async def test_conversations_keep_their_cache_even_if_there_are_more_than_slots(
+    harness: PoolHarness,
+) -> None:
     lengths = dict.fromkeys(range(8), 100)
     for number in lengths:
         await harness.ask(str(number), token_ids(number, 100))
@@ -103,7 +105,7 @@ async def test_new_conversation_reuses_the_prefix_of_another_slot(harness: PoolH
     assert await harness.ask("a", [*SYSTEM, *token_ids(1, 300)]) == len(SYSTEM) + 200
 
 
-async def test_prefix_is_copied_from_a_file(harness: PoolHarness) -> None:
+async def test_prefix_is_restored_from_a_saved_slot_file(harness: PoolHarness) -> None:
     await harness.ask("a", [*SYSTEM, *token_ids(1, 200)])
     await harness.ask("b", token_ids(2))
     await harness.ask("c", token_ids(3))
@@ -292,7 +294,7 @@ async def test_crash_during_restore_keeps_the_file(harness: PoolHarness) -> None
     assert await harness.ask("1", token_ids(1, 700)) == 600
 
 
-async def test_interrupted_prefill_is_saved_partially(harness: PoolHarness) -> None:
+async def test_slot_with_an_interrupted_prefill_is_saved(harness: PoolHarness) -> None:
     await harness.ask("a", token_ids(1))
     harness.engine.held[0] = token_ids(1, 200)
     await harness.pool.save_all()
@@ -302,7 +304,7 @@ async def test_interrupted_prefill_is_saved_partially(harness: PoolHarness) -> N
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_common_prefix_is_as_long_as_possible(one: list[int], other: list[int]) -> None:
+def test_common_prefix_ends_at_the_first_difference(one: list[int], other: list[int]) -> None:
     length = common_prefix_length(array("i", one), array("i", other))
 
     assert one[:length] == other[:length]

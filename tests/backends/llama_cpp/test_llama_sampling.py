@@ -78,7 +78,9 @@ async def test_bundled_model_repeats_less_unless_the_preset_says_otherwise(say: 
         {"top_n_sigma": 0.001},
     ],
 )
-async def test_one_candidate_makes_the_seed_irrelevant(say: Say, narrow: dict[str, object]) -> None:
+async def test_seed_is_irrelevant_if_only_one_candidate_token_is_left(
+    say: Say, narrow: dict[str, object]
+) -> None:
     heated = {**GREEDY, "temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}
 
     assert await say(**{**heated, **narrow}) == await say(**GREEDY)
@@ -175,7 +177,7 @@ async def test_stop_parameter_ends_the_answer(say: Say) -> None:
 
 
 async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
-    """Make the model write exactly these words after a template with this ending."""
+    """Make the model answer with exactly these words, to a prompt with this ending."""
     exactly = {"grammar": f"root ::= {json.dumps(written)}"}
     choice = TemplateChoice(source="{{ messages[-1].content }}" + template)
     question = prompt(model="default", parameters=exactly, template=choice)
@@ -189,7 +191,7 @@ async def test_reasoning_is_separated_from_the_answer(local: LlamaCpp) -> None:
     assert "".join(answer.reasoning) == "\nHm.\n"
 
 
-async def test_template_may_open_the_reasoning(local: LlamaCpp) -> None:
+async def test_reasoning_opened_by_the_template_is_separated(local: LlamaCpp) -> None:
     answer = await thinking(local, "\n<think>\n", "Hm.\n</think>\n\nHello.")
 
     assert answer.text == "Hello."

@@ -82,7 +82,9 @@ async def test_new_conversation_reuses_the_cached_system_prompt(harness: Backend
 
 
 @pytest.mark.parametrize("harness", ["xllamacpp"], indirect=True)
-async def test_tokens_are_shifted_when_oldest_turns_are_dropped(harness: BackendHarness) -> None:
+async def test_cached_tokens_are_shifted_when_the_oldest_turns_are_dropped(
+    harness: BackendHarness,
+) -> None:
     await harness.turn("a", *words(1, 2, 3, 4))
 
     shorter = await harness.turn("a", *words(3, 4, 5))
@@ -90,7 +92,9 @@ async def test_tokens_are_shifted_when_oldest_turns_are_dropped(harness: Backend
     assert shorter.prompt_tokens - shorter.cached_tokens < 120
 
 
-async def test_tokens_are_not_shifted_from_another_conversation(harness: BackendHarness) -> None:
+async def test_cached_tokens_of_another_conversation_are_not_shifted(
+    harness: BackendHarness,
+) -> None:
     await harness.turn("a", *words(1, 2, 3, 4))
 
     other = await harness.turn("b", *words(3, 4, 5))

@@ -16,7 +16,7 @@ def convert_sampling(**parameters: object) -> dict[str, object]:
     return to_sampling(prompt(parameters=parameters))
 
 
-def test_aliases_are_translated_to_the_engine_s_names() -> None:
+def test_aliases_are_translated_to_the_engines_names() -> None:
     given = {"temperature": 0.5, "repetition_penalty": 1.1, "random_seed": 7, "min_p": None}
 
     assert convert_sampling(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
@@ -52,7 +52,7 @@ def test_64_bit_seed_is_always_reduced_to_the_same_32_bit_seed() -> None:
     assert convert_sampling(seed=-1) == {"seed": -1}
 
 
-def test_output_limit_includes_limit_parameters() -> None:
+def test_output_limit_is_the_lowest_of_limit_and_parameters() -> None:
     asked = prompt(
         stop=("a",), parameters={"stop": ["b"], "max_new_tokens": 9}, max_output_tokens=20
     )

@@ -1,4 +1,4 @@
-"""A model file whose template adds its own text is reported, and can be pinned."""
+"""Templates in model files that add their own text are reported, unless they are pinned."""
 
 import hashlib
 from pathlib import Path

@@ -132,7 +132,7 @@ async def test_beginning_of_text_token_is_added_once(model: Model) -> None:
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
 
-async def test_harmless_prompt_is_tokenized_like_the_engine_does(model: Model) -> None:
+async def test_harmless_prompt_has_the_same_tokens_in_spans_or_as_a_whole(model: Model) -> None:
     pieces = await model.prompt("hi")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
@@ -146,7 +146,7 @@ async def test_attacks_on_the_default_model_fail(smollm2: Model) -> None:
         assert await smollm2.markers(await smollm2.prompt(text)) == harmless, text
 
 
-async def test_default_model_s_template_matches_its_family(smollm2: Model) -> None:
+async def test_template_of_the_default_model_matches_its_family(smollm2: Model) -> None:
     own = {"bos_token": smollm2.tokens.bos_token, "eos_token": smollm2.tokens.eos_token}
     theirs = JinjaTemplate(smollm2.tokens.chat_template or "", **own)
     ours = get(detect_family(theirs.source) or "")(**own)
@@ -159,7 +159,7 @@ async def test_default_model_s_template_matches_its_family(smollm2: Model) -> No
             )
 
 
-async def test_question_is_tokenized_like_the_engine_does(smollm2: Model) -> None:
+async def test_question_has_the_same_tokens_in_spans_or_as_a_whole(smollm2: Model) -> None:
     pieces = await smollm2.prompt("What is the capital of France?")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 

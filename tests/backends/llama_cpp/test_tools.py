@@ -94,7 +94,7 @@ def prompt_with(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
     return prompt("Roll two dice.", model="default", **given)
 
 
-async def test_call_arrives_with_the_finish_event_and_its_result_next(
+async def test_call_arrives_with_the_finish_event_and_its_result_is_in_the_next_prompt(
     local: Callable[[], Local],
 ) -> None:
     backend = local().backend

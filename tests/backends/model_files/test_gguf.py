@@ -60,7 +60,7 @@ def test_damaged_file_is_read_or_rejected(
         read_metadata(path)
 
 
-def test_empty_or_foreign_file_is_rejected(tmp_path: Path) -> None:
+def test_file_that_is_not_gguf_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "letter.gguf"
     nested = struct.pack("<4sIQQQ1sI", b"GGUF", 3, 0, 1, 1, b"k", 9) + NEST * 100_000
     for content in (b"", b"Dear Bob", nested):

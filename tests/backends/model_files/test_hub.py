@@ -73,7 +73,9 @@ async def pull(word: str, data_dir: Path) -> Path:
         ),
     ],
 )
-def test_source_is_a_repository_and_a_file(word: str, found: tuple[str, str] | None) -> None:
+def test_hub_source_is_parsed_into_repository_and_file(
+    word: str, found: tuple[str, str] | None
+) -> None:
     assert hub.parse_source(word) == found
 
 

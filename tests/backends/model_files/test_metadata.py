@@ -62,7 +62,7 @@ def test_truncated_file_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.service
-async def test_metadata_of_the_default_model(tmp_path: Path) -> None:
+async def test_metadata_of_the_default_model_is_read(tmp_path: Path) -> None:
     facts = read_metadata(await lend_model(tmp_path))
 
     assert (facts.license, facts.context_tokens) == ("apache-2.0", 8192)

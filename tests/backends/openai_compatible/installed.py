@@ -47,7 +47,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def running(command: Sequence[str], port: int, log: Path) -> AsyncIterator[None]:
-    """Run a server; enter the block when its port is open, and stop the server afterwards."""
+    """Run a server inside the block, which starts when the port is open."""
     environment = {
         "PATH": os.environ["PATH"],  # noqa: TID251
         "HOME": str(log.parent),

@@ -115,7 +115,9 @@ async def test_max_tokens_is_the_lower_of_parameter_and_limit(
 
 
 @pytest.mark.parametrize(("limit", "tokens"), [(None, 3000), (1000, 3000), (500, 3500)])
-async def test_context_limits_the_prompt(connect: Connect, limit: int | None, tokens: int) -> None:
+async def test_context_minus_the_answer_limits_the_prompt(
+    connect: Connect, limit: int | None, tokens: int
+) -> None:
     asked = prompt(max_output_tokens=limit)
     assert await connect(context_tokens=4000).max_prompt_tokens(asked) == tokens
     assert await connect().max_prompt_tokens(asked) is None

@@ -1,4 +1,4 @@
-"""Requests on the wire, and services that close connections or never finish."""
+"""Requests as sent, and services that close connections or never finish."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ ANSWER = (
 
 
 async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the first request of each connection, and abort the connection at the second."""
+    """Answer the first request of each connection, and abort the connection on the second."""
     await reader.readuntil(b"}")
     writer.write(ANSWER)
     await reader.read(1)
@@ -40,7 +40,7 @@ async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
 
 
 async def list_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """List a model for the first request of each connection, and abort at the second."""
+    """List a model for the first request of each connection, and abort it on the second."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{"data": [{"id": "m"}]}')
     await reader.read(1)

@@ -1,4 +1,4 @@
-"""Responses that are not a stream of chunks: unusual errors, and answers in one piece."""
+"""Unusual responses: errors in odd formats, and answers that are not a stream of chunks."""
 
 import asyncio
 import gzip
@@ -116,7 +116,7 @@ def test_null_finish_reason_does_not_end_the_answer(finish: object) -> None:
     assert failed is not None
 
 
-def test_lines_outside_events_are_not_an_answer_if_parts_may_be_missing() -> None:
+def test_incomplete_answer_outside_of_events_is_an_error() -> None:
     lines = b"\n".join(
         json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in "ab"
     )
@@ -147,7 +147,7 @@ def test_retry_after_is_parsed_in_any_form_and_capped_at_a_day(value: str, secon
 
 
 @pytest.mark.parametrize(("headers", "body"), WAITS["responses that ask for 20 seconds"])
-async def test_requested_wait_is_respected_and_announced(
+async def test_wait_requested_by_the_service_is_respected_and_announced(
     connect: Connect,
     service: FakeOpenAI,
     clock: FakeClock,
@@ -170,7 +170,7 @@ async def test_requested_wait_is_respected_and_announced(
 @pytest.mark.parametrize(
     ("wait", "told"), [("45", "in 45 s."), ("240", "in 4 min."), ("10800", "in 3 h.")]
 )
-async def test_wait_is_stated_in_the_error(
+async def test_error_states_the_wait_requested_by_the_service(
     connect: Connect, service: FakeOpenAI, wait: str, told: str
 ) -> None:
     service.plays(Script([b"{}"], status=429, headers={"Retry-After": wait}))
@@ -211,7 +211,7 @@ async def test_fallback_is_used_without_waiting_for_a_silent_provider_again(
     assert len(service.log) == 2
 
 
-async def test_single_trial_request_detects_that_a_silent_provider_recovered(
+async def test_one_trial_request_detects_that_a_silent_provider_recovered(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     backend = connect(first_token_seconds=0.2)
@@ -289,7 +289,7 @@ async def test_character_that_is_split_over_two_events_is_joined(
     assert (await ask(connect())).text == whole  # in the form of llama.cpp's own server
 
 
-async def test_reasoning_before_a_lone_end_tag_is_retracted_then_held_back(
+async def test_reasoning_before_a_lone_end_tag_is_retracted_and_later_held_back(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     thoughts = said("The user ", "says hi.\n", "I should greet.\n</th", "ink>\n")

@@ -47,7 +47,7 @@ def _summarize_message(message: dict[str, Any]) -> str:
 
 
 async def summary(case: str) -> dict[str, Any]:
-    """Summarize the requests for a case: a provider, a model, and a nondefault address."""
+    """Summarize the requests for a case: provider, model, and optionally an address."""
     provider, model, *address = case.split()
     backend = make_backend(provider, *address)
     question = prompt(model=model, parameters=dict.fromkeys(PARAMETERS, 1), stop=("\nAnn:",))
@@ -73,7 +73,7 @@ async def test_each_service_gets_a_request_it_accepts(case: str) -> None:
     assert await summary(case) == REQUESTS[case]
 
 
-def test_every_well_known_service_has_a_request() -> None:
+def test_every_well_known_service_has_a_test_request() -> None:
     assert {case.split()[0] for case in REQUESTS} >= SERVICE_ADDRESSES.keys()
 
 
@@ -92,7 +92,7 @@ async def test_prefill_is_the_last_message_for_every_service(provider: str) -> N
         assert sent["messages"][-1]["content"] == "Sure: yes"
 
 
-async def test_prefix_is_marked_up_to_the_last_answer() -> None:
+async def test_prompt_is_marked_for_caching_up_to_the_last_answer() -> None:
     system, answer = TALK[0], Message("assistant", "Hello.")
     talk = (system, system, Message("user", "hi"), answer, Message("user", "how are you?"))
     question = replace(prompt(model="anthropic/claude-sonnet-4.5"), messages=talk)

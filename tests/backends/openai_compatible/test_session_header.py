@@ -1,4 +1,4 @@
-"""All turns of a conversation reach the model server that has them in its cache."""
+"""All turns of a conversation reach the same model server, which has them in its cache."""
 
 import random
 import socket

@@ -1,1 +1,1 @@
-"""The pages in Debian's Chromium."""
+"""Tests of the pages in Debian's Chromium."""

@@ -57,7 +57,7 @@ def text(selector: str) -> str:
 
 @cache
 def axe_script() -> str | None:
-    """Return axe-core; npm installs it the first time. None: it cannot be installed here."""
+    """Return the source of axe-core, which npm installs once; None if that is impossible."""
     folder = CHECKOUT / "build" / "axe"
     script = folder / "node_modules" / "axe-core" / "axe.min.js"
     npm = shutil.which("npm")
@@ -71,7 +71,7 @@ def axe_script() -> str | None:
 
 
 def skip_without_axe() -> None:
-    """End a test that found nothing, if nothing looked at accessibility."""
+    """Skip the rest of a test whose accessibility checks could not run."""
     if axe_script() is None:
         pytest.skip("all but accessibility was checked: npm cannot install axe-core here")
 
@@ -83,13 +83,13 @@ class Tab:
     socket: aiohttp.ClientWebSocketResponse
     session: str = ""
     messages: list[str] = field(default_factory=list)
-    """What stands in the console: messages, exceptions, and reports of the policy."""
+    """The contents of the console: messages, exceptions, and violations of the policy."""
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
     _answers: dict[int, "asyncio.Future[Any]"] = field(default_factory=dict)
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> None:
-        """Take what the browser sends, until it ends."""
+        """Handle messages from the browser until the connection ends."""
         async for message in self.socket:
             self._take(json.loads(message.data))
 
@@ -112,7 +112,7 @@ class Tab:
                 pass
 
     async def send(self, method: str, **values: object) -> Any:
-        """Call a method of the protocol; an error of it fails the test."""
+        """Call a method of the protocol; fail the test if it returns an error."""
         number = next(self._ids)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self.socket.send_json(
@@ -125,14 +125,14 @@ class Tab:
         return given["result"]
 
     async def open(self, address: str) -> None:
-        """Load a page, and wait for its scripts that are loaded with it."""
+        """Load a page, and wait until its scripts have loaded."""
         self._loaded.clear()
         await self.send("Page.navigate", url=address)
         async with asyncio.timeout(_SECONDS):
             await self._loaded.wait()
 
     async def run(self, script: str) -> Any:
-        """Return the value of an expression in the page."""
+        """Evaluate a script in the page, and return its value."""
         made = await self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -170,7 +170,7 @@ class Tab:
         await self.send("Input.insertText", text=text)
 
     async def tab_to(self, selector: str, *, most: int = 150) -> None:
-        """Press Tab until an element has the focus."""
+        """Press Tab until a matching element has the focus."""
         await self.tab_until(f"document.activeElement?.matches({json.dumps(selector)})", most=most)
 
     async def tab_until(self, condition: str, *, most: int = 150) -> None:
@@ -182,7 +182,7 @@ class Tab:
         raise AssertionError(f"Tab never makes this true: {condition}")
 
     async def place(self, selector: str) -> dict[str, float]:
-        """Scroll to an element, when there is one, and return its middle in the window."""
+        """Wait for an element, scroll to it, and return its center in the window."""
         await self.wait_for(f"document.querySelector({json.dumps(selector)})")
         return dict(
             await self.run(
@@ -193,7 +193,7 @@ class Tab:
         )
 
     async def mouse(self, event: str, place: Mapping[str, float]) -> None:
-        """Let the mouse do something: `mousePressed`, `mouseReleased`, `mouseMoved`."""
+        """Send a mouse event: `mousePressed`, `mouseReleased`, or `mouseMoved`."""
         button = {"button": "left", "clickCount": 1} if event != "mouseMoved" else {}
         await self.send("Input.dispatchMouseEvent", type=event, **place, **button)
 
@@ -203,7 +203,7 @@ class Tab:
             await self.mouse(event, place)
 
     async def tap(self, selector: str) -> None:
-        """Touch the middle of an element, whatever lies above it."""
+        """Tap the center of an element, even if another element covers it."""
         place = await self.place(selector)
         await self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[place])
         await self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
@@ -213,11 +213,11 @@ class Tab:
         await asyncio.to_thread(file.write_bytes, base64.b64decode(made["data"]))
 
     async def overflow(self) -> int:
-        """Return how many pixels of the page lie beside the window."""
+        """Return by how many pixels the page exceeds the window."""
         return int(await self.run(_OVERFLOW))
 
     async def axe_findings(self) -> list[str]:
-        """Return what axe-core finds that is serious or critical, by WCAG 2.1 A and AA."""
+        """Return the serious and critical WCAG 2.1 A and AA violations found by axe-core."""
         script = await asyncio.to_thread(axe_script)
         if script is None:
             return []
@@ -227,7 +227,7 @@ class Tab:
         return [str(one) for one in found]
 
     async def complaints(self) -> list[str]:
-        """Return what is wrong with the page as it is shown, and forget what its console said."""
+        """Return all problems of the page, and clear its console."""
         found = await self.axe_findings()
         if (overflow := await self.overflow()) > 0:
             found.append(f"{overflow} px larger than the window")
@@ -240,7 +240,7 @@ class Tab:
 
 @asynccontextmanager
 async def open_tab(folder: Path) -> AsyncIterator[Tab]:
-    """Start a browser of its own, without a network beside this machine's."""
+    """Start a separate browser that makes no background requests, and open a tab."""
     process = await asyncio.create_subprocess_exec(
         *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic"),
         *("--no-first-run", "--disable-background-networking", "--disable-component-update"),

@@ -1,4 +1,4 @@
-"""A service with something in it, and a browser that is logged in."""
+"""A service with some messages, and a browser that is logged in."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tests.support.console import MARLOWE, NORA, Playground, opened
 
 @dataclass
 class Browser:
-    """A tab and the service that it looks at."""
+    """A tab and the service whose pages it shows."""
 
     tab: Tab
     playground: Playground

@@ -1,6 +1,6 @@
-"""Every page, wide and narrow, light and dark, in both languages: nothing to complain about.
+"""Every page works in wide and narrow windows, light and dark, in both languages.
 
-With TROUPE_TEST_SCREENSHOTS set to a folder, a picture of each page is left there.
+If TROUPE_TEST_SCREENSHOTS names a folder, screenshots of all pages are saved there.
 """
 
 import itertools
@@ -39,7 +39,7 @@ _MUST_BE_FOUND = {
 
 
 def kind_of(path: str) -> str:
-    """Return what pages of one kind share: numbers, ids and names do not count."""
+    """Return the kind of page at a path: numbers, ids, and names are replaced by `*`."""
     head, _, query = path.partition("#")[0].partition("?")
     parts = head.strip("/").split("/")
     if len(parts) > 1 and parts[0] in {"answers", "channels", "playground", "presets", "operation"}:
@@ -65,7 +65,7 @@ async def find_pages(browser: Browser) -> dict[str, str]:
 
 
 def sizes_for(theme: str) -> Sequence[tuple[int, int]]:
-    """Return the sizes of the window: dark pages are loaded on a phone, and turned to a desk."""
+    """Return the window sizes in order: light pages load wide, dark pages load narrow."""
     return _SIZES if theme == "light" else _SIZES[::-1]
 
 

@@ -1,4 +1,4 @@
-"""The gallery of presets, a card dropped on any page, and older messages of a room."""
+"""The gallery of presets, cards dropped on any page, and older messages of a channel."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""From a chart to its answers, through the list by keys, and into one answer and its replay."""
+"""Charts, the list of answers by mouse and keyboard, and one answer with its replay."""
 
 import asyncio
 from functools import partial

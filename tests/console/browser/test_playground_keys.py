@@ -1,4 +1,4 @@
-"""Every action of the playground by the keyboard alone."""
+"""Every action of the playground works with the keyboard alone."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def tab(browser: Browser, tab: Tab) -> Tab:
 
 
 async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
-    """Go to a message with Tab and arrows, and press its button or link with a label."""
+    """Move to a message with Tab and arrow keys, and press its button or link with this label."""
     await tab.tab_to("#log > li")
     for key in ("ArrowUp", "ArrowDown"):
         for _ in range(await tab.run(count("#log > li"))):
@@ -64,7 +64,7 @@ async def test_enter_sends_a_message_and_commands_are_completed(tab: Tab) -> Non
     assert await tab.run("slash.hidden")
 
 
-async def test_buttons_under_an_answer(tab: Tab) -> None:
+async def test_answers_can_be_retried_switched_and_deleted(tab: Tab) -> None:
     await press_labelled(tab, "Retry")
     await tab.wait_for(f"{text(_NEWEST)}.includes('2/2')")
     await press_labelled(tab, "‹")
@@ -118,7 +118,7 @@ async def test_messages_can_be_replied_to_edited_and_deleted(tab: Tab, browser: 
     assert tab.messages == []
 
 
-async def test_people_platform_looks_tabs_and_channels_can_be_changed(
+async def test_author_platform_style_tab_and_channel_can_be_changed(
     tab: Tab, browser: Browser
 ) -> None:
     await tab.tab_to("input[name=author]")

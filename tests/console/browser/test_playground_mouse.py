@@ -1,4 +1,4 @@
-"""The playground with mouse and fingers: what is pressed arrives, and nothing is lost."""
+"""The playground with mouse and touch: clicks take effect, and nothing is lost."""
 
 import asyncio
 import time

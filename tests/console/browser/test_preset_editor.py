@@ -1,4 +1,4 @@
-"""The editor of presets: each part, with a draft; hostile texts never run; keys alone suffice."""
+"""The preset editor: each tab loads, drafts are saved, and the keyboard suffices."""
 
 import asyncio
 import json

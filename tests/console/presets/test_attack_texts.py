@@ -1,4 +1,4 @@
-"""Texts of attacks.json in presets and lorebooks stay in their text nodes."""
+"""Texts from attacks.json in presets and lorebooks never become HTML markup."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _PAGES = (
 
 
 def elements(html: str) -> set[tuple[str, str]]:
-    """Return the names of elements, and of their attributes."""
+    """Return the elements of a page, and their attributes."""
     found = Elements(html)
     return found.attributes | {(tag, "") for tag in found.tags}
 
@@ -33,7 +33,7 @@ def batches(texts: list[str], size: int) -> Iterator[list[str]]:
 
 
 async def fill(console: Playground, texts: list[str]) -> None:
-    """Put texts wherever a preset takes one, and keep that as its draft."""
+    """Save a draft that contains these texts in every text field of a preset."""
     _, found = await call(console, "GET", "/presets/nora")
     joined = "\n".join(texts)
     entries = [

@@ -1,4 +1,4 @@
-"""Files that are dropped on the page of presets, and presets as files to save."""
+"""Files dropped on the presets page become presets; presets can be saved as files."""
 
 import base64
 import html
@@ -55,7 +55,7 @@ async def drop(
     field: str = "file",
     **headers: str,
 ) -> tuple[int, str]:
-    """Send the form of the page; return the status, and where to go or what is shown."""
+    """Send a file with the page's form; return the status, and the redirect or the page."""
     form = aiohttp.FormData({"csrf": console.csrf, "into": into, "name": ""})
     form.add_field(field, io.BytesIO(content), filename=name)
     async with console.client.post(

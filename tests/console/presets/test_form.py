@@ -1,4 +1,4 @@
-"""The form of a preset: made from its schema, and put back into its JSON."""
+"""The form of a preset is generated from the schema, and its values go into the JSON."""
 
 import re
 from typing import Any
@@ -36,7 +36,7 @@ PRESET: dict[str, object] = {
 
 
 def sent(value: dict[str, object]) -> dict[str, str]:
-    """Return what a browser sends of an untouched form."""
+    """Return the fields that a browser sends if nothing in the form is changed."""
     fields = {}
     for name, one in form_fields(value).items():
         for number, text in enumerate(one.texts):

@@ -1,4 +1,4 @@
-"""The entries of lorebooks as forms: read, changed, added and removed, in both formats."""
+"""Lorebook entries as forms: shown, changed, added, and removed, in both formats."""
 
 import json
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ BOOKS = pytest.mark.parametrize("book", [WORLD_INFO, CARD], ids=["world info", "
 
 
 def fields_of(book: object, number: int) -> dict[str, str]:
-    """Return what a browser sends of an untouched form."""
+    """Return the fields that a browser sends if nothing in the form is changed."""
     form = entry_form(book, number)
     assert form is not None
     return {one.spec.name: one.texts[0].replace("\n", "\r\n") for one in form.fields}
 
 
 def changed(book: object, number: int, **given: str) -> dict[str, Any]:
-    """Return the book after fields of an entry were written."""
+    """Return the lorebook with some fields of an entry changed."""
     written = {f"lorebook.{number}.{name}": text for name, text in given.items()}
     value = apply_entry_forms({"lorebook": book}, fields_of(book, number) | written)
     found = value["lorebook"]

@@ -104,7 +104,7 @@ def test_syntax_errors_are_translated(text: str) -> None:
 async def test_invalid_draft_is_saved_and_shown_verbatim(
     console: Playground,
 ) -> None:
-    """A text area drops the first line break behind its tag."""
+    """A textarea drops a line break directly after its tag."""
     await console.open("/presets/nora?tab=json")
     text = '\n\n{"nam'
     draft = {"content": text, "revision": 0}
@@ -326,7 +326,7 @@ _LEAST = {"name": "nora", "provider": "echo", "model": "m"}
 
 
 async def test_only_the_first_errors_are_described(console: Playground) -> None:
-    """A description takes a quarter of a millisecond, and a text has room for 300,000 mistakes."""
+    """Describing an error takes 0.25 ms, and a text can contain 300,000 errors."""
     unknown = {f"key{number}": 1 for number in range(1000)}
     text = json.dumps({**_LEAST, **unknown}, indent=0)
 
@@ -355,7 +355,7 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
 async def test_overlong_draft_is_refused_from_any_source(
     console: Playground,
 ) -> None:
-    """A card of ten megabytes would make one of forty."""
+    """A ten-megabyte card would become a forty-megabyte draft."""
     editor, text = console.service.console.preset_editor, "x" * (MAX_CONTENT_CHARS + 1)
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editor.begin_draft("long", text, None, "session", "import")

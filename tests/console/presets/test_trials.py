@@ -1,4 +1,4 @@
-"""Drafts tested before they are published: on recorded conversations, and by asking."""
+"""Drafts are tried before publication: on recorded conversations, and with a model."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ def _is_answered(count: int, shown: Sequence[WebMessage]) -> bool:
 
 
 async def record(console: Playground, *texts: str) -> str:
-    """Let nora answer in a channel of its own; return the conversation."""
+    """Let nora answer texts in a new channel; return the conversation's key."""
     await console.open("/playground")
     await console.send("/playground", name="test", look="")
     status, where = await console.send("/playground", name="harbour", look="")
@@ -70,7 +70,7 @@ async def test_trial_neither_calls_a_model_nor_stores_anything(console: Playgrou
     assert await rows() == before
 
 
-async def test_both_versions_answer_the_same_question(console: Playground) -> None:
+async def test_published_preset_and_draft_answer_the_same_question(console: Playground) -> None:
     conversation = await record(console, "one")
     await edit(console, "nora", system="You mend clocks.")
     scene = f"recorded {conversation}"

@@ -76,7 +76,7 @@ def test_png_keeps_its_image_and_its_v2_card() -> None:
     assert write_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
 
 
-def test_charx_keeps_its_assets_and_its_icon_becomes_the_png() -> None:
+def test_assets_of_a_charx_are_kept_and_its_icon_becomes_the_png() -> None:
     card = read_card(CARD_FILES["singer.charx"], "singer.charx")
 
     assert card.assets == SINGER_ASSETS

@@ -52,7 +52,7 @@ def problem_with(text: str) -> str:
 
 
 @pytest.mark.parametrize("case", cases("parse_modelfile", "expected"))
-def test_parser_returns_ollama_s_commands(case: dict[str, Any]) -> None:
+def test_parser_returns_the_same_commands_as_ollama(case: dict[str, Any]) -> None:
     modelfile = parse_modelfile(case["input"]["modelfile"])
 
     expected = case["expected"]
@@ -68,7 +68,7 @@ SYNTAX_ERRORS = [
 
 
 @pytest.mark.parametrize("case", SYNTAX_ERRORS)
-def test_syntax_errors_have_ollama_s_text(case: dict[str, Any]) -> None:
+def test_syntax_errors_have_the_same_text_as_in_ollama(case: dict[str, Any]) -> None:
     with pytest.raises(PresetError) as raised:
         parse_modelfile(case["input"]["modelfile"])
 
@@ -76,21 +76,21 @@ def test_syntax_errors_have_ollama_s_text(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("render_go_template", "expected"))
-def test_imported_template_renders_ollama_s_prompt(case: dict[str, Any]) -> None:
+def test_imported_template_renders_the_same_prompt_as_ollama(case: dict[str, Any]) -> None:
     preset = import_data(case["input"]["template"])
 
     assert prompt(preset, case["input"]["messages"]) == case["expected"]
 
 
 @pytest.mark.parametrize("case", cases("render_go_template", "error"))
-def test_template_errors_have_go_s_text(case: dict[str, Any]) -> None:
+def test_template_errors_have_the_same_text_as_in_go(case: dict[str, Any]) -> None:
     with pytest.raises(TemplateError) as raised:
         import_data(case["input"]["template"])
 
     assert str(raised.value) == case["error"]["message"]
 
 
-def test_migration_example_of_the_document_is_converted() -> None:
+def test_migration_example_in_rodels_document_is_converted() -> None:
     """The vector has no `end_template`, and its `num_ctx` limits the answer.
 
     See docs/sources.md#rodel and #ollama.
@@ -112,7 +112,7 @@ def test_migration_example_of_the_document_is_converted() -> None:
     assert exported == case["expected"]
 
 
-def test_template_becomes_string_templates_if_they_are_equal() -> None:
+def test_template_becomes_string_templates_if_they_render_the_same() -> None:
     preset = import_data(
         "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n"
     )
@@ -135,7 +135,7 @@ def test_other_commands_are_imported_or_listed_in_notes() -> None:
     assert import_notes(parse_modelfile(text)) == notes
 
 
-def test_context_is_the_budget_of_the_prompt_and_never_limits_the_answer() -> None:
+def test_num_ctx_limits_the_prompt_and_never_the_answer() -> None:
     preset = preset_from_modelfile("FROM x\nPARAMETER num_ctx 4096", "nova", "x")
 
     assert preset.max_input_tokens == 3072
@@ -144,7 +144,7 @@ def test_context_is_the_budget_of_the_prompt_and_never_limits_the_answer() -> No
     assert "PARAMETER num_ctx 4096\n" in modelfile_from_preset(preset)
 
 
-def test_commands_for_ollama_s_own_engine_are_listed_in_notes() -> None:
+def test_commands_for_ollamas_engine_are_listed_in_notes() -> None:
     text = """FROM qwen3
 DRAFT ./assistant.gguf
 RENDERER qwen3-coder

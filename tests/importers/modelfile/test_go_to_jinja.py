@@ -36,15 +36,15 @@ def render(source: str, messages: list[dict[str, object]] | None = None) -> str:
 
 
 @pytest.mark.parametrize(("source", "text"), TABLES["rendered"])
-def test_translation_renders_as_go_does(source: str, text: str) -> None:
+def test_translated_template_renders_the_same_as_in_go(source: str, text: str) -> None:
     assert render(source) == text
 
 
-def test_tools_are_printed_as_go_s_json() -> None:
+def test_tools_are_printed_as_json_like_in_go() -> None:
     assert '"description":"\\u003cnow\\u003e"' in render("{{ .Tools }}{{ len .Messages }}")
 
 
-def test_call_arguments_are_printed_the_same_as_text_or_object() -> None:
+def test_call_arguments_print_the_same_whether_text_or_object() -> None:
     source = (
         "{{ range .Messages }}{{ range .ToolCalls }}{{ .Function.Arguments }}{{ end }}{{ end }}"
     )
@@ -71,7 +71,7 @@ def test_legacy_template_is_cut_after_the_last_response() -> None:
         ("{{ if .A }}" * 200, "template: :1: nested deeper than 100"),
     ],
 )
-def test_errors_have_go_s_text_or_state_the_construct(source: str, problem: str) -> None:
+def test_errors_match_go_or_name_the_unsupported_construct(source: str, problem: str) -> None:
     with pytest.raises(TemplateError) as raised:
         jinja_from_go(source)
 

@@ -35,7 +35,7 @@ def test_unknown_or_unclosed_macros_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(("text", "filled"), TABLES["macros"])
-def test_macro_has_sillytaverns_value(text: str, filled: str) -> None:
+def test_macro_values_match_sillytavern(text: str, filled: str) -> None:
     assert macros(group="Nova, Eve", notchar="Alice").expand(text) == filled
 
 
@@ -53,7 +53,7 @@ def test_value_of_a_variable_is_not_expanded_again() -> None:
     assert one.expand("{{setvar::x::{{lastMessage}}}}{{getvar::x}}{{.x}}") == "{{char}}" * 2
 
 
-def test_time_macros_return_sillytaverns_values() -> None:
+def test_time_macros_match_sillytavern() -> None:
     text = "{{time}} | {{date}} | {{weekday}} | {{isotime}} | {{isodate}} | {{time_UTC+8}}"
 
     assert macros().expand(text) == (

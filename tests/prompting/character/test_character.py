@@ -58,7 +58,7 @@ def test_failed_model_leaves_the_history_unchanged() -> None:
     assert kitten.history == ()
 
 
-def test_second_person_adds_tags_to_old_lines() -> None:
+def test_old_lines_are_tagged_once_a_second_person_speaks() -> None:
     character = Character("A", "{{user}}")
     for text in ("MSG_U1", "MSG_U1"):
         character.get_message("U1", text)
@@ -168,14 +168,14 @@ def test_built_in_role_needs_only_its_name() -> None:
     assert "{{" not in system
 
 
-def test_hub_requires_its_library() -> None:
+def test_loading_from_the_hub_requires_the_datasets_package() -> None:
     with pytest.raises(CharacterError, match="pip install datasets"):
         Character.from_hub("owner/dataset/role", "A")
     with pytest.raises(CharacterError, match="write owner/dataset"):
         load_hub_role("dataset")
 
 
-def test_data_set_is_loaded_by_the_hubs_library(
+def test_role_is_loaded_from_the_hub_with_the_datasets_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in for the library, which gives back what it was asked for.

@@ -21,7 +21,7 @@ def compose_draft(turns: Sequence[Turn], **given: object) -> Draft:
     return compose(preset(**given), Session(1, tuple(turns)), make_incoming("and now?"))
 
 
-def test_lines_since_the_last_answer_are_one_block() -> None:
+def test_lines_since_the_last_answer_form_one_block() -> None:
     turns = [
         observed_turn("nice day"),
         user("one"),
@@ -60,7 +60,7 @@ def test_quoted_person_is_distinguished_from_a_namesake() -> None:
         assert quoted.text.startswith(f"> {name}")
 
 
-def test_block_has_no_names_if_the_preset_adds_none() -> None:
+def test_background_block_has_no_names_if_the_preset_disables_them() -> None:
     [part] = compose_draft([observed_turn("nice day")], user_name_in_message="not_add").context
     assert part.text.splitlines()[1:] == ["> nice day"]
 

@@ -59,7 +59,7 @@ def test_lore_is_inserted_at_every_position_in_order() -> None:
     ]
 
 
-def test_user_macro_means_everyone_in_the_stable_part_and_the_author_later() -> None:
+def test_user_macro_names_everybody_in_the_system_message_and_the_author_after_it() -> None:
     one = preset(system="Talk to {{user}}.", post_history_instructions="Answer {{user}}.")
 
     made = draft(one, "hi", history("hello", "hi", speaker=BOB))

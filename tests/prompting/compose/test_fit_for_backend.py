@@ -52,7 +52,7 @@ def letters(prompt: Prompt) -> int:
     ("limit", "max_prompt_tokens", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
 )
-async def test_lower_limit_applies_as_counted_by_the_backend(
+async def test_prompt_is_cut_to_the_lower_of_both_limits_in_the_backends_tokens(
     limit: int | None, max_prompt_tokens: int | None, most: int
 ) -> None:
     fitted = await fit_for_backend(
@@ -63,7 +63,9 @@ async def test_lower_limit_applies_as_counted_by_the_backend(
 
 
 @pytest.mark.parametrize(("max_prompt_tokens", "limit"), [(3000, 3000), (90_000, 16_000)])
-async def test_default_budget_follows_the_model(max_prompt_tokens: int, limit: int) -> None:
+async def test_default_budget_is_the_models_limit_up_to_a_maximum(
+    max_prompt_tokens: int, limit: int
+) -> None:
     fitted = await fit_for_backend(preset(), DRAFT, LetterCountingBackend(max_prompt_tokens))
     assert fitted.limit == limit
 
@@ -81,7 +83,7 @@ async def test_shipped_presets_answer_a_long_pasted_text(preset: Preset) -> None
     assert fitted.prompt.messages[-1].content == said.text
 
 
-async def test_lore_and_stories_share_what_the_model_can_read() -> None:
+async def test_lore_is_limited_to_a_share_of_the_models_context() -> None:
     backend = LetterCountingBackend(400)
     entry = {"keys": [], "constant": True, "enabled": True, "insertion_order": 1}
     entries = [{**entry, "content": f"Fact {number} " * 20} for number in range(9)]

@@ -183,7 +183,7 @@ def test_history_and_low_priority_stories_are_dropped_first() -> None:
     ]
 
 
-def test_too_large_story_does_not_displace_others() -> None:
+def test_too_large_story_does_not_displace_other_stories() -> None:
     stories = (
         PromptPart("stories", "x " * 900, "epic", priority=9),
         PromptPart("stories", "y", "haiku"),
@@ -200,7 +200,7 @@ def test_too_long_message_is_rejected_with_its_token_count() -> None:
         fit_with(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 
 
-def test_images_are_counted() -> None:
+def test_images_count_toward_the_budget() -> None:
     seen = Message("user", "What is it?", ("What is it?", Image("https://x/y.png", "low")))
     shown = draft(history=(HistoryUnit((seen, Message("assistant", "A cat."))),))
     plain = get_counter("cl100k").prompt_tokens(

@@ -52,7 +52,7 @@ def test_world_info_and_character_book_give_equal_entries() -> None:
     assert (book.scan_depth, book.token_budget, book.recursive) == (7, 300, True)
 
 
-def test_fields_of_the_card_specification_are_enough() -> None:
+def test_only_the_fields_of_the_card_specification_are_required() -> None:
     entry = card_entry(position="after_char", secondary_keys=["s"], case_sensitive=True)
 
     assert (entry.position, entry.order) == (EntryPosition.AFTER_CHAR, 1)

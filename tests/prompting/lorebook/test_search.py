@@ -56,7 +56,7 @@ def reasons(found: LoreResult) -> dict[str, str]:
 @pytest.mark.parametrize(
     "case", [pytest.param(one, id=rule) for rule, cases in RULES.items() for one in cases]
 )
-def test_rule_decides_which_entries_are_active(case: dict[str, Any]) -> None:
+def test_active_entries_follow_from_the_rules(case: dict[str, Any]) -> None:
     found = lore(
         *(entry(uid, **values) for uid, values in case["entries"].items()),
         said=case.get("said", SAID),
@@ -105,7 +105,7 @@ def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
     assert active(lore(*slow, said=["a" * 40 + "!"])) == []
 
 
-def test_sticky_entry_stays_then_is_on_cooldown_then_may_return() -> None:
+def test_sticky_entry_stays_active_then_cools_down_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
     def at(messages: int, activated_at: Mapping[str, int], *, said: str = "nothing") -> LoreResult:

@@ -28,7 +28,7 @@ def test_activated_entries_include_their_matching_keys() -> None:
     assert decisions[0].reason.startswith("key 'Lamp'")
 
 
-def test_marks_are_the_positions_of_the_keys() -> None:
+def test_marks_are_at_the_positions_of_the_keys() -> None:
     text = "The lamp. A LAMP at the tide of six"
     assert [text[begin:end] for begin, end in try_on_text(text).marks] == [
         "lamp",

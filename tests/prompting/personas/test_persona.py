@@ -72,7 +72,9 @@ def test_stories_replace_placeholders(
 
 
 @pytest.mark.parametrize(("text", "queries"), TABLES["queries"])
-def test_queries_request_enough_stories_for_uniqueness(text: str, queries: dict[str, int]) -> None:
+def test_queries_request_enough_stories_to_avoid_repetition(
+    text: str, queries: dict[str, int]
+) -> None:
     assert parse_persona(text).story_queries("hi") == queries
 
 

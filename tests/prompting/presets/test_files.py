@@ -56,7 +56,7 @@ def test_rodelagents_extra_keys_and_nulls_are_dropped() -> None:
     assert parse(id="7", plugins=[], emoji="🙂", system=None, messages=None) == parse()
 
 
-def test_both_message_forms_are_equal_and_exported_short() -> None:
+def test_long_and_short_messages_are_equal_and_exported_in_the_short_form() -> None:
     line = "从现在开始，你叫小明。"
     short = parse(messages=[{"role": "User", "content": line}])
     long = parse(messages=[{"role": "user", "content": [{"type": "Text", "text": line}]}])
@@ -101,7 +101,7 @@ def test_syntax_and_key_errors_state_file_line_and_nearest_key(text: str, proble
         ),
     ],
 )
-def test_errors_state_the_wrong_value(keys: dict[str, object], problem: str) -> None:
+def test_errors_state_the_invalid_value(keys: dict[str, object], problem: str) -> None:
     assert f"nova.json, line 1: {problem}" in read_problem(json.dumps(LEAST | keys))
 
 

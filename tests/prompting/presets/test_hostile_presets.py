@@ -58,7 +58,9 @@ def test_parameter_that_evades_budgets_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("reference", [*TABLES["characters"], "a" * 5000 + ".jsonl"])
-def test_character_file_is_inside_the_folder(tmp_path: Path, reference: str) -> None:
+def test_character_file_outside_the_presets_folder_is_rejected(
+    tmp_path: Path, reference: str
+) -> None:
     folder = hostile_folder(tmp_path)
 
     with pytest.raises(CharacterError):
@@ -66,7 +68,7 @@ def test_character_file_is_inside_the_folder(tmp_path: Path, reference: str) -> 
 
 
 @pytest.mark.parametrize("name", [*TABLES["lorebooks"], "a" * 5000 + ".json"])
-def test_lorebook_file_is_inside_the_folder(tmp_path: Path, name: str) -> None:
+def test_lorebook_file_outside_the_presets_folder_is_rejected(tmp_path: Path, name: str) -> None:
     folder = hostile_folder(tmp_path)
 
     with pytest.raises(PresetError):

@@ -27,7 +27,7 @@ def test_values_are_never_expanded(text: str, first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize(("given_input", "problem"), TABLES["errors"])
-def test_error_states_the_value_that_does_not_fit(given_input: object, problem: str) -> None:
+def test_error_states_the_invalid_value(given_input: object, problem: str) -> None:
     with pytest.raises(UserError) as raised:
         assign_fields(["a", "b"], given_input)
 

@@ -20,21 +20,21 @@ def filter_stream(own: str | None, pieces: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("answer", TABLES["own"])
-def test_own_tag_is_removed(answer: str) -> None:
+def test_own_speaker_tag_at_the_beginning_is_removed(answer: str) -> None:
     assert filter_stream("Nora", list(answer)) == "hello"
 
 
 @pytest.mark.parametrize("answer", TABLES["kept"])
-def test_anything_else_is_kept(answer: str) -> None:
+def test_answer_without_a_speaker_tag_is_unchanged(answer: str) -> None:
     assert filter_stream("Nora", list(answer)) == answer
 
 
-def test_markup_after_the_tag_is_kept() -> None:
+def test_markup_after_the_speaker_tag_is_kept() -> None:
     assert filter_stream("Nora", ["Nora: *waves*"]) == "*waves*"
     assert filter_stream("Nora", ["**Nora:** **no**"]) == "**no**"
 
 
-def test_own_tag_is_removed_from_every_line() -> None:
+def test_own_speaker_tag_is_removed_from_every_line() -> None:
     assert filter_stream("Nora", ["one\nNora: two\n\n**Nora:** three"]) == "one\ntwo\n\nthree"
 
 

@@ -71,7 +71,7 @@ def test_delimiters_and_invisible_characters_are_removed(name: str, cleaned: str
     assert clean_name(name) == cleaned
 
 
-def test_cutting_keeps_marks_with_their_letters() -> None:
+def test_long_name_is_not_cut_between_a_letter_and_its_mark() -> None:
     assert clean_name("x" * 31 + "ก็y") == "x" * 31
     assert clean_name("a " * 20) == ("a " * 16).strip()
 
@@ -86,7 +86,7 @@ def test_label_that_differs_from_the_visible_name_gets_an_id_suffix() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES["taken"])
-def test_role_character_and_empty_names_get_an_id_suffix(name: str) -> None:
+def test_names_of_roles_and_characters_and_empty_names_get_an_id_suffix(name: str) -> None:
     assert re.fullmatch(r".+#[0-9a-f]{4}", label(name))
 
 

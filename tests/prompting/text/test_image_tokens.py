@@ -29,7 +29,7 @@ def uri(data: bytes, kind: str = "png") -> Image:
 @pytest.mark.parametrize(
     ("size", "tokens"), [((1024, 1024), 765), ((2048, 4096), 1105), ((10, 10), 255)]
 )
-def test_tokens_equal_openais_documentation(size: tuple[int, int], tokens: int) -> None:
+def test_token_counts_match_openais_documentation(size: tuple[int, int], tokens: int) -> None:
     assert image_tokens(uri(png(*size))) == tokens
 
 
@@ -37,7 +37,7 @@ def test_low_detail_image_costs_a_constant_number_of_tokens() -> None:
     assert image_tokens(Image("https://x/y.png", "low")) == 85
 
 
-def test_image_behind_a_link_counts_as_the_largest() -> None:
+def test_linked_image_counts_as_the_largest_size() -> None:
     assert image_tokens(Image("https://x/y.png")) >= image_tokens(uri(png(2048, 4096)))
 
 

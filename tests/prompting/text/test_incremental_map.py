@@ -35,7 +35,7 @@ def test_only_new_items_are_computed() -> None:
     assert (shout("cx"), shout.take()) == ("C! X!", "x")
 
 
-def test_changed_form_or_key_recomputes_all_items() -> None:
+def test_changed_arguments_recompute_all_items() -> None:
     shout = Shouting()
     assert (shout("ab"), shout("ab", form="?"), shout("ab", "b")) == ("A! B!", "A? B?", "A! B!")
     assert shout.take() == "ababab"

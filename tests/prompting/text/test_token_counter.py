@@ -17,7 +17,7 @@ TEXTS = st.text() | st.text("e\u0301\u0065í•œ\u1112\u1161 <|endoftext|>\ud800ðŸ‘
 
 @pytest.mark.parametrize("encoding", sorted(set(ENCODINGS.values())))
 @given(texts=st.lists(TEXTS, max_size=4))
-def test_count_equals_the_public_function_of_the_library(encoding: str, texts: list[str]) -> None:
+def test_counts_equal_those_of_tiktoken(encoding: str, texts: list[str]) -> None:
     counter = EncodingCounter(encoding)
     readable = [text.encode(errors="replace").decode() for text in texts]
     counts = batch_count(readable, encoding)

@@ -11,7 +11,5 @@ WORDS = json.loads((Path(__file__).parent / "words.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("word", "text", "index"), WORDS)
-def test_word_matches_only_if_no_letter_continues_it(
-    word: str, text: str, index: int | None
-) -> None:
+def test_word_does_not_match_inside_a_longer_word(word: str, text: str, index: int | None) -> None:
     assert find_word(word, text) == index

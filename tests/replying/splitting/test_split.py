@@ -67,7 +67,9 @@ def test_cuts_do_not_move_when_text_is_appended(text: str, more: str, limits: Li
 
 
 @given(long_texts, real, st.data())
-def test_limits_of_real_platforms_hold(text: str, limits: Limits, data: st.DataObject) -> None:
+def test_parts_stay_within_the_limits_of_real_platforms(
+    text: str, limits: Limits, data: st.DataObject
+) -> None:
     parts = split(text, limits)
     done = split(text[: data.draw(st.integers(0, len(text)))], limits)[:-1]
 
@@ -208,7 +210,7 @@ def test_running_time_is_linear(unit: str, limits: Limits) -> None:
 RENDERED = replace(TELEGRAM, render=plain_text, hides_markup=True)
 
 
-def test_unsent_marks_take_no_units() -> None:
+def test_markup_that_readers_do_not_see_counts_no_units() -> None:
     text = "\n\n".join(f"**bold {number}** and `code`" for number in range(180))
     assert units(text, RENDERED) > 4096 > units(plain_text(text), RENDERED)
     assert split(text, RENDERED) == [text]
@@ -225,7 +227,7 @@ def test_table_is_split_by_its_rendered_length() -> None:
 HEAD = "| id | value |\n|---|:---:|\n"
 
 
-def test_split_table_repeats_its_head() -> None:
+def test_split_table_repeats_its_header() -> None:
     rows = [f"| r{number} | {'x' * 20} |  |" for number in range(400)]
     text = f"Look:\n\n{HEAD}{chr(10).join(rows)}\n\nThat is all. | is no row."
     first, *others = split(text, RENDERED)
@@ -237,7 +239,7 @@ def test_split_table_repeats_its_head() -> None:
     assert all(units(plain_text(part), RENDERED) <= 4096 for part in (first, *others))
 
 
-def test_growing_table_keeps_its_messages() -> None:
+def test_parts_of_a_growing_table_do_not_change() -> None:
     rows = "".join(f"| r{number} | {'x' * 20} |\n" for number in range(300))
     text = f"{HEAD}{rows}\nThat is all."
     parts = split(text, RENDERED)
@@ -249,7 +251,7 @@ def test_growing_table_keeps_its_messages() -> None:
 @pytest.mark.parametrize(
     "between", ["\n\n| no | table |\n", "\n\nwords\n", "\n```\ncode\n```\n| no | table |\n"]
 )
-def test_text_after_a_table_has_no_head(between: str) -> None:
+def test_text_after_a_table_does_not_repeat_its_header(between: str) -> None:
     rows = "".join(f"| r{number} | {'x' * 20} |\n" for number in range(5))
     text = f"{HEAD}{rows}{between}{'| words and ' * 500}"
     others = split(text, RENDERED)[1:]
@@ -258,7 +260,7 @@ def test_text_after_a_table_has_no_head(between: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["**", "||", "~~"])
-def test_marks_around_a_cut_are_closed_and_opened_again(mark: str) -> None:
+def test_formatting_marks_are_closed_before_a_cut_and_reopened_after_it(mark: str) -> None:
     first, second = split(f"{mark}{'words and ' * 500}end{mark} rest", RENDERED)
     assert first.startswith(f"{mark}words")
     assert first.endswith(mark)
@@ -266,7 +268,7 @@ def test_marks_around_a_cut_are_closed_and_opened_again(mark: str) -> None:
     assert second.endswith(f"end{mark} rest")
 
 
-def test_fence_before_a_cut_is_not_opened_again() -> None:
+def test_fence_that_ends_before_a_cut_is_not_reopened() -> None:
     first, second = split(f"```\ncode\n```\n||{'words and ' * 500}end||", RENDERED)
     assert first.endswith("||")
     assert second.startswith("||")
@@ -288,7 +290,7 @@ def test_split_quote_continues_as_a_quote() -> None:
     ).map("".join),
     st.integers(200, 400),
 )
-def test_rendered_parts_join_to_the_text(text: str, max_units: int) -> None:
+def test_rendered_parts_join_to_the_rendered_text(text: str, max_units: int) -> None:
     def words(source: str) -> str:
         return "".join(letter for letter in source if letter.isalnum() or letter == "😀")
 

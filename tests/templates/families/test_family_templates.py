@@ -18,7 +18,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @every_family
-def test_family_renders_like_its_models_own_template(family: str) -> None:
+def test_family_renders_the_same_as_its_models_own_template(family: str) -> None:
     theirs = published_templates()[COUNTERPARTS.get(family, family)]
     ours = get(family)(bos_token=theirs.bos_token, eos_token=theirs.eos_token)
     conversations = [case["input"] for case in golden("chat_templates")[::7]]
@@ -49,7 +49,7 @@ def test_families_are_registered_with_tokens_and_stop_words() -> None:
     assert len(FAMILIES) >= 30
 
 
-def test_families_pass_on_template_variables() -> None:
+def test_families_pass_template_variables_to_the_template() -> None:
     messages = [{"role": "user", "content": "?"}]
     prompt = get("qwen3")().render(messages, add_generation_prompt=True, enable_thinking=False)
 

@@ -45,7 +45,7 @@ def test_role_name_is_never_evaluated_as_code() -> None:
         get("internlm-chat-7b")().messages2prompt(messages)
 
 
-def test_unsupported_capability_is_an_assertion_error() -> None:
+def test_unsupported_capability_raises_an_assertion_error() -> None:
     template = get("internlm-chat-7b")(capability="voice")
 
     with pytest.raises(

@@ -40,7 +40,7 @@ async def pool() -> AsyncIterator[RenderProcessPool]:
         yield running
 
 
-async def test_pool_renders_like_the_template_itself(pool: RenderProcessPool) -> None:
+async def test_pool_renders_the_same_prompt_as_the_template(pool: RenderProcessPool) -> None:
     source = CHATML + "{{ bos_token }}{{ strftime_now('%Y') }}{{ mood }}{{ tools[0].name }}"
     source += "{{ 'a b' | wordwrap(1) | striptags }}{% set ä = [1, 2] | join %}{{ ä }}"
     options: dict[str, Any] = {
@@ -74,7 +74,9 @@ async def test_template_stopped_three_times_is_rejected(
         await pool.render(costly, HI)
 
 
-async def test_successful_render_clears_the_strikes(pool: RenderProcessPool) -> None:
+async def test_successful_render_resets_the_count_of_stopped_renders(
+    pool: RenderProcessPool,
+) -> None:
     source = "{% if messages[0].content == 'Loop' %}" + ENDLESS + "{% endif %}done"
     for _ in range(2):
         for _ in range(2):
@@ -137,7 +139,7 @@ async def test_result_of_a_cancelled_request_is_discarded(pool: RenderProcessPoo
     assert await pool.render("next", HI) == "next"
 
 
-async def test_pool_renders_spans(pool: RenderProcessPool) -> None:
+async def test_pool_renders_the_same_spans_as_the_template(pool: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "<|im_end|>"}]
 
     assert await pool.render_spans(CHATML, messages) == render_spans(
@@ -174,7 +176,7 @@ def limits_and_environment(pid: int) -> tuple[str, list[str]]:
     return limits, [entry.partition("=")[0] for entry in environment.split("\0") if entry]
 
 
-def test_render_process_ends_with_its_parent() -> None:
+def test_render_process_ends_when_its_parent_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -222,7 +224,7 @@ async def test_functions_and_generators_print_no_addresses(pool: RenderProcessPo
         await pool.render("{{ messages.index(range) }}", HI)
 
 
-async def test_hostile_templates_are_contained(pool: RenderProcessPool) -> None:
+async def test_hostile_templates_reveal_nothing_and_end_in_time(pool: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "my secret BOT_TOKE"}] * 20
     for attack in attacks("ssti", "template_dos"):
         text = await outcome(pool, expanded(attack["input"]), messages)
