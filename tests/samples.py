@@ -60,6 +60,6 @@ async def begin(
 async def read_session(
     database: Database, conversation: str = "telegram:5", max_turns: int = 100
 ) -> Session:
-    """Read a session as a process that has just started would."""
+    """Read a session without a cache, like a new process."""
     nobody = Claim(conversation, 0, "nobody")
     return await Conversations(database, SystemClock()).load_session(nobody, max_turns)

@@ -64,7 +64,7 @@ class Delivery:
         first_part: int = 0,
         private: PrivateDelivery | None = None,
     ) -> None:
-        """Queue an answer with one part for each text; with `opening`, the parts are edits."""
+        """Queue an answer with one part per text; after an `opening` message, they edit it."""
         conversations = Conversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive(
             [incoming or make_incoming(key="5:0")], {}
@@ -92,7 +92,7 @@ class Delivery:
         return due - self.clock.now()
 
     async def crash(self) -> None:
-        """Leave the row behind as a process that is killed during a request does."""
+        """Leave the row in the state of a process that was killed during a request."""
         await self.outbox.reserve_due([LANE])
         await self.database.write(
             lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
@@ -100,7 +100,7 @@ class Delivery:
         await self.outbox.release_all()
 
     async def work(self) -> None:
-        """Let the sender deliver the due rows, as the worker pool does."""
+        """Deliver all due rows, as the worker pool does."""
         for row in (await self.sender.claim([LANE])).values():
             await self.sender.deliver_lane(row)
 

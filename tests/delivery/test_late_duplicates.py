@@ -1,4 +1,4 @@
-"""A message that the platform accepts after the settle time appears once in the end."""
+"""A message that the platform accepts after the settle time finally appears only once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +21,7 @@ _LOST = OutcomeUnknown("timeout")
 
 
 class LateSurface(FakeSurface):
-    """A surface that loses responses, and accepts those messages when the test says so."""
+    """A surface that loses responses, and accepts their messages when the test wants it."""
 
     def accept(self, text: str) -> None:
         """Let the platform accept a lost message now."""
@@ -29,7 +29,7 @@ class LateSurface(FakeSurface):
 
 
 class Chat:
-    """A sender with its search for late duplicates; records when its lane is woken."""
+    """A sender that searches for late duplicates; records when its lane is woken."""
 
     def __init__(self, database: Database, limits: Limits = WITHOUT_NONCES) -> None:
         self.surface = LateSurface(limits)
@@ -47,7 +47,7 @@ class Chat:
         await advance_in_steps(self.delivery.clock, seconds)
 
     async def send_twice(self, *texts: str, **more: Any) -> None:
-        """Send an answer whose first part has no response and is sent again."""
+        """Send an answer whose first part gets no response, so that it is sent again."""
         self.surface.fail_next("send", _LOST)
         await self.delivery.queue(*texts, **more)
         await self.delivery.work()

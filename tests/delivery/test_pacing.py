@@ -1,4 +1,4 @@
-"""Over simulated hours, calls stay within the platforms' limits of chats and bots."""
+"""Over simulated hours, calls stay within the platforms' limits for chats and bots."""
 
 import asyncio
 from collections import defaultdict
@@ -131,13 +131,13 @@ class StrictPlatform(FakeSurface):
             self.violations.append(f"{address.lane}: called before the time that was said")
 
     def _newest(self, key: str, seconds: float) -> int:
-        """Return the number of calls in the last `seconds`."""
+        """Return the number of recent calls within this many seconds."""
         begin = self._clock.now() - seconds
         return sum(at > begin for at in self._calls[key])
 
 
 class Simulation:
-    """Sends answers as the service does: first and final text by the outbox, with live edits."""
+    """Sends answers as the service does: the outbox sends the first and final text."""
 
     def __init__(self, surface: Surface, rules: Rules, clock: FakeClock) -> None:
         self.clock = clock

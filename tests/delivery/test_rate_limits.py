@@ -1,4 +1,4 @@
-"""Rate limits: calls of a chat are counted across processes; a refusal blocks its scope."""
+"""Rate limits: calls are counted per chat across processes; refusals block their scope."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ TEXT = MessageContent("text")
 
 
 class Setup:
-    """The surfaces of a sender and of live edits, as in two processes."""
+    """The rate-limited surfaces of a sender and of live edits."""
 
     def __init__(self, surface: FakeSurface, *, learns: bool = False) -> None:
         self.clock, self.surface = FakeClock(), surface

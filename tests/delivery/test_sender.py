@@ -70,7 +70,7 @@ async def test_refused_content_is_sent_again_as_plain_text(database: Database, o
 
 
 class SilentPrivateChats(FakePrivateChats):
-    """Opens no chats, and the platform refuses to say how to open one."""
+    """Opens no chats, and has no instructions for opening one."""
 
     requests = 0
 
@@ -217,7 +217,7 @@ async def test_edit_of_a_message_that_was_never_sent_is_dropped(database: Databa
 
 
 class RefusingEdits(FakeSurface):
-    """A surface that refuses every edit, and raises `failure` for sends after the first one."""
+    """A surface that refuses edits, and raises `failure` for all sends but the first."""
 
     def __init__(self, limits: Limits, edit: Refused, *sends: PlatformError, lost: int = 0) -> None:
         super().__init__(limits)
@@ -320,7 +320,7 @@ async def test_search_starts_soon_if_the_failed_request_has_ended(database: Data
 
 
 async def test_webhook_message_is_sent_again_only_after_a_search(database: Database) -> None:
-    """The platform has nonces, but not for webhook messages."""
+    """The platform supports nonces, but not for webhook messages."""
     delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_repeat_faces=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", face=Face("Nora"))
@@ -431,7 +431,7 @@ def test_nonce_is_derived_from_turn_and_part() -> None:
 
 
 async def deliver(delivery: Delivery, messages: int, within: int) -> None:
-    """Advance the clock and deliver due rows, until this many messages were sent."""
+    """Advance the clock and deliver due rows until this many messages have been sent."""
     for _ in range(within):
         if len(delivery.texts) == messages:
             return

@@ -1,4 +1,4 @@
-"""Test that a worker learns a row's message id from a sender in another process."""
+"""Test that a worker gets a row's message id from a sender in another process."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class WorkerAndSender(Delivery):
-    """A worker without its own sender, a sender, and the signals between their processes."""
+    """A worker without a sender, a sender in another process, and their signals."""
 
     def __init__(self, database: Database) -> None:
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
@@ -63,7 +63,7 @@ async def test_worker_is_notified_when_a_row_is_refused(database: Database) -> N
 
 
 class LostSignals:
-    """An outbox whose rows are sent elsewhere without a signal; counts queries."""
+    """An outbox whose rows other processes send without a signal; counts queries."""
 
     def __init__(self) -> None:
         self.sent: dict[int, str | None] = {}

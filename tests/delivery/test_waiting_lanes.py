@@ -1,4 +1,4 @@
-"""Lanes that wait for their bot's rate limit are not claimed in vain, or because of other bots."""
+"""Lanes that wait for their bot's rate limit are not claimed in vain, and delay no other bots."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),), counts_responses=Fals
 
 @pytest.fixture(autouse=True)
 def same_pauses() -> None:
-    """Make the random extra delay of rescheduled rows constant."""
+    """Make the random part of the delay of rescheduled rows constant."""
     random.seed(1)
 
 

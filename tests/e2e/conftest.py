@@ -24,7 +24,7 @@ _TAKEN = pytest.StashKey[bool]()
 
 @pytest.fixture
 def seed() -> int:
-    """Return TROUPE_SEED, to repeat a run, or a random number."""
+    """Return the number in TROUPE_SEED, which repeats a run, or else a random number."""
     given = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
     print(f"TROUPE_SEED={given} repeats this run")  # noqa: T201 # shown if it fails or ends late
     return given
@@ -52,7 +52,7 @@ def module_installer(
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Installer:
-    """Return an installer of processes for a module."""
+    """Return an installer for the processes that a module shares."""
     return Installer(platforms, model, launcher, tmp_path_factory.mktemp("module"))
 
 
@@ -60,7 +60,7 @@ def module_installer(
 async def service(
     request: pytest.FixtureRequest, platforms: Platforms, module_installer: Installer
 ) -> AsyncIterator[Service]:
-    """Return an installed service that is not started; see the mark `ALONE_AND_IN_PAIRS`."""
+    """Install a service without starting it; see the mark `ALONE_AND_IN_PAIRS`."""
     platforms.forget_sessions()
     platforms.telegram.updates.clear()  # an earlier installation may not have confirmed the last
     if getattr(request, "param", "alone") == "pair":
@@ -80,7 +80,7 @@ async def running(
     model: Model,
     service: Service,
 ) -> Service:
-    """Return the service, running with the preset and settings of the mark `runs_with`."""
+    """Run the service with the preset and settings of the mark `runs_with`."""
     platforms.end_faults()
     model.reset()
     mark = request.node.get_closest_marker("runs_with")
@@ -90,7 +90,7 @@ async def running(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed(installer: Installer, service: Service) -> AsyncIterator[Service]:
-    """Return a separate service for this test, not started; stop the module's service."""
+    """Stop the module's service, and install another for this test without starting it."""
     await service.kill()
     installer.platforms.end_faults()
     installer.platforms.forget_sessions()
@@ -102,7 +102,7 @@ async def installed(installer: Installer, service: Service) -> AsyncIterator[Ser
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def database_url(postgres_folder: str) -> str:
-    """An empty PostgreSQL database."""
+    """Return the URL of an empty PostgreSQL database."""
     return await create_postgres_database(postgres_folder)
 
 
@@ -110,7 +110,7 @@ async def database_url(postgres_folder: str) -> str:
 def installer(
     platforms: Platforms, model: Model, launcher: ChildLauncher, tmp_path: Path
 ) -> Installer:
-    """Installs several processes of this test's own."""
+    """Return an installer for the processes of one test."""
     return Installer(platforms, model, launcher, tmp_path)
 
 
@@ -122,15 +122,15 @@ def reads_all_messages(platforms: Platforms) -> None:
 
 @pytest.fixture
 def where(request: pytest.FixtureRequest, running: Service, platforms: Platforms) -> Chat:
-    """Return a new conversation of a kind, where the running service answers."""
+    """Open a new conversation of the given kind; the service is running."""
     return platforms.open(request.param)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most combinations of parameters to `make soak`.
+    """Run most combinations of parameters only in `make soak`.
 
-    `make test` takes each value at least once, and two processes once per module.
+    `make test` runs each value at least once, and a pair of processes once per module.
     """
     by_test = defaultdict[str, list[pytest.Function]](list)
     for item in items:

@@ -1,4 +1,4 @@
-"""Test who may use the bot, over the APIs of both platforms."""
+"""Test access rules for the bot, over the APIs of both platforms."""
 
 import re
 from typing import Any
@@ -29,7 +29,7 @@ async def choose(where: Chat, line: str, reply: str = "Saved: ") -> None:
 
 
 async def ask_in_vain(where: Chat, who: int) -> None:
-    """Ask as a refused person; check that other people are still answered."""
+    """Ask as a blocked person; check that only another person is answered."""
     said = where.texts()
     where.ask(who=who)
     answer = (await where.ask_and_wait(who=1 - who)).answer
@@ -210,7 +210,7 @@ async def test_server_that_is_off_is_off_in_every_process(
 
 
 async def is_answered(where: Chat) -> bool:
-    """Ask; return whether an answer came before the reply to a following command."""
+    """Ask, and then use a command; return whether an answer came before the command's reply."""
     before = where.texts()
     where.ask()
     where.tell("/forget me")

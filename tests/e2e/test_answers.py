@@ -1,4 +1,4 @@
-"""Test answers over the APIs: long, stopped, concurrent and refused ones."""
+"""Test long, stopped, concurrent, and refused answers, over the APIs of both platforms."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def in_channel(where: DiscordChat) -> list[str]:
 
 
 def thread_of(where: DiscordChat) -> DiscordChat | None:
-    """Return the thread that was opened from the first message of the bot in a channel."""
+    """Return the thread under the bot's first message in a channel, if any."""
     backend = where.platforms.discord.b
     opened = [one.id for one in where.bot_messages() if one.id in backend.channels]
     people = where.people
@@ -169,7 +169,7 @@ async def test_person_over_the_limit_gets_one_notice_while_others_are_answered(w
 async def test_commands_and_deletions_do_not_wait_for_answer_slots(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
-    """Commands, and buttons that delete."""
+    """Test commands, and Delete buttons."""
     asked, waiting, told = map(platforms.open, ("telegram_group", "channel", "telegram_dm"))
     pressed = [platforms.open(kind) for kind in ("telegram_dm", "channel")]
     for where in pressed:

@@ -1,4 +1,4 @@
-"""Test that wrong settings are reported in one clear line, and no question is lost."""
+"""Test that invalid settings are reported in one clear line, and no question is lost."""
 
 import asyncio
 import re

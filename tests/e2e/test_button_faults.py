@@ -1,6 +1,6 @@
-"""Test buttons during a 429, a lost response and a kill of the service, on both platforms.
+"""Test buttons on both platforms during 429 errors, lost responses, and kills.
 
-What is checked is what the platform has: the messages on the screen, and its log of requests.
+The tests check the platform's state: the visible messages, and the log of requests.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _names = (f"{number:04x}" for number in count(0xD000))
 
 
 class NewWordsModel(Model):
-    """A model with a new answer for every request, to distinguish versions."""
+    """A model whose answers all differ, so that versions can be distinguished."""
 
     @override
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -56,7 +56,7 @@ class NewWordsModel(Model):
         return f"Number {len(self.requests)}: you said “{said}”, and I have thought about it."
 
     def count_requests(self, answer: str) -> int:
-        """Count the model requests that contain the question of an answer."""
+        """Count the model requests that contain the question of this answer."""
         question = answer.partition("“")[2].partition("”")[0]
         return sum(question in str(one["messages"]) for one in self.requests)
 
@@ -94,7 +94,7 @@ class DisturbedChat:
         assert where.texts()[:-1] == before
 
     async def prepared(self, label: str) -> list[str]:
-        """Return the versions of an answer under which a button can be pressed."""
+        """Ask for an answer with this button, and return the texts of its versions."""
         versions = [await self.answered()]
         if label == OLDER:
             await self.where.press(RETRY)
@@ -103,7 +103,7 @@ class DisturbedChat:
         return versions
 
     def disturb(self, fault: str) -> None:
-        """Disturb the next request of each kind that concerns the messages of the chat."""
+        """Disturb the next request of each kind for messages of this chat."""
         how: dict[str, Any] = {"drop": True, "after": True}
         if fault == "429":
             how = {"retry_after": _RETRY_AFTER}
@@ -134,7 +134,7 @@ class DisturbedChat:
             faults[:] = [one for one in faults if one["path"] not in paths]
 
     def calls(self) -> list[tuple[str, float, Any]]:
-        """Return the route, time and status of the requests about messages of the chat."""
+        """Return the route, time, and status of all requests for messages of this chat."""
         if self.where.is_telegram:
             return [
                 ("chat", one["t"], one["status"])
@@ -150,12 +150,12 @@ class DisturbedChat:
         ]
 
     async def shows(self, text: str, *labels: str) -> None:
-        """Wait until exactly this is shown, and check that never more was shown."""
+        """Wait until exactly this message is shown, and check that there was never another one."""
         await self.where.shows(text, labels=labels)
         assert max(self.where.counts()) == 1
 
     def assert_disturbed(self, fault: str) -> None:
-        """Check that there was a fault, and that a 429 was waited for in full."""
+        """Check that a fault occurred, and that no request came before the end of a 429's wait."""
         calls = self.calls()
         status: Any = 429 if fault == "429" else "dropped"
         refused = [(route, at) for route, at, got in calls if got == status]

@@ -93,14 +93,14 @@ async def test_commands_in_the_menu_of_a_message_work(
 
 
 async def open_menu(where: DiscordChat, command: str) -> Any:
-    """Open a menu as an admin; returns the result of the command."""
+    """Open a menu as an admin; return the result of the command."""
     menu = await where.platforms.admin.slash(where.handle, command)
     await wait_until(lambda: menu.response and menu.response.components)
     return menu
 
 
 def presets_in(menu: Any) -> Any:
-    """Return the list of presets of a menu, if it shows one."""
+    """Return the list of presets in a menu, if any."""
     rows = [row["components"][0] for row in menu.response.components]
     lists = [one for one in rows if one["type"] == ComponentType.STRING_SELECT]
     return next((one for one in lists if "nova" in str(one["options"])), None)
@@ -209,7 +209,7 @@ FAULTS_OF_MESSAGES = {"message 429": (MESSAGE, LATER), "message lost": (MESSAGE,
 
 
 def disturb(where: DiscordChat, fault: str) -> None:
-    """Make the next request of a kind fail."""
+    """Disturb the next request as the fault specifies."""
     (method, path), how = (FAULTS | FAULTS_OF_MESSAGES)[fault]
     where.platforms.discord.fault(method, path, times=1, **how)
 

@@ -25,7 +25,7 @@ FACE = "https://cards.example/mira.png"
 
 
 def card(name: str = "Mira", **fields: object) -> bytes:
-    """Return a card that also tries to choose a model and tools."""
+    """Return a PNG card that also tries to choose a model and tools."""
     data = {
         "name": name,
         "description": f"{name} keeps bees.",
@@ -39,7 +39,7 @@ def card(name: str = "Mira", **fields: object) -> bytes:
 
 
 async def attach(where: Chat, data: bytes, text: str = "/character add") -> None:
-    """Send a card with a command, as a file that the platform does not change."""
+    """Send a card with a command, as a document that the platform does not recompress."""
     if isinstance(where, TelegramChat):
         who, wire = where.people[-1], where.platforms.telegram
         wire.photo(who, data, chat=where.chat, caption=where.mention + text, document="mira.png")
@@ -276,7 +276,7 @@ async def test_uploaded_picture_is_shown_by_every_process(
         other = as_admin(where.another())
 
         async def asks(words: str) -> None:
-            """Ask in both channels until the model reads this text three times in a row."""
+            """Ask in both channels until both prompts contain the words three times in a row."""
             in_a_row = 0
             while in_a_row < 3:
                 await where.ask_and_wait()

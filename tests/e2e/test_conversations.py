@@ -1,4 +1,4 @@
-"""Test who is answered in a chat, what the model reads, and which character answers."""
+"""Test which messages are answered, what the model reads, and which character answers."""
 
 from functools import partial
 
@@ -57,7 +57,7 @@ async def set_scope(where: Chat, scope: str, told: str) -> None:
 
 
 def read_before(model: Model, question: Question, *others: Question) -> list[Question]:
-    """Return which other messages the model read for a question."""
+    """Return which of the other questions were in the prompt of a question."""
     request = str(model.asked_about(question.token)[-1]["messages"])
     return [one for one in others if one.token in request]
 
@@ -106,7 +106,7 @@ async def test_two_characters_answer_under_their_own_names(where: Chat) -> None:
 
 
 def reads(where: DiscordChat) -> int:
-    """Count the requests that read the messages of a channel."""
+    """Count the API requests for the message history of a channel."""
     path = f"/channels/{where.chat}/messages"
     return sum((one["method"], one["path"]) == ("GET", path) for one in where.platforms.discord.log)
 
@@ -211,7 +211,7 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
 
 
 def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
-    """Return the number of privacy notices in the channel of a server's greeting."""
+    """Return the number of privacy notices in all channels of a server."""
     found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     channels = [DiscordChat(platforms, "channel", one.id) for one in found]
     return sum(
@@ -220,7 +220,7 @@ def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
 
 
 def greeted_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:
-    """Return channel, character and text of the webhook messages in a server."""
+    """Return the channel, character, and text of all webhook messages in a server."""
     channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     return [
         (one.name, *spoken)

@@ -20,7 +20,7 @@ NOTE = "⚠ For the admins here: the model of tester failed (“"
 
 @dataclass
 class DeadProvider:
-    """Accepts connections and ends them without an answer."""
+    """A server that accepts connections and closes them without a response."""
 
     base: str = ""
     requests: int = 0
@@ -41,7 +41,7 @@ async def dead() -> AsyncIterator[DeadProvider]:
 
 
 def providers(dead: DeadProvider, model: Model) -> dict[str, str]:
-    """Return the settings of three providers, of which the first is dead."""
+    """Return the settings of three providers; the first is dead."""
     addresses = {"ONE": dead.base, "TWO": model.base, "THREE": model.base}
     settings = {f"TROUPE_PROVIDERS__{name}__BASE_URL": base for name, base in addresses.items()}
     return settings | {f"TROUPE_PROVIDERS__{name}__MODEL": "m" for name in addresses}

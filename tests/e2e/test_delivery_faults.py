@@ -1,4 +1,4 @@
-"""Test faults of platforms, stores and processes: every question is answered once, in order."""
+"""Test that faults of platforms, stores, and processes never repeat or lose an answer."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ pytestmark = ON_THE_WIRES
 
 @dataclass
 class Deployment:
-    """Both platforms and the service; every scenario must leave them working."""
+    """Both platforms and the service; all must work again after every scenario."""
 
     platforms: Platforms
     model: Model
@@ -48,7 +48,7 @@ class Deployment:
     async def answers_all(self, *conversations: Chat, is_late: bool = False) -> None:
         """Wait until all questions are answered and the queues are empty; then check.
 
-        A message that the platform accepted late (`is_late`) may be there twice for a minute.
+        A message that the platform accepted late (`is_late`) may be visible twice for a minute.
         """
         await wait_until(lambda: not self.result(*conversations).lost)
         await self.queues_empty()
@@ -62,7 +62,7 @@ class Deployment:
         return [self.platforms.channel(), self.platforms.telegram_group()]
 
     async def ask_and_hold(self, *conversations: Chat) -> None:
-        """Ask, and hold the model in the middle of its answers."""
+        """Ask, and stop the model halfway through its answers."""
         self.model.gate.clear()
         async with self.model.reaching_half(len(conversations)):
             for where in conversations:
@@ -165,7 +165,7 @@ async def repeated_reconnects(deployment: Deployment) -> None:
 
 
 async def long_replay(deployment: Deployment) -> None:
-    """Replay as many events as the server stores, with one question among them."""
+    """Replay as many events as the server stores, one of which is a question."""
     where, busy = deployment.platforms.channel(), deployment.platforms.channel()
     wire = deployment.platforms.discord
     wire.gw_faults["accept"] = False
@@ -180,7 +180,7 @@ async def long_replay(deployment: Deployment) -> None:
 
 
 def command_response_fails(method: str, path: str, **fault: Any) -> Scenario:
-    """A native command is answered once; in the channel if its response fails."""
+    """A native command is answered once, in the channel if its response fails."""
 
     async def scenario(deployment: Deployment) -> None:
         wire, where = deployment.platforms.discord, deployment.platforms.channel()
@@ -195,7 +195,7 @@ def command_response_fails(method: str, path: str, **fault: Any) -> Scenario:
 
 
 async def every_request_is_refused(deployment: Deployment) -> None:
-    """Refused requests are not repeated: Discord bans clients after 10,000 of them."""
+    """Refused requests are not repeated, because Discord bans clients after 10,000."""
     wire, where = deployment.platforms.discord, deployment.platforms.channel()
     begun = len(wire.log)
 
@@ -211,7 +211,7 @@ async def every_request_is_refused(deployment: Deployment) -> None:
 
 
 async def bot_is_kicked_from_a_guild(deployment: Deployment) -> None:
-    """Remove the bot during an answer: nobody waits for it, and its rows become dead."""
+    """Kick the bot during an answer: no other answer waits, and its rows become dead."""
     wire, other = deployment.platforms.discord, deployment.platforms.channel()
     guild = wire.guild("Left guild")
     member, channel = wire.member(guild, "leaver"), guild.create_text_channel("lobby")
@@ -243,7 +243,7 @@ async def valkey_is_wiped(deployment: Deployment) -> None:
 
 
 async def valkey_is_lost(deployment: Deployment) -> None:
-    """Kill Valkey during answers; the restarted server is empty."""
+    """Kill Valkey during answers; it restarts empty."""
     both = deployment.open_both()
     await deployment.ask_and_hold(*both)
     valkey = find_valkey()
@@ -268,7 +268,7 @@ async def service_freezes(deployment: Deployment) -> None:
 
 
 async def database_is_locked(deployment: Deployment) -> None:
-    """Hold the lock for longer than SQLite's busy timeout."""
+    """Lock the database for longer than SQLite's busy timeout."""
     both, file = deployment.open_both(), deployment.service.data / "troupe.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as backup:
         backup.execute("BEGIN IMMEDIATE")
@@ -280,7 +280,7 @@ async def database_is_locked(deployment: Deployment) -> None:
 
 
 def killed_at(point: str, count: int = 1, words: int = 12) -> Scenario:
-    """Kill the process at the given pass of a crash point, and restart it."""
+    """Kill the process when it passes a crash point, and restart it."""
 
     async def scenario(deployment: Deployment) -> None:
         both, platforms = deployment.open_both(), deployment.platforms
@@ -382,7 +382,7 @@ async def forgets_during_an_answer(deployment: Deployment) -> None:
 
 
 async def stops_what_is_being_sent(deployment: Deployment) -> None:
-    """Stop an answer that is being delivered: it arrives once, and /stop is answered."""
+    """Send /stop while an answer is delivered: the answer arrives once, and /stop is refused."""
     where = deployment.platforms.telegram_dm()
     deployment.platforms.telegram.fault("sendMessage", delay=3)
     question = where.ask()
@@ -395,7 +395,7 @@ async def stops_what_is_being_sent(deployment: Deployment) -> None:
 
 
 async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) -> None:
-    """Unparsable messages and permanently refused answers delay nobody."""
+    """Unparsable messages and permanently refused answers do not delay other answers."""
     platforms = deployment.platforms
     chats = [where for _ in range(25) for where in deployment.open_both()]
     asked = []

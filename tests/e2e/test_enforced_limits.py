@@ -1,7 +1,7 @@
-"""Test four workers and four senders on platforms that enforce their limits.
+"""Test four workers and four senders on platforms that enforce their rate limits.
 
-Behind `make soak`; `pytest -rP -m soak tests/e2e/test_enforced_limits.py` prints the figures with
-the seed, TROUPE_SEED=... repeats a plan and TROUPE_SHARE=0.1 runs a tenth of the ten minutes.
+Part of `make soak`. `pytest -rP -m soak tests/e2e/test_enforced_limits.py` prints the figures and
+the seed, TROUPE_SEED=... repeats a plan, and TROUPE_SHARE=0.1 runs one of the ten minutes.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ pytestmark = [
 _SHARE = float(os.environ.get("TROUPE_SHARE", "1"))  # noqa: TID251 # a test's own
 _SECONDS = 600 * _SHARE
 _STARTING_SECONDS = 20.0
-"""In which processes ask who they are: what is refused then, they do not tell each other."""
+"""The startup time, in which processes do not yet share refusals with each other."""
 _REFUSED = ("discord-route", "discord-bot", "telegram-chat")
 
 
 class Bursts:
-    """People who write at the same time, in many private chats, a group and a channel."""
+    """People who write at the same time in many private chats, a group, and a channel."""
 
     def __init__(self, platforms: Platforms) -> None:
         self.questions = 0
@@ -91,7 +91,7 @@ async def test_calls_of_all_processes_stay_within_the_platforms_limits(
     database_url: str,
     seed: int,
 ) -> None:
-    """Write for ten minutes; sometimes the platforms refuse a call within the limits."""
+    """Send questions for ten minutes; sometimes a platform refuses a call without reason."""
     bursts, over = Bursts(platforms), asyncio.Event()
 
     async def refuse_now_and_then(rng: random.Random) -> None:

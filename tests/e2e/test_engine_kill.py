@@ -1,6 +1,6 @@
 """Test that every turn ends once when the engine of a local model is killed.
 
-Only the chats are checked. TROUPE_SEED=... repeats a run.
+Only the visible messages are checked. TROUPE_SEED=... repeats a run.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def start_with_local_model(service: Service) -> None:
 async def run_under_kills(
     service: Service, platforms: Platforms, seed: int, kills: int
 ) -> Counter[str]:
-    """Ask in four chats and kill the engine at random times; return how the turns ended."""
+    """Ask in four chats and kill the engine at random times; count the outcomes of the turns."""
     rng = random.Random(seed)
     await start_with_local_model(service)
     chats = [platforms.telegram_dm() for _ in range(4)]

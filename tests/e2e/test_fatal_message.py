@@ -1,4 +1,4 @@
-"""Test that a message that kills the process becomes a dead letter, and others are answered."""
+"""Test that a message that kills the process is set aside, and all others are answered."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""Test a thousand people writing to one group: notices are rare and delay no answer."""
+"""Test that notices are rare and delay no answer when a thousand people write to one group."""
 
 import re
 from itertools import pairwise

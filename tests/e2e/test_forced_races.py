@@ -1,6 +1,6 @@
-"""Test two processes on one database, one of them stopped at a bad moment.
+"""Test two processes on one database; one of them is stopped at a critical moment.
 
-The same scenarios must find the fault of builds in which one protection is missing.
+The same scenarios must detect the fault in builds without one of the safeguards.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 pytestmark = ON_THE_WIRES
 _SETTLE_SECONDS = 25.0
-"""For so long nothing changes any more; the late process has gone on by then."""
+"""The time without changes after which a run has ended; the stopped process has resumed by then."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Pair:
         await wait_until(lambda: not check_transcripts(self.platforms.messages()).lost)
 
     async def repeated(self, *, fault_is_expected: bool) -> bool:
-        """Wait until nothing changes; return whether an answer was sent twice."""
+        """Wait until the run has ended; return whether an answer was sent twice."""
         if fault_is_expected:  # as soon as it is seen
             await wait_until(lambda: check_transcripts(self.platforms.messages()).repeated)
         else:
@@ -81,7 +81,7 @@ async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> 
 
 
 def stands_still(point: str, **fault: float) -> Race:
-    """Stop a process at a crash point until another one has answered."""
+    """Stop a process at a crash point until another process has answered."""
 
     async def race(pair: Pair, build: str) -> None:
         await pair.start_first(point, build, "--signal", "SIGSTOP")
@@ -112,7 +112,7 @@ RACES: dict[Race, str] = {
     stands_still("before_again", retry_after=1): "unfenced_again",  # a sender
     clock_is_ahead_of_a_message_that_is_being_sent: "clients_clocks",
 }
-"""The build in which the protection against it is missing."""
+"""The races, and the builds without the safeguard against each."""
 
 
 @pytest.mark.soak
@@ -120,7 +120,7 @@ RACES: dict[Race, str] = {
 async def test_answers_are_repeated_only_by_builds_without_a_safeguard(
     postgres_folder: str, launcher: ChildLauncher, tmp_path: Path, *, is_right: bool
 ) -> None:
-    """All at once: they mostly wait."""
+    """The scenarios run concurrently, because they mostly wait."""
 
     async def run(race: Race, build: str) -> bool:
         folder = tmp_path / build

@@ -1,9 +1,9 @@
-"""Test that the bot, killed at any time, loses nothing, repeats nothing and keeps the order.
+"""Test that kills at any time neither lose, repeat, nor reorder messages.
 
-Both shapes: one process with SQLite; three with a PostgreSQL and a Valkey, which is killed, frozen
-and wiped as well, and with clocks that are up to 30 s wrong. Only the chats are checked. The same
-check must find the faults of builds made for that, here and in test_forced_races.py.
-TROUPE_SEED=... repeats a run.
+There are two installations: one process with SQLite, and three processes with PostgreSQL, a Valkey
+that is also killed, frozen, and wiped, and clocks that are up to 30 s wrong. Only the visible
+messages are checked. The same check must detect the faults in faulty builds, here and in
+test_forced_races.py. TROUPE_SEED=... repeats a run.
 """
 
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ platforms, model = crowded_platforms, answering_model
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def shape(request: pytest.FixtureRequest, installer: Installer) -> AsyncIterator[Shape]:
-    """Return one process on SQLite, or three on PostgreSQL and Valkey, two with Telegram."""
+    """Return one process on SQLite, or three on PostgreSQL and Valkey (two with Telegram)."""
     url = None
     if request.param == "distributed":
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
@@ -164,7 +164,7 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
 async def test_all_questions_are_answered_despite_rare_kills(
     shape: Shape, platforms: Platforms, seed: int
 ) -> None:
-    """Print the latency of answers that were unfinished during a kill."""
+    """Also print the latency of answers that were unfinished during a kill."""
     uptime = (20.0 * len(shape.services), 30.0 * len(shape.services))
     plan = LoadPlan(
         seed,

@@ -36,7 +36,7 @@ def send(where: Chat, text: str, *files: tuple[str, bytes]) -> None:
 
 
 def sizes(content: Any) -> list[tuple[int, int]]:
-    """Return the sizes of the pictures of a message."""
+    """Return the sizes of the pictures in a message."""
     urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
     data = [base64.b64decode(url.partition("base64,")[2]) for url in urls]
     return [Image.open(io.BytesIO(one)).size for one in data]

@@ -1,4 +1,4 @@
-"""/memory on the wires of both platforms: in private, from menus, by reaction, and as files."""
+"""Test /memory on both platforms: private replies, menus, reactions, and files."""
 
 import json
 from collections import Counter
@@ -45,7 +45,7 @@ async def choose(where: Chat, beginning: str) -> None:
 
 
 async def tell_alone(where: Chat, line: str) -> str:
-    """Use a native command in a group; return what its author alone reads, and nobody else."""
+    """Use a native command in a group; return the reply that only its author can see."""
     if isinstance(where, TelegramChat):
         wire, before = where.platforms.telegram, len(where.alone())
         wire.whisper(where.people[0], line, where.chat)
@@ -194,7 +194,7 @@ async def test_unusable_file_is_refused(where: Chat) -> None:
 
 
 async def file_of(where: Chat) -> str:
-    """Wait for a file of the bot in a private chat; return its text."""
+    """Wait for a file from the bot in a private chat; return its text."""
     if isinstance(where, TelegramChat):
         await wait_until(lambda: len(where.documents()) == 2)
         _, document = where.documents()

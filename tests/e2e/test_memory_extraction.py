@@ -1,4 +1,4 @@
-"""Test that memories survive /new and a restart, only in the chat where they come from."""
+"""Test that memories survive /new and a restart, but stay in the chat they come from."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LINE = re.compile(r"^\[(\d+)\] (.+?): .*?(I keep \w+ bees)", re.MULTILINE)
 
 
 def honest_notes(transcript: str) -> list[Mapping[str, object]]:
-    """Return a memory of who keeps bees."""
+    """Return true notes about who keeps bees."""
     return [
         {
             "turn": int(turn),
@@ -37,7 +37,7 @@ def honest_notes(transcript: str) -> list[Mapping[str, object]]:
 
 
 def false_notes(transcript: str) -> list[Mapping[str, object]]:
-    """Return false memories with true quotes of another person."""
+    """Return false notes, some of which quote the person correctly."""
     [(turn, name, quote)] = LINE.findall(transcript)
     lie = {"turn": int(turn), "speaker": name, "about": name, "kind": "fact"}
     return [

@@ -1,6 +1,6 @@
-"""A week of a group with two characters: what each recalls, where, and to whom.
+"""Test a week in a group with two characters: which memories each recalls, and to whom.
 
-The run on both platforms is kept as a page, docs/memory.md. `TROUPE_WRITE_DOCS=1` writes it.
+The results are a part of docs/memory.md, which `TROUPE_WRITE_DOCS=1` updates.
 """
 
 import json
@@ -36,7 +36,7 @@ _MEMORY = re.compile(r"\[You remember(?: of [^\]]*)?\] ([^\n]+)")
 
 
 class WeekModel(Model):
-    """A model that answers and takes notes as the script says."""
+    """A model whose answers and notes follow the script."""
 
     @override
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -48,7 +48,7 @@ class WeekModel(Model):
 
 
 def notes_of(transcript: str) -> list[dict[str, object]]:
-    """Return the script's notes about the lines that a model reads."""
+    """Return the script's notes about the lines of a transcript."""
     return [
         {"turn": int(turn), "speaker": name, "about": name, "kind": "fact", **one["note"]}
         for turn, name, text in _LINE.findall(transcript)
@@ -59,13 +59,13 @@ def notes_of(transcript: str) -> list[dict[str, object]]:
 
 
 class Week:
-    """The people of one platform, their group, and their private chats."""
+    """The script's week on one platform, in a group and private chats."""
 
     def __init__(
         self, service: Service, model: WeekModel, group: Chat, private: Mapping[str, Chat]
     ) -> None:
         self.recalled: list[list[str]] = []
-        """The memories in the prompt of each question of the script that names some."""
+        """The memories in the prompt of each question for which the script expects memories."""
         self.said = 0
         self._service = service
         self._model = model
@@ -188,7 +188,7 @@ async def test_characters_recall_only_what_they_may(
 
 
 def record_of(recalled: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of the page: what was said that was noted, and what was recalled."""
+    """Yield the lines of the page: the noted messages, and the recalled memories."""
     questions = iter(recalled)
     for day, items in WEEK["days"].items():
         yield f"## {day}\n"

@@ -1,4 +1,4 @@
-"""Test the path of a message on both platforms, and failures along the path."""
+"""Test the path of a message on both platforms, and failures on the way."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KINDS = (*EVERYWHERE, "discord_thread", "telegram_topic")
 
 
 async def answered(where: Chat, question: Question) -> None:
-    """Wait for the answer, and check that there is only one."""
+    """Wait for the answer to a question, and check that it was sent only once."""
     await where.wait_until(lambda: question.answer in where.texts())
     assert where.texts().count(question.answer) == 1
 
@@ -93,7 +93,7 @@ async def test_discord_rate_limit_is_respected(where: DiscordChat, retry_after: 
 
 @dataclass
 class Lost:
-    """A call with a lost response, before or after the platform executed it."""
+    """A failed call, which the platform may have executed before the failure (`after`)."""
 
     method: str
     fault: dict[str, Any]
@@ -111,7 +111,7 @@ LOST_ON_TELEGRAM = [
 async def test_message_is_sent_once_even_if_telegrams_response_is_lost(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
-    """All at once, in a group each: one is called less than 20 times a minute."""
+    """All cases run concurrently, each in its own group, to stay below 20 calls a minute."""
     model.grow_slowly()
     asked = []
     for lost in LOST_ON_TELEGRAM:

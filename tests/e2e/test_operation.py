@@ -1,4 +1,4 @@
-"""Test `troupe pause`, `resume`, `nodes` and `dead-letters` beside a running installation."""
+"""Test `troupe pause`, `resume`, `nodes`, and `dead-letters` on a running installation."""
 
 from collections.abc import AsyncIterator
 

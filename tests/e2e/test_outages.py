@@ -1,7 +1,7 @@
-"""Test long outages of three processes on PostgreSQL and Valkey; only the chats are checked.
+"""Test three processes on PostgreSQL and Valkey during long outages.
 
-Behind `make soak`; `pytest -rP -m soak tests/e2e/test_outages.py` prints the figures with the seed,
-and TROUPE_SEED=... repeats a run.
+Only the visible messages are checked. Part of `make soak`: `pytest -rP -m soak
+tests/e2e/test_outages.py` prints the figures and the seed; TROUPE_SEED=... repeats a run.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ platforms, model = crowded_platforms, answering_model
 async def test_stale_writes_of_paused_processes_are_refused(
     installer: Installer, platforms: Platforms, database_url: str, seed: int
 ) -> None:
-    """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""
+    """Pause processes 200 times for 0.1 to 45 s, and print the refused stale writes."""
     installer.model.chunk_delays = (0.6,)  # so that most of them hold claims when they are stopped
     pauses = int(200 * _SHARE)
     plan = LoadPlan(
@@ -70,9 +70,9 @@ async def test_frozen_redis_delays_answers_little(
     seed: int,
     processes: list[str],
 ) -> None:
-    """Freeze Valkey for five minutes; print answers' latencies before and during the freeze.
+    """Freeze Valkey for five minutes, and print the latency of answers before and during it.
 
-    The load is below what Telegram's groups take: beyond it, people wait with any Valkey.
+    The load is below the limits of Telegram groups, beyond which answers wait anyway.
     """
     frozen: list[float] = []
 
@@ -101,7 +101,7 @@ async def test_frozen_redis_delays_answers_little(
 async def test_failover_to_a_synchronous_standby_loses_nothing(
     installer: Installer, platforms: Platforms, seed: int
 ) -> None:
-    """Kill the primary server while people write; print the latency of the next answer."""
+    """Kill the primary server while people write, and print the latency of the next answer."""
     failed: list[float] = []
     over = asyncio.Event()
     async with running_postgres_pair() as pair, installer.shape(pair.url) as shape:

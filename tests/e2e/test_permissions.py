@@ -1,4 +1,4 @@
-"""Test that only current admins can change what others see, even with forged events."""
+"""Test that only current admins can change what other people see, even with forged events."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,19 +27,19 @@ COMMANDS = (
 ONLY_ADMINS = "⚠ Only an admin can"
 PRIVATE = "My reply is for you alone."
 ANONYMOUS_ADMIN = 1087968824
-"""The bot that Telegram names as the author of what admins write as their group."""
+"""The bot that Telegram reports as the author of admins' anonymous messages."""
 
 
 @dataclass
 class Deployment:
-    """Both platforms and the service; `state` contains everything that admins can change."""
+    """Both platforms and the service; `state` returns everything that admins can change."""
 
     platforms: Platforms
     model: Model
     service: Service
 
     def state(self) -> tuple[list[tuple[str, str]], int]:
-        """Return all settings of chats, and the number of stored turns."""
+        """Return all chat settings, and the number of stored turns."""
         choices = self.service.query(
             "SELECT scope, value FROM choice WHERE key <> 'title' ORDER BY scope"
         )
@@ -51,7 +51,7 @@ class Deployment:
         )
 
     async def refuses(self, where: Chat, count: int, who: int = 0) -> None:
-        """Wait until a person was refused a number of times, in private or by a hint."""
+        """Wait for a number of refusals to a person, in private or as a hint in the chat."""
         await where.wait_until(
             lambda: (
                 sum(text.startswith(ONLY_ADMINS) for text in where.alone(who))
@@ -62,7 +62,7 @@ class Deployment:
         assert not any(text.startswith(ONLY_ADMINS) for text in where.texts())
 
     async def ask(self, where: Chat) -> None:
-        """Ask, and wait for the answer: then everything before it was handled, too."""
+        """Ask, and wait for the answer; then all earlier messages have been handled."""
         await where.ask_and_wait()
         assert self.model.requests[-1]["messages"][0]["content"] == "You are a tester."
 
@@ -71,7 +71,7 @@ class Deployment:
         return [json.loads(line)["allowed"] for line in lines]
 
     async def refuses_all(self, where: Chat, who: int = 0) -> None:
-        """Send each command: each is refused, changes nothing and is logged."""
+        """Check that every command is refused, changes nothing, and is logged."""
         await self.ask(where)
         before, decided = self.state(), len(self.decisions())
         earlier = len(where.alone(who))
@@ -83,7 +83,7 @@ class Deployment:
         await self.ask(where)
 
     async def ignores(self, where: Chat, act: Callable[[], Any]) -> None:
-        """Do something that is not a command to us: it changes nothing and is not answered."""
+        """Check that an action that is not a command changes nothing and is not answered."""
         await self.ask(where)
         before, said = self.state()[0], len(where.texts())
         act()
@@ -111,7 +111,7 @@ def deployment(platforms: Platforms, model: Model, running: Service) -> Deployme
 
 
 async def member_uses_native_commands(deployment: Deployment) -> None:
-    """The permissions in the member data count, not what the server's settings offer."""
+    """A command is refused without admin permissions, even if settings make it visible."""
     where, member = deployment.platforms.channel(), deployment.platforms.people[0]
     deployment.platforms.offer_to_everybody("preset")
     before = deployment.state()
@@ -149,7 +149,7 @@ async def former_owner_of_the_server(deployment: Deployment) -> None:
 
 
 async def private_chat_changes_only_itself(deployment: Deployment) -> None:
-    """In a private chat everybody is admin, with no effect elsewhere."""
+    """Everybody is an admin in their private chat, without effect elsewhere."""
     public, private = deployment.platforms.channel(), deployment.platforms.discord_dm()
     await deployment.ask(public)
     private.say("/admin reset")
@@ -180,7 +180,7 @@ async def private_chat_claims_admin(deployment: Deployment) -> None:
 
 
 def sender_chat(user: int, sender: int, **more: Any) -> Scenario:
-    """Commands sent in the name of a chat, whose author is not known."""
+    """Commands sent in the name of a chat have no known author, and are refused."""
 
     async def scenario(deployment: Deployment) -> None:
         group, wire = deployment.group_with_admin(), deployment.platforms.telegram
@@ -231,7 +231,7 @@ async def edit_on_telegram(deployment: Deployment) -> None:
 
 
 async def names_that_look_like_ids(deployment: Deployment) -> None:
-    """An id or an SQL statement in a command is an unknown preset name."""
+    """Ids and SQL in a command are treated as unknown preset names."""
     group = deployment.group_with_admin()
     await deployment.ask(group)
     before = deployment.state()[0]
@@ -242,7 +242,7 @@ async def names_that_look_like_ids(deployment: Deployment) -> None:
 
 
 async def group_that_moved(deployment: Deployment) -> None:
-    """An admin of the group is no admin of the supergroup, unless Telegram says so."""
+    """An admin of a group is an admin of the new supergroup only if Telegram says so."""
     old, new = deployment.group_with_admin(), deployment.platforms.telegram_group()
     wire = deployment.platforms.telegram
     await deployment.ask(old)

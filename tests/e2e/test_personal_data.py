@@ -50,7 +50,7 @@ async def local_model(service: Service) -> None:
 
 
 expected = Counter[tuple[int, str]]()
-"""How often people were told something in private, by person and beginning, in all tests."""
+"""The private messages expected so far in all tests, by person and beginning."""
 
 
 async def say(where: Chat, text: str, who: int = 0) -> None:
@@ -146,7 +146,7 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
 
 
 async def is_told(where: Chat, beginning: str) -> None:
-    """Wait until a person got such a text once more, unseen by others in the group."""
+    """Wait until a person gets another private message that begins like this."""
     person = where.people[0]
     expected[getattr(person, "id", person), beginning] += 1
     times = expected[getattr(person, "id", person), beginning]
@@ -258,5 +258,5 @@ async def test_export_on_discord_is_visible_to_its_author_only(where: DiscordCha
 
 
 def said_in(data: Any) -> list[str]:
-    """Return the messages of an exported file."""
+    """Return the texts of the messages in an export."""
     return [one["text"] for one in json.loads(data)["messages"]]

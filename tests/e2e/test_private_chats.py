@@ -1,4 +1,4 @@
-"""Test private replies, and topics and drafts of private chats, with a killed service."""
+"""Test private replies, and topics and drafts in private chats, even after kills."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test several processes on one PostgreSQL: their work, and takeovers."""
+"""Test how several processes on one PostgreSQL share the work and take it over."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def start_in_turn(services: list[Service]) -> None:
 
 
 async def answer_in(*conversations: Chat) -> None:
-    """Ask three questions in each; wait until exactly these are answered there, in order."""
+    """Ask three questions in each conversation; wait until all are answered, in order."""
     before = {where: where.texts() for where in conversations}
     asked = {where: [where.ask().answer for _ in range(3)] for where in conversations}
     for where in conversations:
@@ -38,7 +38,7 @@ async def answer_in(*conversations: Chat) -> None:
 
 
 def connected(platforms: Platforms) -> list[tuple[int, int]]:
-    """Return the shards that are connected to Discord."""
+    """Return the connected Discord shards."""
     return sorted(one.shard for one in platforms.discord.sessions.values() if one.ws is not None)
 
 
@@ -71,7 +71,7 @@ async def test_only_one_process_receives_and_another_takes_over_when_it_is_kille
 
 
 def channels_of_both_shards(platforms: Platforms) -> list[Chat]:
-    """Return a channel in a guild of each shard."""
+    """Return one channel per shard, each in a guild of that shard."""
     guild = platforms.guild
     found: dict[int, Chat] = {}
     while len(found) < 2:
@@ -122,7 +122,7 @@ async def test_shards_move_between_processes_without_an_identify_or_a_lost_messa
 async def test_each_process_delivers_the_messages_of_its_own_bot(
     installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
-    """A Discord bot, and two Telegram bots in one group, with the same message ids."""
+    """The bots are a Discord bot, and two Telegram bots in one group with equal message ids."""
     names = ("telegram", "discord", "second")
     async with (
         running_platforms(_SECOND_TOKEN) as others,

@@ -1,7 +1,7 @@
-"""Test the restore of an old backup: only the history shows that it was restored.
+"""Test that restoring an old backup repeats no answers and restores no forgotten data.
 
-Without `troupe db restore` the same drill fails: questions are answered twice, and what was
-forgotten is back.
+The same drill must fail without `troupe db restore`: then questions are answered twice, and
+forgotten messages return.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from tests.waiting import wait_until
 
 pytestmark = ON_THE_WIRES
 _BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
-"""Words that were forgotten after the backup: said before it, and said since."""
+"""Words forgotten after the backup; one was sent before the backup, the other after it."""
 
 
 @dataclass
 class Installation:
-    """A service whose database can be backed up, restored and read."""
+    """A service whose database can be backed up, restored, and read."""
 
     service: Service
     back_up: Callable[[], Awaitable[None]]
     restore: Callable[[bool], Awaitable[None]]
-    """Puts the backup back; False: without preparing it."""
+    """Restores the backup; False: without `troupe db restore`."""
     content: Callable[[], Awaitable[bytes]]
 
 
@@ -111,7 +111,11 @@ async def drill(
     *,
     is_prepared: bool,
 ) -> tuple[CheckResult, bytes]:
-    """Back up, continue, lose the database, restore; return the shown and the stored messages."""
+    """Back up, continue, lose the database, and restore; check the messages.
+
+    Returns:
+        The result of checking the visible messages, and the content of the database.
+    """
     service = installation.service
     await service.start_and_wait()
     begun = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]

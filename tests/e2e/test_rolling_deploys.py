@@ -1,4 +1,4 @@
-"""Test replacing two processes on one PostgreSQL by newer versions, one by one, under load."""
+"""Test upgrading two processes on one PostgreSQL, one after the other, under load."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def upgrade() -> None:
 
 
 class Versions:
-    """Copies of the checkout; each has one migration more, and functions of its own in SQL."""
+    """Copies of the checkout, each with one more migration and its own SQL functions."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,14 +53,14 @@ class Versions:
         self._revisions = [NEWEST_REVISION]
 
     def path(self, number: int) -> str:
-        """Return the folder from which a version is imported; 0 is the checkout."""
+        """Return the folder of a version; 0 is the checkout."""
         while number >= len(self._trees):
             self._add()
         return str(self._trees[number])
 
     @property
     def newest(self) -> str:
-        """The revision of the tables of the newest version that was asked for."""
+        """The database revision of the newest version so far."""
         return self._revisions[-1]
 
     def _add(self) -> None:
@@ -105,7 +105,7 @@ async def services(
 async def roll_out(
     services: list[Service], versions: Versions, number: int, rng: random.Random
 ) -> None:
-    """Replace each process by the next version; sometimes the older one is killed meanwhile."""
+    """Upgrade each process; sometimes kill and restart the other, older one meanwhile."""
     for service in services:
         assert await service.stop() == 0
         await service.start(PYTHONPATH=versions.path(number))

@@ -22,7 +22,7 @@ async def test_said_message_is_sent_once_even_if_the_service_is_killed(
     await where.shows(where.ask())  # then the channel is known
 
     async def say(text: str) -> bool:
-        """Return whether the request was answered; its key is its text."""
+        """Send a message with its text as the key; return whether the request was answered."""
         try:
             status = await post_say(running.address, TOKEN, channel=where.name, text=text, key=text)
         except aiohttp.ClientError:

@@ -44,7 +44,7 @@ KEY = Fernet.generate_key().decode()
 async def test_logs_contain_no_message_texts(
     running: Service, platforms: Platforms, model: Model
 ) -> None:
-    """Messages, commands, names, failing models and refused messages: each word is marked."""
+    """Marked words in messages, commands, names, and failures never appear in the logs."""
     wire = platforms.discord
     private, group, channel = map(platforms.open, ("telegram_dm", "telegram_group", "channel"))
     for where in (private, group, channel):
@@ -105,7 +105,7 @@ NOT_SET = {
 
 
 def secret_settings(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Yield the path of each secret among the fields of a group of settings."""
+    """Yield the path of each secret in a settings model."""
     for name, field in model.model_fields.items():
         for kind in {field.annotation, *_parts(field.annotation)}:
             if kind is SecretStr:
@@ -121,7 +121,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def marked_settings() -> dict[str, str]:
-    """Return a variable for every secret that can be set; a new one is among them."""
+    """Return a marked value for every secret setting, including any new setting."""
     paths = [path for path in secret_settings(settings_model()) if path not in NOT_SET]
     found = {path: OF_SERVERS.get(path, path) for path in paths}
     for spec in backend_specs():
@@ -141,7 +141,7 @@ class RepeatingProvider:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
-        """What each request was authenticated by."""
+        """The Authorization header of each request."""
 
     async def fail(self, request: web.Request) -> web.StreamResponse:
         sent = f"{dict(request.headers)} {await request.text()}"
@@ -162,7 +162,7 @@ class RepeatingProvider:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def provider() -> AsyncIterator[tuple[RepeatingProvider, str]]:
-    """A provider, and its address."""
+    """Yield a provider and its address."""
     repeating, app = RepeatingProvider(), web.Application()
     app.router.add_route("*", "/{path:.*}", repeating.fail)
     runner = web.AppRunner(app)
@@ -173,7 +173,7 @@ async def provider() -> AsyncIterator[tuple[RepeatingProvider, str]]:
 
 
 def stored_bytes(folder: Path) -> bytes:
-    """Return everything in the files of a folder, receipts unpacked."""
+    """Return the contents of all files in a folder, and of the unpacked receipts."""
     files = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     with closing(connect(folder / "troupe.db")) as database:
         packed = [row[0] for row in database.execute("SELECT content FROM receipt")]
@@ -185,7 +185,7 @@ async def test_errors_never_contain_secrets(
     platforms: Platforms,
     provider: tuple[RepeatingProvider, str],
 ) -> None:
-    """The provider repeats what it was sent in each of its errors."""
+    """Every error of the provider repeats the request."""
     repeating, address = provider
     marked = marked_settings()
     assert {"TROUPE_PROVIDERS__TEST__API_KEYS", "TROUPE_EMBEDDING__API_KEY"} < marked.keys()
@@ -229,14 +229,14 @@ async def test_errors_never_contain_secrets(
 
 @dataclass
 class Installation:
-    """A service, and where its database keeps its files."""
+    """A service, and the folder of its database files."""
 
     service: Service
     files: Path
     is_postgres: bool
 
     async def stored(self) -> bytes:
-        """Return every byte of the files of the database, its log included."""
+        """Return all bytes of the database files, including the log."""
         if self.is_postgres:  # some commits are in the server's memory for a moment
             where = ("-h", str(self.files), "-U", "postgres")
             await run_postgres_program("psql", *where, "-c", "CHECKPOINT")

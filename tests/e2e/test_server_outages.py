@@ -1,4 +1,4 @@
-"""Test that outages of servers are reported at once by /readyz, and their start and end logged."""
+"""Test that /readyz reports server outages at once, and that their start and end are logged."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ pytestmark = ON_THE_WIRES
 async def gates(
     service: Service, postgres_folder: str, tmp_path: Path
 ) -> AsyncIterator[dict[str, Gate]]:
-    """Return proxies to the PostgreSQL and Valkey servers of a service that logs JSON."""
+    """Yield proxies for the PostgreSQL and Valkey of a service that logs JSON."""
     [socket] = [str(one) for one in Path(postgres_folder).glob(".s.PGSQL.*[0-9]")]  # noqa: ASYNC240
     name = urlsplit(await create_postgres_database(postgres_folder)).path
     async with (

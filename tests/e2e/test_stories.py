@@ -1,4 +1,4 @@
-"""Test a character with stories in a terminal."""
+"""Test that a character with stories uses them in a terminal chat."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Test a chat in the terminal beside a running service, on the same data directory."""
+"""Test a terminal chat and a running service that share a data directory."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ pytestmark = ON_THE_WIRES
 
 
 async def start_chat(folder: Path, **settings: str) -> asyncio.subprocess.Process:
-    """Start `troupe chat` with pipes."""
+    """Start `troupe chat` with piped input and output."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bot", "chat"),
         cwd=folder,
@@ -28,7 +28,7 @@ async def start_chat(folder: Path, **settings: str) -> asyncio.subprocess.Proces
 
 
 async def chat(service: Service, *words: str) -> tuple[str, str]:
-    """Run `troupe chat` with these words on its input; return its output and its errors."""
+    """Run `troupe chat` with these input lines; return its output and error output."""
     settings = {**service.settings, "TROUPE_CONSOLE__PORT": "1"}  # a port that cannot be had
     process = await start_chat(service.folder, **settings)
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build an sdist of the checkout, and the wheel from nothing but that sdist."""
+    """Build an sdist of the checkout, and a wheel from that sdist alone."""
     if find_spec("hatchling") is None and "CI" not in os.environ:  # noqa: TID251 # no setting
         pytest.skip("hatchling is not installed: `make test` installs it")
     folder = tmp_path_factory.mktemp("dist")
@@ -43,10 +43,10 @@ def build(source: Path, target: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def troupe(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into a fresh environment; return its command `troupe`.
+    """Install the wheel into a new environment; return the path of its `troupe` command.
 
-    The dependencies are those of the running environment, so that nothing is downloaded. A path
-    in a .pth file does not bring along the .pth files there, so not the editable install either.
+    A .pth file adds the dependencies of the running environment, so that nothing is downloaded.
+    That does not add the editable install, because .pth files in an added folder are ignored.
     """
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=240)
@@ -62,13 +62,13 @@ def troupe(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
+    """Change to an empty working directory, and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def output(troupe: Path, *words: str, given: str = "") -> str:
-    """Run a command of the installed package without a checkout; return what it printed."""
+    """Run a command of the installed package without a checkout; return its output."""
     result = subprocess.run(
         [troupe, *words],
         env={

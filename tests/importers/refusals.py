@@ -1,4 +1,4 @@
-"""Errors about rejected files are translatable texts, never plain strings."""
+"""Checks that errors about rejected files are translatable."""
 
 import re
 

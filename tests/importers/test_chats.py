@@ -1,4 +1,4 @@
-"""Chats from SillyTavern and Character.AI are read; SillyTavern's format is written."""
+"""Chats are imported from SillyTavern and Character.AI, and exported for SillyTavern."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""SillyTavern's files lead to the same prompts as in SillyTavern."""
+"""Files from SillyTavern give the same prompts as in SillyTavern."""
 
 import json
 import time
@@ -32,7 +32,7 @@ def card(**fields: Any) -> Preset:
 
 
 def import_data(*prompts: Any, into: Preset | None = None, **settings: Any) -> ImportedPreset:
-    """Import a chat-completion preset; a string among `prompts` stands for a marker."""
+    """Import a chat-completion preset; a string in `prompts` is the name of a marker."""
     rows = [{"identifier": one, "marker": True} if isinstance(one, str) else one for one in prompts]
     rows = [{"identifier": f"p{number}", **row} for number, row in enumerate(rows)]
     order = [{"identifier": row["identifier"], "enabled": row.pop("on", True)} for row in rows]

@@ -83,7 +83,7 @@ def test_names_behavior_is_imported_as_user_name_in_message() -> None:
 
 @cache
 def settings_with_a_model() -> Settings:
-    """Return settings with a model file that contains no template."""
+    """Return settings with a model whose file contains no template."""
     folder = Path(tempfile.mkdtemp())
     file = write(folder / "tiny.gguf", Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ()))
     return Settings.model_validate({"providers": {"local": {"model_path": str(file)}}})

@@ -1,4 +1,4 @@
-"""When `receive` returns, the messages are committed and their conversations are woken."""
+"""When `receive` returns, messages are committed and their conversations are woken."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Markdown as readers see it: text, spans, tables, formulas."""
+"""Markdown is converted to text with spans, including tables and formulas."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sample files such as people send."""
+"""Sample files like those that people send."""
 
 import io
 from pathlib import Path
@@ -10,7 +10,7 @@ LETTER = Path(__file__).with_name("letter.pdf").read_bytes()
 
 
 def picture(width: int = 40, height: int = 20, kind: str = "PNG", mode: str = "RGB") -> bytes:
-    """Return a picture in one color."""
+    """Return a picture file in one color."""
     written = io.BytesIO()
     Image.new(mode, (width, height)).save(written, kind)
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""Untrusted files: their content determines their kind, and unreadable ones are reported."""
+"""Untrusted files are read by their content, and unreadable files are reported."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ SAID = make_incoming("look")
 
 
 class Files:
-    """Returns files by source, and records which ones were requested."""
+    """Returns files by source, and records requests."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
@@ -140,7 +140,7 @@ async def test_files_that_need_a_missing_package_are_reported(
 
 
 def png_of(width: int, height: int) -> bytes:
-    """Return a small PNG file of a picture with this many pixels."""
+    """Return a small PNG file with this many pixels."""
     small = picture(1, 1)
     header = small[16:29]
     claimed = width.to_bytes(4, "big") + height.to_bytes(4, "big") + header[8:]
@@ -172,7 +172,7 @@ async def test_at_most_ten_files_are_read() -> None:
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
 async def test_hostile_file_yields_at_most_text_or_a_picture(title: str, given: Any) -> None:
-    """Read each file as a picture and as a file: the result is at most text or a picture."""
+    """Each file is sent both as a picture and as a file."""
     if title not in {**FILES, **MORE_FILES}:
         skip_for(ELSEWHERE[title])
     data = {**FILES, **MORE_FILES}[title]()
@@ -191,7 +191,7 @@ async def test_hostile_file_yields_at_most_text_or_a_picture(title: str, given: 
 
 
 class Web:
-    """Returns files by URL, and records which ones were requested."""
+    """Returns files by URL, and records requests."""
 
     def __init__(self, **files: bytes) -> None:
         self._files = files
@@ -246,7 +246,7 @@ async def test_url_is_requested_only_if_the_model_sees_images() -> None:
 
 
 async def test_hostile_url_in_a_message_is_not_requested() -> None:
-    """Test each URL in attacks.json, as it is and with the name of a picture."""
+    """Each URL in attacks.json is tried as it is and with the extension of a picture."""
     for text in [text for case in attacks("ssrf") for text in texts_in(case["input"])[:1]]:
         reader = AttachmentReader(Files({}).download, PublicFetcher(lambda _address: False).fetch)
         for written in (text, f"{text}a.png"):

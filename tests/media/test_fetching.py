@@ -67,7 +67,7 @@ async def canary() -> AsyncIterator[Canary]:
 
 
 def trusting(canary: Canary) -> PublicFetcher:
-    """Return a fetcher that may connect to servers on this machine."""
+    """Return a fetcher that may connect to the canary on this machine."""
     return PublicFetcher(lambda _address: True, ports={canary.port})
 
 
@@ -147,7 +147,7 @@ def test_url_is_requested_in_canonical_form(address: str, asked: str) -> None:
 
 
 async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) -> None:
-    """Fetch from an allowed server that behaves as in the case: the size and time are limited."""
+    """Check that the size and time of a response are limited, for one case of attacks.json."""
     body = expand(given["body"])
 
     async def reply(_path: str, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Conversations to extract memories from, and notes as a model writes them."""
+"""Conversations for memory extraction, and notes in the format of a model."""
 
 import json
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ Line = tuple[str, str]
 
 
 def read_conversations(language: str) -> Sequence[dict[str, Any]]:
-    """Return conversations with true notes and questions.
+    """Return conversations, each with true notes and questions.
 
-    A note is the number of its turn, the subject, the kind, the quote, and the memory; a question
-    names the note that answers it.
+    A note is the number of its turn, the subject, the kind, the quote, and the memory. A question
+    states the note that answers it.
     """
     path = FOLDER / f"recall_{language}.json"
     found: Sequence[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Test that only notes with a true quote of the right speaker become memories."""
+"""Test that only notes that quote the right speaker correctly become memories."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Test when a model is asked for memories, what it reads, and what is kept."""
+"""Test when a model is asked for memories, what it reads, and which notes are kept."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ def notes(*changes: dict[str, Any]) -> list[ScriptStep]:
 
 
 class Spending:
-    """Pays for nothing if the budget is used up."""
+    """A budget that may be used up."""
 
     def __init__(self) -> None:
         self.is_used_up = False
@@ -79,7 +79,7 @@ class SampleBackend(FakeBackend):
 
 
 class Setup:
-    """A group with two characters, and the extractor of a process."""
+    """A group with two characters, and a process with a memory extractor."""
 
     def __init__(self, database: Database, backend: FakeBackend) -> None:
         self.clock = FakeClock()
@@ -111,7 +111,7 @@ class Setup:
         )
 
     async def start(self) -> None:
-        """Start the process, or start it again."""
+        """Start or restart the process."""
         await self.end()
         self.extractor = self._extractor()
         self._running = asyncio.create_task(self.extractor.run())
@@ -125,7 +125,7 @@ class Setup:
     async def exchange(
         self, *lines: Line, presets: Sequence[Preset] = (NORA, MARLOWE), answer: str = "I see."
     ) -> None:
-        """Let people say something, of which the last line is answered."""
+        """Store messages from people, and an answer to the last one."""
         await self.clock.advance(1)
         at = datetime.fromtimestamp(self.clock.now(), UTC)
         turns = [replace(to_turn(one), at=at) for one in (*lines, ("Nora", answer))]
@@ -161,7 +161,7 @@ class Setup:
         assert len(self.backend.prompts) == count
 
     async def idle(self) -> None:
-        """Wait until everything that is due is done."""
+        """Wait until no extraction is due or running."""
         await wait_until(lambda: self.extractor.is_idle)
 
     async def kept(self, name: str = "Mara") -> list[Memory]:

@@ -1,7 +1,7 @@
-"""Measure how often the memory that answers a question is among the first five recalled.
+"""Test how often the memory that answers a question is among the first five recalled.
 
-The questions ask in other words than the memories say it, half of them in Chinese. They are asked
-among the memories of five conversations, about as many as a person and a character may have.
+The questions use other words than the memories; half of them are in Chinese. Each is searched in
+the memories of five conversations, about as many as one person has with one character.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ PRESETS = {name: preset for preset, name in CHARACTERS.items()}
 
 
 class CachingEmbedder(Embedder):
-    """The bundled embedder, which embeds each text once."""
+    """The bundled embedder with a cache."""
 
     def __init__(self) -> None:
         self._documents: dict[str, PackedVector] = {}
@@ -87,7 +87,7 @@ def to_memories(one: dict[str, Any], place: MemoryPlace) -> list[Memory]:
 async def measure(
     database: Database, language: str, in_channel: int, embedder: Embedder | None
 ) -> tuple[float, int]:
-    """Return the share of questions answered by the first five, and how many memories there are.
+    """Return the share of questions answered by the first five memories, and the memory count.
 
     `in_channel` is the number of conversations in one channel.
     """

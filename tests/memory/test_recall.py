@@ -1,7 +1,7 @@
-"""Measure how often the story that a question is about is found, in English and in Chinese.
+"""Test how often the story that answers a question is found, in English and Chinese.
 
-The files hold one story after the other, and below some of them, after a question mark, a question
-that it answers in other words.
+The files contain stories. Lines that start with a question mark are questions that the story above
+answers in other words.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ FEWEST_STORIES, FEWEST_QUESTIONS = 60, 20
 
 
 def read(language: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """The stories, and each question with its story."""
+    """Return the stories, and each question together with its story."""
     stories: list[str] = []
     questions: list[tuple[str, str]] = []
     for block in (FOLDER / f"{language}.txt").read_text(encoding="utf-8").strip().split("\n\n"):
@@ -36,7 +36,7 @@ def read(language: str) -> tuple[list[str], list[tuple[str, str]]]:
 async def ranks(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
-    """Where each question's own story stands among all, from 1."""
+    """Return the rank of each question's story among all stories, from 1."""
     embedder, stories = DEFAULT_EMBEDDER, SqlStories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     ranks = []

@@ -139,7 +139,7 @@ async def test_failing_character_does_not_block_other_characters(database: Datab
 
 
 class FailingEmbedder(FakeEmbedder):
-    """Fails for the text "bad"."""
+    """An embedder that fails for the text "bad"."""
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:

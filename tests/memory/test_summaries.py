@@ -35,7 +35,7 @@ NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m", "su
 
 
 class CachingBackend(FakeBackend, ConversationMemory):
-    """A backend that keeps prompts until it is told to forget them."""
+    """A backend that keeps prompts until they are forgotten."""
 
     def __init__(self, *scripts: list[ScriptStep]) -> None:
         super().__init__(*scripts)
@@ -51,7 +51,7 @@ class CachingBackend(FakeBackend, ConversationMemory):
 
 
 class FixedSpending:
-    """Records what summaries are paid for, or refuses them."""
+    """Records the summaries that are paid for, or refuses to pay."""
 
     def __init__(self, limit: int | None = 77, *, is_used_up: bool = False) -> None:
         self.paid_for: list[tuple[Preset, SummaryRequest]] = []

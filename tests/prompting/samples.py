@@ -18,12 +18,12 @@ AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def words(texts: Sequence[str]) -> Sequence[int]:
-    """Count the words of each text."""
+    """Count tokens as the words of each text."""
     return [len(text.split()) for text in texts]
 
 
 def letters(text: str) -> list[float]:
-    """A toy embedding that counts certain letters in a text."""
+    """Embed a text as the counts of certain letters."""
     return [float(text.count(letter)) for letter in "abc"]
 
 

@@ -17,7 +17,7 @@ REFUSED = re.compile(r"(?<![a-z])(bad|very\s{1,3}worse)(?![a-z])|坏话", re.IGN
 
 
 class Moderator(FakeBackend):
-    """Refuses texts with FORBIDDEN in them, or fails."""
+    """Refuses texts that contain FORBIDDEN, or raises its error."""
 
     def __init__(self, *errors: BackendUnavailable | TimeoutError) -> None:
         super().__init__()

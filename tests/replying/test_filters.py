@@ -1,4 +1,4 @@
-"""Test the output filter: filtered texts never show, not even while the answer streams."""
+"""Test the output filter: unwanted texts are never shown, even while an answer streams."""
 
 from collections.abc import Callable
 from itertools import pairwise

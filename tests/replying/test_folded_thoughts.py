@@ -1,4 +1,4 @@
-"""Test a model's thoughts: hidden unless the preset folds them, never too long."""
+"""Test that a model's thoughts are hidden or folded, as the preset says, and never too long."""
 
 from dataclasses import replace
 

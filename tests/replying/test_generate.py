@@ -1,4 +1,4 @@
-"""Test that the token usage of an answer is counted."""
+"""Test the token usage of answers, and the continuation of cut-off answers."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Test live updates of an answer: their pace, their errors and their end."""
+"""Test live updates of an answer: pace, errors, and end."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ TELEGRAM = replace(LIMITS, unit="utf16", can_repeat_sends=False, seconds_between
 
 
 class Outbox:
-    """Opens parts like the real outbox: first the row, then the message."""
+    """Opens parts like the real outbox: it stores the row, then sends the message."""
 
     def __init__(self, surface: FakeSurface, clock: FakeClock) -> None:
         self._surface = surface
@@ -424,7 +424,7 @@ async def test_previous_answer_is_complete_before_the_next_starts(
 
 
 class DraftedSurface(FakeSurface, DraftingSurface):
-    """Keeps the drafts that were shown."""
+    """A surface with drafts, which records the drafts it shows."""
 
     def __init__(self) -> None:
         super().__init__(replace(TELEGRAM, has_drafts=True, max_units=60))

@@ -30,7 +30,7 @@ def start(**usage):
 
 
 def block(*deltas, kind="text", index=0):
-    """A whole content block: its start, its deltas, its stop."""
+    """Return the events of a content block: start, deltas, stop."""
     empty = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}.get(kind, {})
     if kind == "tool_use":
         return tool_use("toolu_1", "dice", deltas, index)
@@ -39,7 +39,7 @@ def block(*deltas, kind="text", index=0):
 
 
 def tool_use(identifier, name, pieces=(), index=0):
-    """A call whose arguments come in pieces of JSON."""
+    """Return the events of a tool call whose arguments come in pieces."""
     call = {"type": "tool_use", "id": identifier, "name": name, "input": {}}
     deltas = b"".join(
         event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": one})
@@ -105,7 +105,7 @@ class FakeAnthropic(FakeOpenAI):
 
 
 def problem_of(body):
-    """Why the real API would reject a body, in words like its own."""
+    """Return the error with which the real API would reject a body."""
     if unknown := body.keys() - FIELDS:
         return f"{unknown.pop()}: Extra inputs are not permitted"
     if not isinstance(body.get("max_tokens"), int) or body["max_tokens"] < 1:

@@ -1,4 +1,4 @@
-"""An embeddings API on loopback: a text's vector counts its letters, so that like finds like."""
+"""An embeddings API on loopback, whose vectors count letters, so similar texts are near."""
 
 import json
 

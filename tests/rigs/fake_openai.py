@@ -49,7 +49,7 @@ class Script:
 
 
 def thinking(body, thoughts, answer=("Hi ", "there."), field="reasoning"):
-    """A script of a model that spends its output tokens on thoughts first, then on the answer."""
+    """Return a script that spends the output tokens first on thoughts, then on the answer."""
     limits = [body.get(name) for name in ("max_tokens", "max_completion_tokens")]
     limit = min((each for each in limits if each), default=10**6)
     pieces = [*(chunk(**{field: f"hm {n} "}) for n in range(thoughts)), *map(chunk, answer)]
@@ -91,13 +91,13 @@ class FakeOpenAI:
         await asyncio.wait(self._tasks, timeout=5) if self._tasks else None
 
     async def asked(self, number=0, seconds=120):
-        """Wait until a request has come."""
+        """Wait until a request has arrived."""
         async with asyncio.timeout(seconds):
             while len(self.log) <= number:
                 await asyncio.sleep(0.005)
 
     async def ended(self, number=0, seconds=120):
-        """How the request ended, waiting for it."""
+        """Wait for the end of the request; return how it ended."""
         await self.asked(number, seconds)
         async with asyncio.timeout(seconds):
             while self.log[number]["ended"] is None:
@@ -105,7 +105,7 @@ class FakeOpenAI:
         return self.log[number]["ended"]
 
     def refusal(self, entry):
-        """What to answer to a request that the real service would reject."""
+        """Return the error for a request that the real service would reject."""
         if entry["body"].get("model") in self.unknown_models:
             return Script([b'{"error": {"code": "model_not_found"}}'], status=404)
         return self.replies(entry["body"]) if self.replies else None

@@ -1,4 +1,4 @@
-"""A small HTTP proxy that sends requests with the same header to the same server."""
+"""A small HTTP proxy that forwards requests with equal header values to the same server."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ _HOP = {"host", "content-length", "transfer-encoding", "connection"}
 
 
 class HashingProxy:
-    """Counts where the requests of each value of the header went."""
+    """Counts the requests by header value and server."""
 
     def __init__(self, servers: Sequence[str], header: str) -> None:
         self.servers = servers

@@ -25,7 +25,7 @@ CDN = "https://cdn.simcord.invalid"
 
 @router.route("POST", "/webhooks/{webhook_id}/{token}")
 def _execute_webhook(ctx):
-    """simcord's own, besides `thread_id`, with which a channel's webhook speaks in one of its threads."""
+    """Execute a webhook as simcord does, but also with `thread_id`, to post in a thread of the channel."""
     thread = ctx.params.get("thread_id")
     if thread is None or ctx.args["token"] in ctx.backend.interaction_tokens: return _plain_execute(ctx)
     hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"]))
@@ -37,7 +37,7 @@ def _execute_webhook(ctx):
 _hooks = [r for r in router._ROUTES["POST"] if r[0] == ["webhooks", "{webhook_id}", "{token}"]]
 _plain_execute = _hooks[0][1]; router._ROUTES["POST"].remove(_hooks[0])
 def _in_threads(plain):
-    """A webhook's message in a thread: edits, reads and deletions name it with `thread_id`."""
+    """Let edits, reads and deletions of a webhook's message in a thread name the thread in `thread_id`."""
     def handler(ctx):
         hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"])); thread = ctx.params.get("thread_id")
         if hook is None or thread is None: return plain(ctx)
@@ -48,13 +48,13 @@ def _in_threads(plain):
 for _method in ("GET", "PATCH", "DELETE"): router._ROUTES[_method] = [(t, _in_threads(h)) if t == ["webhooks", "{webhook_id}", "{token}", "messages", "{message_id}"] else (t, h) for t, h in router._ROUTES[_method]]
 _plain_body = simcord.http.routes.interactions._incoming_webhook_body
 def _webhook_body(ctx):
-    """A webhook that the bot made belongs to its application and may have buttons (simcord takes every webhook for somebody else's)."""
+    """Let webhooks created by the bot belong to its application and have buttons (simcord treats all webhooks as foreign)."""
     hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"]))
     return (dict(ctx.body()), True) if hook is not None and hook.creator_id == ctx.backend.bot_user.id else _plain_body(ctx)
 simcord.http.routes.interactions._incoming_webhook_body = _webhook_body
 _plain_role = serializers.role_payload
 def _role(role, *a, **k):
-    """The role that Discord makes for a bot says whose it is; discord.py's Guild.self_role goes by that."""
+    """Add the bot's id to the role that Discord creates for it; discord.py's Guild.self_role needs it."""
     said = _plain_role(role, *a, **k)
     return {**said, "tags": {"bot_id": str(SimWire.bot_id)}} if role.managed and SimWire.bot_id else said
 serializers.role_payload = _role
@@ -68,7 +68,7 @@ _threads = [r for r in router._ROUTES["POST"] if r[0] == ["channels", "{channel_
 _plain_open = _threads[0][1]; router._ROUTES["POST"].remove(_threads[0])
 @router.route("POST", "/channels/{channel_id}/messages/{message_id}/threads")
 def _open_thread(ctx):
-    """A message has one thread, under its own id; only guilds have threads (simcord takes a second one, and one anywhere)."""
+    """Open a thread with the id of its message; refuse a second one, or one outside of guilds (simcord allows both)."""
     channel = ctx.backend.get_channel(ctx.int_arg("channel_id"))
     if channel.guild_id is None or channel.is_thread: raise BackendError(400, 50024, "Cannot execute action on this channel type")
     if ctx.int_arg("message_id") in ctx.backend.channels: raise BackendError(400, 160004, "A thread has already been created for this message")
@@ -120,7 +120,7 @@ class SimWire:
         _age_restricted.add(channel); self.b.announce_channel_update(channel)
     # ------------------------------------------------------------------ REST
     def fault(self, method="*", path="*", *, times=1, status=None, retry_after=None, is_global=False, delay=0.0, drop=False, body=None, after=False, code=0, scope="user", via=True):
-        """after=True: the request IS applied, then the fault answers (lost response)."""
+        """after=True: the request IS applied before the fault (lost response)."""
         self.faults.append(dict(method=method, path=path, times=times, status=status, retry_after=retry_after, is_global=is_global, delay=delay, drop=drop, body=body, after=after, code=code, scope=scope, via=via))
     def _take_fault(self, method, path):
         for f in list(self.faults):
@@ -174,7 +174,7 @@ class SimWire:
         if f and f["after"] and (r := await self._faulty(req, entry, f)) is not None: return r
         return self._resp(entry, 204 if res is None else 200, res, hdr)
     def _after(self, path, params):
-        """As Discord: the oldest `limit` messages after the id, newest first (simcord gives the newest ones)."""
+        """As on Discord, return the oldest `limit` messages after the id, newest first (simcord returns the newest)."""
         after, limit = int(params.pop("after")), int(params.get("limit", 50))
         newer = [m for m in router.dispatch(self.b, "GET", path, json=None, params={**params, "limit": sys.maxsize}, files=[], reason=None) if int(m["id"]) > after]
         return newer[-limit:]
@@ -282,13 +282,13 @@ class SimWire:
     def edit(self, channel_id, message_id, content): return self.b.edit_message(channel_id, message_id, {"content": content})
     def delete(self, channel_id, message_id): return self.b.delete_message(channel_id, message_id)
     def buttons(self, message):
-        """All buttons of a message payload, flat."""
+        """Return all buttons of a message payload as a flat list."""
         out, todo = [], list(message.get("components") or [])
         while todo:
             c = todo.pop(0); todo += c.get("components") or []; todo += [c["accessory"]] if c.get("accessory") else []
             if c.get("type") == 2: out.append(c)
         return out
     def history(self, channel_id):
-        """What people saw, in time: (seconds, "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE", payload)."""
+        """Return what people saw, in order: (seconds, "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE", payload)."""
         return [(t, e, d) for t, e, d in self.events if e in ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE") and str((d or {}).get("channel_id")) == str(channel_id)]
     def messages(self, channel_id): return [serializers.message_payload(self.b, m) for m in self.b.messages.get(channel_id, {}).values()]

@@ -1,4 +1,4 @@
-"""Test who may use the bot: rules of threads, channels, servers and the installation."""
+"""Test access rules of threads, channels, servers, and the installation."""
 
 import itertools
 from collections import ChainMap, defaultdict
@@ -60,7 +60,7 @@ def joined(*parts: st.SearchStrategy[dict[str, str]]) -> st.SearchStrategy[Mappi
 
 @dataclass(frozen=True)
 class World:
-    """The rules of each place, narrowest first and the installation's last; and a message."""
+    """A message, and the rules that apply to it, from the thread to the installation."""
 
     rules: Sequence[Mapping[str, str]]
     roles: frozenset[str]
@@ -192,7 +192,7 @@ class Writer:
         await self.handlers[command.name](request)
 
     async def write(self, name: str, value: str | None, place: int) -> None:
-        """Write a rule of one of the `PLACES`, or of the installation; None deletes it."""
+        """Write a rule for one of the `PLACES` or the installation, or delete it (None)."""
         where = ("here", "here", "server", "everywhere")[place]
         scopes = PLACES[min(place, 1) :]
         if name == "off":

@@ -1,4 +1,4 @@
-"""Test decide(): what happens to a message."""
+"""Test decide(): whether a message is answered, observed, or ignored."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.samples import make_incoming
 
 
 def preset(**given: object) -> Preset:
-    """Return a preset that stores only questions and answers."""
+    """Return a preset that does not observe other messages."""
     fixed = {"name": "nora", "provider": "p", "model": "m", "context": "addressed"}
     return Preset.model_validate({**fixed, **given})
 

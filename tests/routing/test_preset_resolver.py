@@ -1,4 +1,4 @@
-"""Test which presets answer in a channel, and from which scope."""
+"""Test which presets are active in a channel, and which scope they come from."""
 
 from collections.abc import Sequence
 

@@ -146,7 +146,7 @@ async def test_every_wait_ends_at_the_deadline() -> None:
 
 
 def test_data_that_arrived_in_time_is_read_after_the_deadline() -> None:
-    """The event loop is busy from before the pause of a read until after the deadline."""
+    """The event loop is busy while the data arrives, until after the deadline."""
 
     async def read_late() -> bytes:
         loop = asyncio.get_running_loop()

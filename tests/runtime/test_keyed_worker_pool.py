@@ -1,4 +1,4 @@
-"""Each key of a queue is processed by one worker at a time, woken by a signal or polled."""
+"""Each key is processed by one worker at a time, after a signal or a poll."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 
 class PoolHarness:
-    """A pool whose processing a test can block; `ready` contains the ready keys in the database."""
+    """A pool whose processing can be blocked; `ready` are the ready keys in the database."""
 
     def __init__(
         self,

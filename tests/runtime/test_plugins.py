@@ -1,4 +1,4 @@
-"""A plug-in is loaded only if a setting lists it; a faulty one is reported and skipped."""
+"""Plug-ins are loaded only if a setting lists them; faulty ones are reported and skipped."""
 
 import asyncio
 import importlib

@@ -42,7 +42,7 @@ async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def counting(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
-    """Start all of these, wait for them, and count in which event loop passes they end."""
+    """Run tasks, and count how many end in each pass of the event loop."""
     passes = Passes()
     tasks = [asyncio.create_task(passes.count(*one)) for one in enumerate(works)]
     yield passes

@@ -1,4 +1,4 @@
-"""Child processes start, are restarted, and never_ready outlive their parent."""
+"""Child processes start, are restarted, and never outlive their parent."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPa
 
 
 def remove_log_folder(log: Path) -> Path:
-    """Move the log's folder away, so that starting a process fails."""
+    """Move the log's folder, so that starting a process fails."""
     log.unlink()
     return log.parent.rename(log.parent.with_name("away"))
 

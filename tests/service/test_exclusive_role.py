@@ -1,4 +1,4 @@
-"""Test that work moves to another process when its holder ends, hangs or loses the database."""
+"""Test that a role moves to another process if its holder ends, hangs, or loses the database."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tests.support.intake import FakeIntake
 
 
 class Leases:
-    """Leases in memory; each process has its own view of them."""
+    """Leases in memory, with a view for each process."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -158,7 +158,7 @@ async def test_standby_platform_reports_no_problem(clock: FakeClock) -> None:
 
 
 class FakeShards(FakePlatform, ShardedPlatform):
-    """A platform with four shards that records which are running."""
+    """A platform with four shards that records which of them are running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Sharing:
 
 
 async def settle(clock: FakeClock, seconds: int) -> None:
-    """Advance the clock in small steps, so that the processes can act in each."""
+    """Advance the clock in small steps, so that the processes can run in between."""
     for _ in range(seconds * 2):
         await clock.advance(0.5)
 
@@ -223,7 +223,7 @@ async def test_shards_of_an_ended_process_are_taken_over_in_two_seconds(clock: F
 
 
 async def test_metrics_show_which_roles_are_held(clock: FakeClock) -> None:
-    """Of a platform: an alert must not be silenced by a sender that deletes expired rows."""
+    """Only platform roles count, or a sender that deletes expired rows would silence an alert."""
     leases = Leases(clock)
 
     def held(role: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Test a process's jobs: metrics, provider notices, and which conversations are claimed."""
+"""Test the periodic jobs of a process, and when it claims conversations."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -95,7 +95,7 @@ _PRESETS = [Preset(name=name, provider=name, model="m") for name in ("cloud", "l
 
 
 def watched(**is_paused: bool) -> Backend:
-    """Return a backend whose models have open circuit breakers, or not."""
+    """Return a backend with or without open circuit breakers."""
     backend = FakeRemoteBackend()
     backend.health = [ModelHealth(name, paused, 5, 5) for name, paused in is_paused.items()]
     return backend

@@ -1,4 +1,4 @@
-"""Test the options of a run (--role, --platforms, --model) and the needs of roles."""
+"""Test the options --role, --platforms, and --model of a run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Test that platforms are restarted, and stay connected until the last answer is sent."""
+"""Test that platforms are restarted, and stay connected until the service closes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Test that a running service reads its presets folder again when a file in it changes."""
+"""Test that a running service reloads its presets when a file changes."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ async def container(settings: Settings) -> AsyncIterator[Container]:
 
 
 async def announced(container: Container) -> set[str]:
-    """Return the names of the presets that other processes will load."""
+    """Return the names of the presets that other processes will reload."""
     rows = await container.inbox.cursors("published preset ")
     return {name.removeprefix("published preset ") for name in rows}
 

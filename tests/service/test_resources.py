@@ -1,4 +1,4 @@
-"""Test the checks at the start: model files, and the engine that runs them."""
+"""Test the checks at startup: model files, and the engine that runs them."""
 
 import os
 from pathlib import Path

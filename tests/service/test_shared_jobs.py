@@ -1,4 +1,4 @@
-"""Test what processes of an installation share: exclusive jobs, and a machine's ports."""
+"""Test what several processes share: exclusive jobs, and the ports of a machine."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test that a start does not import libraries that few installations need."""
+"""Test that starting does not import libraries that few installations need."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Run simulated worlds until enough steps were taken; print the seed of each fault."""
+"""Run simulated worlds for a number of steps; print the seed of each fault."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ def run_world(asked: tuple[int, int, str]) -> WorldResult:
 
 
 def run_worlds(seed: int, steps: int, build: str, jobs: int) -> Iterator[WorldResult]:
-    """Yield the results of worlds with consecutive seeds, until enough steps were taken."""
+    """Yield the results of worlds with consecutive seeds, until there were enough steps."""
     count = -(-steps // _STEPS_OF_A_WORLD)
     size = min(steps, _STEPS_OF_A_WORLD)
     asked = [(one, size, build) for one in range(seed, seed + count)]

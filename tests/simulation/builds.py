@@ -1,4 +1,4 @@
-"""Faulty builds, each without one protection: the checker must detect each fault."""
+"""Faulty builds, each without one safeguard: the checker must detect every fault."""
 
 import asyncio
 import itertools

@@ -1,7 +1,7 @@
 """A database server over a simulated network: SQLite in memory, one unit of work at a time.
 
-A request that has left its process is carried out, also if the process dies meanwhile. Leases are
-judged by the server's clock, as on PostgreSQL.
+A request that has been sent is executed even if its process dies meanwhile. The server's clock
+decides when leases expire, as on PostgreSQL.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _EPOCH = 1_700_000_000.0
 class DatabaseServer:
     """Runs units of work; some of its responses are late or lost.
 
-    If it `trusts_clients`, leases are judged by their clocks instead.
+    If it `trusts_clients`, the clients' clocks decide when leases expire.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DatabaseServer:
         return await self._ask(lambda: self._with_core(unit))
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Run some work in a transaction on the server; request and response take time."""
+        """Run a function in a transaction on the server; request and response take time."""
         client, done = current_process(), self._loop.create_future()
         fate = self._rng.random()
         is_refused = fate < self.fault_share / 2
@@ -114,7 +114,7 @@ class DatabaseServer:
             return unit(connection)
 
     def _by_own_clock(self, query: Query) -> Query:
-        """Return a query with the server's time as `now`."""
+        """Set the `now` of a query to the server's time."""
         if self._trusts_clients:
             return query
         many = tuple(

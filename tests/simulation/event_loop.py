@@ -1,7 +1,7 @@
 """An event loop with virtual time, in which simulated processes run, pause and die.
 
-A step is one callback. Which process takes the next step is decided by the seed; the callbacks of
-one process run in the order that asyncio promises. Time passes only when nobody can take a step.
+A step is one callback. The seed decides which process takes the next step; the callbacks of one
+process run in asyncio's order. Time passes only when no process can take a step.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A platform in memory that keeps the promises of the port, and no others.
+"""A platform in memory that fulfills the contract of the port and no more.
 
-Requests that left their process arrive, also if it dies. An answer may be lost, and then the
-platform may still accept the request until the settle time is over. What is shown in the chats is
-the only history there is.
+Requests that have been sent arrive even if their process dies. A response may be lost, and then
+the platform may still accept the request until the settle time is over. The only history is the
+visible messages.
 """
 
 import itertools
@@ -40,7 +40,7 @@ class _Post:
 
 @dataclass(slots=True)
 class FaultShares:
-    """The probabilities of faults of requests."""
+    """The probabilities of each kind of request fault."""
 
     unreachable: float = 0.0
     """It never arrived."""
@@ -48,7 +48,7 @@ class FaultShares:
     lost: float = 0.0
     """Its answer is lost; whether and when it was carried out is not known."""
     late: float = 0.0
-    """Of sends whose answer is lost: those that are carried out after the settle time."""
+    """The share of sends with a lost response that take effect after the settle time."""
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ class SimulatedPlatform(Surface):
     """The servers of one platform.
 
     Args:
-        name: of the platform.
-        has_nonces: whether a send with the same nonce appears once.
-        loop: the time.
-        rng: decides what becomes of requests.
+        name: The platform's name.
+        has_nonces: Whether repeated sends with the same nonce appear only once.
+        loop: Provides the time.
+        rng: Decides the outcome of requests.
     """
 
     name: str
@@ -184,9 +184,9 @@ class SimulatedPlatform(Surface):
         """Send a request to the servers.
 
         Args:
-            carry_out: what they do.
-            may_fail: whether the request may fail.
-            may_be_late: whether it may be carried out long after it was given up.
+            carry_out: The effect on the servers.
+            may_fail: Whether the request may fail.
+            may_be_late: Whether it may take effect long after the client gave up.
         """
         client, done = current_process(), self.loop.create_future()
         there, back = self.rng.uniform(0.01, 0.4), self.rng.uniform(0.01, 0.4)
@@ -229,7 +229,7 @@ class SimulatedPlatform(Surface):
         return result
 
     def _lag(self, given_up: float, *, may_be_late: bool) -> float:
-        """Return the delay until a request with a lost response is executed."""
+        """Return the delay before a request with a lost response takes effect."""
         self.lost_answers += 1
         if may_be_late and self.faults.late and self.rng.random() < self.faults.late:
             self.accepted_late += 1

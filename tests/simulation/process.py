@@ -1,6 +1,6 @@
 """One process of a simulated installation: the product's container with simulated parts.
 
-It has all roles. Simulated are its clock, signals, connections, model and platforms.
+It has all roles. Its clock, signals, database connections, model, and platforms are simulated.
 """
 
 import asyncio

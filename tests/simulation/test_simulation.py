@@ -1,4 +1,4 @@
-"""Test that the simulation finds no fault in the product, and the fault of each faulty build."""
+"""Test that the simulation finds no fault in the product, and each fault in faulty builds."""
 
 import os
 import re
@@ -17,14 +17,14 @@ _BROKEN = {
     "clients_clocks": _SAID_TWICE,
     "leave_duplicates": _SAID_TWICE,
 }
-"""By build: the faults that its missing protection leads to."""
+"""The faults that each faulty build causes."""
 
 _SLOWLY_FOUND = [one for one in _BROKEN if one != "blind_resend"]
 """Also found by tests/e2e/test_kill.py."""
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line of the simulation."""
+    """Run the simulation with command line options."""
     return subprocess.run(
         [sys.executable, "-m", "tests.simulation", *options],
         cwd=CHECKOUT,

@@ -51,9 +51,9 @@ class WorldResult:
 
 
 class World:
-    """An installation and its surroundings, of which everything follows from the seed.
+    """An installation and its environment, fully determined by the seed.
 
-    After so many steps nobody asks any more and nothing goes wrong any more.
+    After the given number of steps, questions and faults end.
     """
 
     def __init__(self, seed: int, steps: int, build: str = "right") -> None:
@@ -76,7 +76,7 @@ class World:
         self._is_calm = False
 
     def run(self) -> WorldResult:
-        """Run the world, and check the shown messages."""
+        """Run the world, and check the visible messages."""
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._happen())
         result, history = self.result, self._history()
@@ -157,7 +157,7 @@ class World:
         self._running[number].process.kill()
 
     async def _long_outage(self, rng: random.Random) -> None:
-        """Stop all processes for more than a week, so that old rows are deleted afterwards."""
+        """Stop all processes for more than a week, so that old rows are deleted afterward."""
         self.result.counts["outages"] += 1
         self._is_calm = True
         await asyncio.sleep(60)  # those that are to be started are
@@ -169,7 +169,7 @@ class World:
             self._start(number)
 
     async def _calm_down(self) -> None:
-        """Stop all faults, and wait until everything is answered, and some time longer."""
+        """End all faults; wait until everything is answered, and then for late messages."""
         self._is_calm = True
         for platform in self._platforms.values():
             platform.faults = FaultShares()

@@ -17,7 +17,7 @@ SCOPES = ["telegram:5/7", "telegram:5"]
 
 
 class SlowChatSettings(SqlChatSettings):
-    """Counts reads; can stop after a read, and fail after a commit."""
+    """Chat settings that count reads, and can block after a read or fail after a commit."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:
         super().__init__(database, clock)

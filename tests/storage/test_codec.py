@@ -1,4 +1,4 @@
-"""Test what the text codec stores, and what it rejects."""
+"""Test the stored form of texts, and the rejection of damaged texts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Test that the data directory and the database are readable by their owner only."""
+"""Test that only the owner can read the data directory and the database."""
 
 import os
 import stat

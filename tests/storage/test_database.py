@@ -124,7 +124,7 @@ async def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 async def set_revision(url: str, revision: str, oldest: str | None) -> None:
-    """Set a database's revision and the oldest revision that can use it."""
+    """Set the revision of a database, and the oldest program revision that can use it."""
     async with open_database(url) as database:
         if oldest is not None:
             values = update(supported_revision).values(oldest=oldest)
@@ -206,7 +206,7 @@ async def test_new_file_is_at_the_newest_revision(tmp_path: Path) -> None:
 
 
 def schema(file: Path) -> dict[str, Any]:
-    """Describe tables and indexes, independent of the order of columns and the form of the SQL."""
+    """Describe tables and indexes, regardless of column order and SQL formatting."""
     connection = sqlite3.connect(file)
     described: dict[str, Any] = dict(
         connection.execute(
@@ -265,7 +265,7 @@ def test_failure_is_described_without_values(error: Exception, described: str) -
 
 
 class FailingConnection:
-    """A connection and its pool where every statement fails."""
+    """A connection, and its pool, on which every statement fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

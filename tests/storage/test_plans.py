@@ -1,6 +1,6 @@
 """Test which indexes SQLite uses: no statement reads more rows than necessary.
 
-That holds for the path of a message, and for what runs beside it: polls, probes, /forget, janitor.
+This includes the path of a message, polls, probes, /forget, and the janitor.
 """
 
 import re
@@ -113,7 +113,7 @@ async def test_no_step_reads_rows_of_other_chats(step: str, database: Database) 
 
 
 async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
-    """Return the steps of plans that read a table from its beginning, with their statements."""
+    """Return the query plan steps that scan a table, with their statements."""
     statements = dict(database.statements)
     assert statements
 
@@ -141,7 +141,7 @@ def _plan(connection: Connection, sql: str, values: Values) -> list[str]:
 
 
 def _instructions(connection: Connection, sql: str, values: Values) -> int:
-    """Count what SQLite does for a statement, in hundreds; its changes are undone."""
+    """Count the instructions of a statement in SQLite, in hundreds, and roll it back."""
     passed: list[None] = []
     raw: Any = connection.connection.dbapi_connection
     connection.exec_driver_sql("SAVEPOINT counted")

@@ -1,4 +1,4 @@
-"""Test that the cache of conversations is bounded, per conversation and in total."""
+"""Test that the cache of sessions is bounded, per conversation and in total."""
 
 from datetime import UTC, datetime
 

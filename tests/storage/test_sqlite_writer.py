@@ -190,7 +190,7 @@ async def test_event_loop_runs_other_callbacks_between_units_of_a_commit(
 
 
 class SlowConnection(sqlite3.Connection):
-    """Takes a while to close, and counts how many do so at once."""
+    """A connection that takes time to close, and counts how many close at once."""
 
     closing = 0
     most_closing = 0

@@ -20,14 +20,14 @@ class _Newest:
 
 @dataclass(slots=True)
 class ChangedMinds:
-    """Edits the newest questions, presses buttons of the newest answers, records effects."""
+    """Edits newest questions, presses buttons of newest answers, and records expected effects."""
 
     platforms: Platforms
     rng: random.Random
     changes: PeoplesChanges = field(default_factory=PeoplesChanges)
     counts: Counter[str] = field(default_factory=Counter)
     bot_stays_up: bool = False
-    """Whether the bot is running, and hears of what is done from now on."""
+    """Whether the bot is running, so that it receives all further changes."""
     _newest: dict[str, _Newest] = field(default_factory=dict)
 
     def ask(self, where: Chat, name: str, words: int, who: int) -> None:
@@ -49,7 +49,7 @@ class ChangedMinds:
             self.changes.followed.add(where.name)
 
     async def change_everywhere(self) -> None:
-        """Edit the newest question, or press a button, in each conversation; the bot is up."""
+        """Edit the newest question or press a button in each conversation of a running bot."""
         self.bot_stays_up = True
         for number, where in enumerate(self.platforms.conversations.values()):
             if number % 3 == 0:
@@ -75,7 +75,7 @@ class ChangedMinds:
     def _note_deletion(
         self, where: Chat, newest: _Newest, texts: list[str], buttons: list[list[str]]
     ) -> None:
-        """Record which answer a deletion removes: all messages down to the one with buttons."""
+        """Record the deleted answer: the last message, and those without buttons before it."""
         taken, *others = zip(reversed(texts), reversed(buttons), strict=True)
         parts = [taken[0]]
         for text, labels in others:

@@ -1,6 +1,6 @@
-"""Loopback servers of Discord and Telegram, with people who write and press buttons.
+"""Loopback servers of Discord and Telegram, with simulated people who write and press buttons.
 
-What a chat shows is read from its server, as everybody sees it.
+The visible messages of a chat are read from its server.
 """
 
 import itertools
@@ -32,7 +32,7 @@ AT_ONCE = [RETRY, CONTINUE, DELETE]
 """The buttons under the first version of an answer."""
 
 _CARRIED_OUT = {200, "dropped"}
-"""Statuses of calls that took effect: `drop_responses` cuts off what was carried out."""
+"""Statuses of executed calls: `drop_responses` drops responses of calls that took effect."""
 _TOPIC_TITLES = ("plans", "music", "food")
 _names = (f"{number:04x}" for number in itertools.count(0x1000))
 
@@ -44,7 +44,7 @@ class Question:
     name: str
     words: int
     message: Any
-    """As the server knows it."""
+    """The server's message."""
 
     @property
     def token(self) -> str:
@@ -67,7 +67,7 @@ class Chat(ABC):
         self.mention = mention
         """The prefix of a message to the bot; empty in private chats."""
         self.people: Sequence[Any] = people
-        """Who writes there, as the server knows them."""
+        """The server's users who write there."""
         self.chat = int(name.split(":")[1])
 
     @property
@@ -81,11 +81,11 @@ class Chat(ABC):
 
     @abstractmethod
     def say(self, text: str, who: int = 0, *, reply_to: int | None = None) -> Any:
-        """Send a text as one of the people, given by index; returns the server's message."""
+        """Send a text as the person with an index; return the server's message."""
 
     @abstractmethod
     def tell_as_admin(self, text: str) -> Any:
-        """Say something to the bot as an admin of a group."""
+        """Send a text to the bot as an admin of the group."""
 
     @abstractmethod
     def edit(self, message: Any, text: str, who: int = 0) -> None:
@@ -95,7 +95,7 @@ class Chat(ABC):
     async def press(
         self, label: str, who: int = 0, *, message: Any = None, seconds_later: float = 0
     ) -> Any:
-        """Press a button of a message, the newest by default; `private_reply` reads the result."""
+        """Press a button of a message (default: the newest); return a press for `private_reply`."""
 
     @abstractmethod
     async def react(self, *emojis: str, who: int = 0) -> None:
@@ -136,15 +136,15 @@ class Chat(ABC):
 
     @abstractmethod
     async def private_reply(self, press: Any) -> str:
-        """Return the private reply to the person who pressed, or an empty text."""
+        """Return the private reply to a press, or an empty text."""
 
     @abstractmethod
     def alone(self, who: int = 0) -> list[str]:
-        """Return the texts that a person got privately."""
+        """Return the private messages of the bot to a person."""
 
     @abstractmethod
     def counts(self) -> Iterator[int]:
-        """Yield the number of the bot's messages after each change."""
+        """Yield the number of the bot's visible messages after each change."""
 
     def texts(self) -> list[str]:
         return [self.text_of(one) for one in self.bot_messages()]
@@ -155,7 +155,7 @@ class Chat(ABC):
     async def shows(
         self, *expected: str | Question | Sequence[Question], labels: Sequence[str] | None = None
     ) -> None:
-        """Wait until the bot's messages are these; a list is one answer to several questions."""
+        """Wait until exactly these messages of the bot are visible; a list has one joint answer."""
         texts = [one if isinstance(one, str) else _answer_to(one) for one in expected]
         await self.wait_until(
             lambda: self.texts() == texts and (labels is None or self.buttons()[-1] == [*labels])
@@ -165,7 +165,7 @@ class Chat(ABC):
         await self.wait_until(lambda: f"RS{question.name}" in "".join(self.texts()))
 
     async def shows_new(self, beginning: str = "", since: int = 0) -> str:
-        """Wait for a newest text that starts like this, after `count` texts; return it."""
+        """Wait for more than `since` texts, of which the newest begins like this; return it."""
         await self.wait_until(
             lambda: len(texts := self.texts()) > since and texts[-1].startswith(beginning)
         )
@@ -282,7 +282,7 @@ class TelegramChat(Chat):
         return itertools.accumulate(change for _, change in sorted(changes))
 
     def sends(self) -> list[Any]:
-        """Return the API calls that sent a text to this chat, in order."""
+        """Return the sendMessage calls for this chat, in order."""
         return [
             one
             for one in self._wire.log
@@ -351,7 +351,7 @@ class DiscordChat(Chat):
             self._backend.clock.advance(-seconds)
 
     async def slash(self, who: Any, words: str, **options: Any) -> Any:
-        """Send a slash command, wait for its response, and return the text."""
+        """Send a slash command, wait for the response, and return it."""
         result = await who.slash(self.handle, words, **options)
         await wait_until(lambda: result.response and result.response.content)
         return result.response
@@ -392,7 +392,7 @@ class DiscordChat(Chat):
         return [str(one.content) for one in shown if one.author_id == ours]
 
     def spoken(self) -> list[tuple[str, str]]:
-        """Return the names and texts of webhook messages in this chat."""
+        """Return the author names and texts of webhook messages in this chat."""
         shown = self._wire.messages(self.chat)
         return [(one["author"]["username"], one["content"]) for one in shown if "webhook_id" in one]
 
@@ -425,13 +425,13 @@ class Platforms:
         self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
 
     def offer_to_everybody(self, command: str) -> None:
-        """Make an admin command visible to all members, as server settings can."""
+        """Make an admin command visible to all members, as a server's settings allow."""
         registered = self.discord.b.find_command(command, self.guild.id)
         everybody = dict.fromkeys(self.people, True)
         self.guild.set_command_permissions(int(registered["id"]), everybody)
 
     def open_guild(self, name: str) -> GuildHandle:
-        """Create a Discord server with a system channel, of which the bot is told nothing yet."""
+        """Create a Discord server with a system channel, without telling the bot."""
         wire = self.discord
         wire.b.subscribers.remove(wire._on_event)
         try:
@@ -443,7 +443,7 @@ class Platforms:
         return guild
 
     def send_guild(self, guild: GuildHandle, *, was_unavailable: bool) -> None:
-        """Send the event that the bot was added to a server, or that the server is back."""
+        """Send the event that a server added the bot, or is available again."""
         backend = self.discord.b
         whole: dict[str, Any] = dict(
             serializers.guild_create_payload(backend, backend.get_guild(guild.id))
@@ -455,7 +455,7 @@ class Platforms:
     # --- conversations -----------------------------------------------------------------------
 
     def open(self, kind: str) -> Chat:
-        """Open a conversation of the kind that a method below opens."""
+        """Open a conversation of the kind with this method name below."""
         opened: Chat = getattr(self, kind)()
         return opened
 
@@ -480,7 +480,7 @@ class Platforms:
         return self._keep(TelegramChat(self, "telegram_group", chat))
 
     def telegram_topics(self) -> list[TelegramChat]:
-        """Create a group with topics; each is a conversation."""
+        """Create a group with topics; return one conversation per topic."""
         chat, wire = -1000 - len(self.conversations), self.telegram
         wire.chat(chat, "supergroup", is_forum=True)
         created = wire.topics.setdefault(chat, {})
@@ -540,7 +540,7 @@ class Platforms:
         return PostedMessage(name, by_bot, text, earlier, str(number), key)
 
     def new_texts(self) -> Iterator[tuple[float, str]]:
-        """Yield Unix time and text of the bot's new API calls with a text."""
+        """Yield the Unix times and texts of the bot's new API calls that send or edit a text."""
         logs = (self.telegram.log, self.discord.log)
         calls = self._unfinished
         for number, log in enumerate(logs):
@@ -580,7 +580,7 @@ class Platforms:
         return sum(call["status"] == "dropped" for call in calls)
 
     def forget_sessions(self) -> None:
-        """End Discord's sessions of killed bots; the server would keep them for ever."""
+        """Delete Discord sessions of killed bots, which the server would keep forever."""
         gone = [key for key, session in self.discord.sessions.items() if session.ws is None]
         for key in gone:
             del self.discord.sessions[key]
@@ -601,7 +601,7 @@ def _telegram_name(chat: int, topic: int | None) -> str:
 
 
 class _RandomFaults(list[Mapping[str, Any]]):
-    """Faults of a server, each of which occurs with a probability."""
+    """A server's list of faults that each occur with the same probability."""
 
     def __init__(self, share: float, rng: random.Random, faults: Any) -> None:
         super().__init__(faults)

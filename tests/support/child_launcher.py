@@ -1,4 +1,4 @@
-"""Start the bot many times without importing it each time: a process that forks on request.
+"""Start the bot often without importing it each time: a launcher process forks on request.
 
 A request is one line of JSON on standard input. The responses are `started PID`, in the order of
 the requests, and `ended PID CODE` (negative: the signal that killed it).
@@ -117,7 +117,7 @@ def _serve() -> None:
 
 
 def _preload() -> None:
-    """Import and build what `troupe run` needs when it starts, two thirds of its CPU time."""
+    """Import what `troupe run` needs, which takes two thirds of the CPU time of a start."""
     import bot.cli.run  # noqa: PLC0415 # not in the tests' own process
     import bot.platforms.discord.platform  # noqa: PLC0415
     import bot.platforms.telegram.platform  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""A console with a client that tests log in, and a service with its console."""
+"""A console with a client for tests, alone or as a part of a running service."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ class ConsoleUnderTest:
         )
 
     async def log_in(self) -> aiohttp.ClientResponse:
-        """Exchange a one-time token for a session, which the client keeps as a cookie."""
+        """Exchange a one-time token for a session cookie."""
         return await self.send_token(await self.login_token())
 
     async def send_token(self, token: str) -> aiohttp.ClientResponse:
@@ -98,7 +98,7 @@ class ConsoleUnderTest:
 
 
 class Elements(HTMLParser):
-    """Counts elements, and collects their attributes and the texts of a page."""
+    """Counts the elements of a page, and collects their attributes and texts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -133,11 +133,11 @@ class Playground:
     client: aiohttp.ClientSession
     address: str
     path: str = ""
-    """Of the channel."""
+    """The path of the channel's page."""
     csrf: str = ""
 
     async def open(self, path: str = "/playground", **headers: str) -> str:
-        """Load a page; remember the channel and the token of its forms."""
+        """Load a page; remember its path and the CSRF token of its forms."""
         async with self.client.get(self.address + path, headers=headers) as response:
             page = await response.text()
             assert response.status == 200, page
@@ -146,7 +146,7 @@ class Playground:
         return page
 
     async def send(self, path: str, **fields: str) -> tuple[int, str]:
-        """Send a form; return the status, and where to go or what is shown."""
+        """Send a form; return the status, and the redirect or the page."""
         async with self.client.post(
             self.address + path,
             data={"csrf": self.csrf, **fields},
@@ -168,7 +168,7 @@ class Playground:
         return Channel(store, found)
 
     async def answered(self, count: int) -> Channel:
-        """Wait until the channel has `count` messages, the last one an answer; return it."""
+        """Wait until the channel has `count` messages and the last is an answer; return it."""
         channel = await self.read_channel()
         await channel.wait_for(lambda all_: len(all_) == count and bool(all_[-1].buttons))
         return channel
@@ -198,7 +198,7 @@ def hidden_fields(page: str) -> Mapping[str, str]:
 
 
 async def call(console: Playground, method: str, path: str, body: object = None) -> Any:
-    """Send a request of the API as a page does; return the status and the answer."""
+    """Send an API request as a page does; return the status and the response."""
     async with console.client.request(
         method,
         f"{console.address}/api/v1{path}",
@@ -215,7 +215,7 @@ async def read(console: Playground, path: str) -> str:
 
 
 async def edit(console: Playground, name: str, /, **changes: object) -> str:
-    """Change keys of a preset in its draft; return the text of the draft."""
+    """Change keys in the draft of a preset; return the text of the draft."""
     _, found = await call(console, "GET", f"/presets/{quote(name)}")
     content = json.loads(found["draft"] or found["published"])
     text = json.dumps({**content, **changes}, indent=2, ensure_ascii=False)

@@ -4,7 +4,7 @@
     python -m tests.support.crash_points before_finish 1 --signal SIGSTOP -- run
     python -m tests.support.crash_points after_received 1 --build acknowledge_first -- run
 
-The points are those of the crash table in docs/delivery.md. The product does not know them: its
+The crash points are listed in docs/delivery.md. The product's code does not contain them: its
 methods are wrapped here before it starts.
 """
 
@@ -56,7 +56,7 @@ When = Callable[..., bool] | None
 
 
 class _CrashCounter:
-    """Sends the process a signal at the given call of those after SIGUSR2, or of all."""
+    """Signals the process on the given call, counted from the start or from SIGUSR2."""
 
     def __init__(self, count: int, sends: signal.Signals, *, is_armed: bool) -> None:
         self._left = count
@@ -77,9 +77,9 @@ class _CrashCounter:
 def _wrap(
     owner: type, name: str, passed: OnPass, when: When = None, *, before: bool = False
 ) -> None:
-    """Call `passed` after each run of a method, or before it, if `when` accepts its arguments.
+    """Call `passed` after (or before) each call of a method whose arguments `when` accepts.
 
-    The first argument of `when` is what the method has returned; None: it was not called yet.
+    The first argument of `when` is the method's result, or None before the call.
     """
     original = getattr(owner, name)
 
@@ -165,7 +165,7 @@ CRASH_POINTS: dict[str, OnPoint] = {
 
 
 def blind_resend() -> None:
-    """Build a fault: a send with unknown outcome is repeated as a new message."""
+    """Faulty build: a send with unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self.outbox.reschedule(row, 0)
@@ -176,7 +176,7 @@ def blind_resend() -> None:
 
 
 def acknowledge_first() -> None:
-    """Build a fault: the cursor is stored before the messages."""
+    """Faulty build: the cursor is stored before the messages."""
     receive = SqlInbox.receive
 
     async def cursor_first(
@@ -189,7 +189,7 @@ def acknowledge_first() -> None:
 
 
 def _answer_edits_anew() -> None:
-    """Build a fault: an edited question counts as a new one."""
+    """Faulty build: an edited question counts as a new question."""
 
     async def apply_edit(
         _: EditHandler, _group: MessageGroup, edited: MessageEdit
@@ -200,7 +200,7 @@ def _answer_edits_anew() -> None:
 
 
 def _ignore_changes() -> None:
-    """Build a fault: edits and presses have no effect."""
+    """Faulty build: edits and presses have no effect."""
 
     async def ignore(*_: object) -> TurnResult:
         return TurnResult()
@@ -210,7 +210,7 @@ def _ignore_changes() -> None:
 
 
 def _forget_gathered() -> None:
-    """Build a fault: gathered messages stay in the inbox."""
+    """Faulty build: gathered messages stay in the inbox."""
     original = Conversations.finish
 
     async def finish(
@@ -222,7 +222,7 @@ def _forget_gathered() -> None:
 
 
 def _skip_edited() -> None:
-    """Build a fault: a question that was edited while it waited is stored, but not answered."""
+    """Faulty build: a question edited while it waits is stored, but not answered."""
     original = QuestionAnswerer.answer
 
     async def answer(
@@ -237,7 +237,7 @@ def _skip_edited() -> None:
 
 
 def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:
-    """Change the text of a function of the database; it gets a name of its own."""
+    """Change the SQL of a database function, and give it a new name."""
     new_name = f"{function.name}_{secrets.token_hex(4)}"
     rewritten, changes = re.subn(pattern, replacement, function.definition)
     assert changes, f"{function.name} has no {pattern}"
@@ -250,7 +250,7 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
 
 
 def _no_fence() -> None:
-    """Build a fault: epoch and owner of claims are not checked."""
+    """Faulty build: the epoch and owner of claims are not checked."""
     held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (FUNCTIONS["open"], FUNCTIONS["finish"]):
         _rewrite(function, held, "true")
@@ -270,7 +270,7 @@ def _no_fence() -> None:
 
 
 def _unfenced_again() -> None:
-    """Build a fault: an earlier holder of a row may reschedule it."""
+    """Faulty build: a sender that no longer holds a row may still reschedule it."""
     # With its old id, the second message would take the place of the first.
     SQL["put_off_row"] = Statement("""
         UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds,
@@ -281,7 +281,7 @@ def _unfenced_again() -> None:
 
 
 def _clients_clocks() -> None:
-    """Build a fault: leases on PostgreSQL are judged by clients' clocks."""
+    """Faulty build: leases on PostgreSQL are judged by the clients' clocks."""
     ahead = round(SystemClock().now() - time.time())
     statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
@@ -291,7 +291,7 @@ def _clients_clocks() -> None:
 
 
 def _fatal_message() -> None:
-    """Build a fault: a message with a certain word kills the process."""
+    """Faulty build: a message with a certain word kills the process."""
     original = OpenAICompatibleBackend.generate
 
     def generate(
@@ -305,7 +305,7 @@ def _fatal_message() -> None:
 
 
 def never_set_aside() -> None:
-    """Never blame a message for crashes, because random kills can hit one three times."""
+    """Never set a message aside after crashes: random kills can hit one three times."""
     setattr(bot.turn.worker, has_crashed_too_often.__name__, lambda _: False)
 
 

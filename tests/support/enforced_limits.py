@@ -1,11 +1,11 @@
-"""Loopback platforms that count calls as the real ones do, and refuse those that are too many.
+"""Loopback platforms that enforce the rate limits of the real platforms.
 
 Discord: 5 messages in 5 s for each kind of call in a channel, 5 in 2 s for a webhook, 50 calls a
-second of a bot, all in windows that begin with their first call. Telegram: 10 messages and edits at
-once in a chat and one more each second, 20 in any minute in a group, 30 in any second of a bot.
+second for a bot, all in windows that begin with their first call. Telegram: 10 messages and edits
+at once in a chat and one more each second, 20 a minute in a group, 30 a second for a bot.
 
-The servers share a process with the model and the people: when that was late in reading a call, the
-call counts as one that came as much earlier.
+The servers share a process with the model and the simulated people. If the process is late in
+reading a call, the call counts as having arrived earlier by that delay.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import Err, TgWire
 
 IN_FLIGHT_SECONDS = 0.5
-"""How long after a refusal calls may arrive that had left before, on a busy machine."""
+"""How long after a refusal calls may still arrive that were sent before it."""
 _CLOCK_SECONDS = 0.002
-"""How much earlier the end of a refusal may be on another clock, which counts milliseconds."""
+"""The tolerance for the end of a refusal, because clients round to milliseconds."""
 _BEAT_SECONDS = 0.005
-"""How exactly delays are measured."""
+"""The interval at which delays are measured."""
 _RECENT_SECONDS = 2.0
 _SHOWN_CALLS = 120
 _DISCORD_SECONDS = {"channels": 5.0, "webhooks": 2.0}
@@ -91,12 +91,12 @@ class Refusal:
     scope: str
     """Such as "telegram-chat -1001": the kind of scope and its name."""
     at: float
-    """Of the monotonic clock, as `until`."""
+    """Monotonic time, like `until`."""
     until: float
     is_injected: bool
-    """Whether a test asked for it; else the call was one too many."""
+    """Whether a test requested it; otherwise the call exceeded a limit."""
     calls: tuple[str, ...] = ()
-    """What was called in the scope shortly before, newest last; of a call that was one too many."""
+    """The latest calls in the scope, newest last, if the call exceeded a limit."""
 
 
 class LimitEnforcer:
@@ -106,9 +106,9 @@ class LimitEnforcer:
         self.now = now
         self.refusals: list[Refusal] = []
         self.early: list[str] = []
-        """Calls that came before a refusal of their scope was over."""
+        """Calls that came before the end of a refusal of their scope."""
         self.in_flight = 0
-        """Of these, calls that had left when the refusal came."""
+        """The number of calls that were already sent when the refusal came."""
         self._delays: deque[tuple[float, float]] = deque()  # when, and how long
         self._beat_at = now()
         self._windows: dict[str, list[Window]] = {}
@@ -119,7 +119,7 @@ class LimitEnforcer:
         self._told: dict[str, Refusal] = {}
 
     async def measure_delays(self) -> None:
-        """Measure this process's delays until cancelled."""
+        """Measure the delays of this process's event loop until cancelled."""
         while True:
             self._beat_at = self.now()
             await asyncio.sleep(_BEAT_SECONDS)
@@ -140,7 +140,7 @@ class LimitEnforcer:
     def judge(
         self, scopes: Mapping[str, list[Window]], call: str = "", *, is_counted: bool = True
     ) -> Refusal | None:
-        """Count a call if it `is_counted`; return why it is refused, or None if accepted."""
+        """Check a call, and count it if `is_counted`; return its refusal, or None."""
         now = self.now()
         for scope, windows in scopes.items():
             self._windows.setdefault(scope, windows)
@@ -198,7 +198,7 @@ class LimitEnforcer:
 
 
 class LimitedDiscord(SimWire):  # type: ignore[misc] # rigs have no types
-    """Discord, with the limits of its routes and of a bot, which its headers name."""
+    """Discord with limits per route and bot, which are reported in headers."""
 
     enforcer: LimitEnforcer
 
@@ -224,7 +224,7 @@ class LimitedDiscord(SimWire):  # type: ignore[misc] # rigs have no types
 
 
 class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
-    """Telegram, with the limits of its chats, groups and of a bot."""
+    """Telegram with limits per chat, group, and bot."""
 
     enforcer: LimitEnforcer
 
@@ -242,7 +242,7 @@ class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
 
 
 def discord_scopes(method: str, path: str) -> dict[str, list[Window]]:
-    """Return what a request counts for; responses to interactions count for nothing."""
+    """Return the scopes that count a request; responses to interactions are not counted."""
     kind, *ids = path.strip("/").split("/")
     if kind == "interactions" or (kind == "webhooks" and "messages/@original" in path):
         return {}
@@ -271,7 +271,7 @@ def _route_headers(enforcer: LimitEnforcer, method: str, path: str) -> dict[str,
 
 
 def telegram_scopes(chat: str) -> dict[str, list[Window]]:
-    """Return what a call in a chat counts for."""
+    """Return the scopes that count a call in a chat."""
     windows: list[Window] = [Bucket(10, 1.0)]
     if chat.startswith("-"):
         windows.append(SlidingWindow(20, 60.0))

@@ -33,7 +33,7 @@ _STOPPED = "stopped"  # stopped by a signal, at any moment
 _PAUSED = "paused"  # stands still for a while, goes on, and is killed
 _OTHER_ENDS = (_RANDOM, _STOPPED, _PAUSED)
 _RARE = {"after_open", "before_again", "between_parts", "during_reconcile"}
-"""Points that few messages pass."""
+"""Crash points that few messages reach."""
 # What a worker, a sender or a holder of a role logs when it does not write because it was too late.
 _STALE_WRITE = re.compile(r"\] (claim_lost|sender_lost_lane|send_deadline_passed|role_lost) ")
 _VALKEY_SECONDS = 5.0
@@ -42,7 +42,7 @@ _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The minimum numbers of questions and kills, and the seed for everything else."""
+    """The planned questions, kills, and other disturbances, and the seed of a run."""
 
     seed: int
     questions: int
@@ -73,7 +73,7 @@ class AnswerTimes:
     kills: list[float] = field(default_factory=list)
 
     async def watch(self, platforms: Platforms) -> None:
-        """Look for answers in the calls of the bot, until cancelled."""
+        """Record the times of answers in the bot's API calls until cancelled."""
         to_monotonic = time.monotonic() - time.time()
         while True:
             for at, text in platforms.new_texts():
@@ -82,7 +82,7 @@ class AnswerTimes:
             await asyncio.sleep(0.25)
 
     def count_unanswered(self, newest: int) -> int:
-        """Count those among the newest; questions that are gathered get one answer together."""
+        """Count the unanswered among the newest questions; gathered questions have one answer."""
         names = itertools.islice(reversed(self.asked), newest)
         return sum(name not in self.answered for name in names)
 
@@ -95,7 +95,7 @@ class AnswerTimes:
         ]
 
     def report(self) -> str:
-        """Return a text with answers' latencies, and those of answers interrupted by kills."""
+        """Describe the latencies of all answers, and of answers interrupted by kills."""
         latencies, recoveries = [], []
         for name, answered in self.answered.items():
             asked = self.asked.get(name, answered)
@@ -146,7 +146,7 @@ class LoadResult:
 
 
 def add_conversations(platforms: Platforms) -> None:
-    """Create 24 conversations, of every kind."""
+    """Create 24 conversations of all kinds."""
     for _ in range(4):
         platforms.channel()
         platforms.discord_dm()
@@ -164,7 +164,10 @@ async def run_under_kills(
     disturb: Disturbance | None = None,
     over: asyncio.Event | None = None,
 ) -> LoadResult:
-    """Ask and kill as planned, at least until `over`, while `disturb` runs; return the result."""
+    """Send questions and kill services as planned; return the result.
+
+    `disturb` runs meanwhile, and questions continue at least until `over` is set.
+    """
     rng = random.Random(plan.seed)
     outcome = LoadResult(plan)
     began = time.monotonic()
@@ -204,7 +207,7 @@ async def run_under_kills(
 
 
 async def _ask_in_each(services: Sequence[Service], platforms: Platforms, plan: LoadPlan) -> None:
-    """Let the bot answer in each once: new private chats on Discord are reported while it is up."""
+    """Let the bot answer once in each chat: it must be running when Discord opens new ones."""
     for service in services:
         await service.start_and_wait()
     for number, conversation in enumerate(platforms.conversations.values()):
@@ -225,7 +228,7 @@ async def _send_questions(
     rng: random.Random,
     over: asyncio.Event | None,
 ) -> None:
-    """Ask in random conversations, some questions in a row, with other messages in between."""
+    """Ask in random conversations, sometimes several in a row, with other messages in between."""
     plan = outcome.plan
     conversations = list(platforms.conversations.values())
     for number in itertools.count():
@@ -257,7 +260,7 @@ async def _send_questions(
 
 
 async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.Random) -> None:
-    """Restart the service until it was killed as often as planned, at all points in turn."""
+    """Restart and kill the service as often as planned, at all crash points in turn."""
     plan = outcome.plan
     order: list[str] = []
     while outcome.kills_by_point.total() < plan.kills:
@@ -288,7 +291,7 @@ async def _pause(service: Service, plan: LoadPlan, rng: random.Random) -> None:
 
 
 async def _wait_seconds(service: Service, point: str, plan: LoadPlan, rng: random.Random) -> float:
-    """Wait for a random event, such as a pause; return how long the process may then run."""
+    """Wait until the process is ready, maybe pause it; return how long it may run afterward."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
     await service.wait_until_ready(PATIENCE_SECONDS, may_end=True)
@@ -338,7 +341,7 @@ async def wait_until_settled(
 
 
 async def disturb_valkey(url: str, rng: random.Random) -> None:
-    """Kill, freeze or wipe this process's Valkey, which is started again, until cancelled."""
+    """Kill, freeze, or wipe this process's Valkey, which restarts, until cancelled."""
     while True:
         await asyncio.sleep(rng.uniform(4, 12))
         server = find_valkey()

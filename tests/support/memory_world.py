@@ -1,4 +1,4 @@
-"""Random schedules of people, characters and memories, checked by a plain specification."""
+"""Random schedules of people, characters, and memories, checked against a specification."""
 
 import hashlib
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ _NEW_TURN = Statement(
 _STORED_MEMORIES = Statement("SELECT text, turns, is_derived FROM memory")
 
 Step: TypeAlias = tuple[str, int, int, int, int]
-"""What happens, who does it, where, to which earlier memory or how, and where it is killed."""
+"""The kind, person, place, number (a memory or variant), and query before the kill."""
 KINDS = (
     *("say", "say", "say", "write", "write", "write of the place"),
     *("say of another", "say of another", "say of another"),
@@ -93,7 +93,7 @@ class Killed(Exception):
 
 
 class MortalDatabase(Database):
-    """A database that dies once, after a number of queries of a unit, which is rolled back."""
+    """A database that raises `Killed` once, after `queries_left` queries of a unit."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections, database.codec)
@@ -126,7 +126,7 @@ class Fact:
     place: int
     present: tuple[str, ...]
     turn: int | None
-    """None: it was written by hand."""
+    """The source turn, or None if the memory was written by hand."""
     number: int = 0
     chosen: Audience | None = None
     """The audience that its author chose."""
@@ -200,7 +200,7 @@ class MemoryWorld:
     # --- what happens
 
     async def take(self, step: Step) -> None:
-        """Do one step, and repeat it if the process dies."""
+        """Execute a step, and repeat it if the process dies."""
         kind, who, where, number, kill_at = step
         self.events += 1
         self.database.queries_left = kill_at if kill_at < 12 else None
@@ -355,7 +355,7 @@ class MemoryWorld:
     # --- the comparison
 
     async def check(self, rng: Random, probes: int) -> None:
-        """Compare what some characters recall, and what some people see, to the specification."""
+        """Compare the memories that characters recall and people see with the specification."""
         for _ in range(probes):
             where, preset, asker = rng.choice(PLACES), rng.choice(PRESETS), rng.choice(PEOPLE).id
             others = tuple(one.id for one in PEOPLE if rng.random() < 0.5)
@@ -369,7 +369,7 @@ class MemoryWorld:
             assert sorted(one.text for one in seen) == sorted(expected)
 
     async def check_sources(self) -> None:
-        """Check that each derived memory has its turn, and that nothing else is stored."""
+        """Check that only the expected memories are stored, and derived ones have source turns."""
         rows = await self.database.fetch(_STORED_MEMORIES)
         assert sorted(text for text, _, _ in rows) == sorted(one.text for one in self.facts)
         known = {f"[{number}]" for number in self.turns}
@@ -377,7 +377,7 @@ class MemoryWorld:
 
 
 async def run_schedule(database: MortalDatabase, steps: Sequence[Step], seed: int) -> None:
-    """Run one schedule, with a probe after each step and several at the end."""
+    """Run a schedule, with one random check after each step and several at the end."""
     world, rng = MemoryWorld(database), Random(seed)
     await world.reset()
     for step in steps:
@@ -388,7 +388,7 @@ async def run_schedule(database: MortalDatabase, steps: Sequence[Step], seed: in
 
 
 def random_schedule(rng: Random) -> list[Step]:
-    """Return the steps of a schedule; a third of them is killed, and some people consent first."""
+    """Return random steps, a third of them killed; some people give consent first."""
     consenting = [
         ("consent", who, 0, rng.choice((2, 3)), 35)
         for who in range(len(PEOPLE))

@@ -18,16 +18,16 @@ from tests.waiting import wait_until
 class Model:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
-        """While it is not set, every answer stops in its middle."""
+        """While this is not set, every answer stops halfway."""
         self.requests: list[dict[str, Any]] = []
         self.halfway = 0
-        """The number of answers that reached their middle."""
+        """The number of answers that got halfway."""
         self.hung_up = 0
-        """The number of answers whose reader closed the connection."""
+        """The number of answers whose client closed the connection."""
         self.hung_up_at = 0.0
-        """When the last of them did, in Unix seconds."""
+        """The Unix time when a client last closed the connection."""
         self.heard: list[bytes] = []
-        """The voice messages that were to be written down."""
+        """The voice messages received for transcription."""
         self.reset()
         self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
@@ -39,13 +39,13 @@ class Model:
         self.answers_all = False
         """Whether it answers everything since the last answer, not only the newest question."""
         self.thoughts: Sequence[str] = ()
-        """What it thinks, piece by piece, before each answer."""
+        """The pieces of reasoning sent before each answer."""
         self.spoken = ""
-        """What is said in every voice message."""
+        """The transcript of every voice message."""
         self.reaction = ""
-        """The emoji with which it reacts instead of answering, where that is offered."""
+        """The emoji for a reaction instead of an answer, if the reaction tool is offered."""
         self.take_notes: Callable[[str], Sequence[Mapping[str, object]]] = lambda _transcript: ()
-        """What it notes of a transcript when it is asked for memories."""
+        """Returns the notes for a transcript in a request for memories."""
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -59,7 +59,7 @@ class Model:
         await self._runner.cleanup()
 
     def grow_slowly(self) -> None:
-        """Take some seconds for each answer from now on, so that it is shown live."""
+        """Take some seconds for each answer from now on, so that live updates are sent."""
         self.chunk_delays, self.chunk_count = (0.4,), 8
 
     @contextmanager
@@ -72,14 +72,14 @@ class Model:
 
     @asynccontextmanager
     async def reaching_half(self, answers: int = 1) -> AsyncIterator[None]:
-        """After the block, wait until `count` more answers are half complete."""
+        """When the block ends, wait until this many more answers are half complete."""
         reached = self.halfway + answers
         yield
         await wait_until(lambda: self.halfway >= reached)
 
     @asynccontextmanager
     async def hanging_up(self, answers: int = 1) -> AsyncIterator[None]:
-        """After the block, wait until the client aborted `count` more answers."""
+        """When the block ends, wait until clients have aborted this many more answers."""
         hung_up = self.hung_up + answers
         yield
         await wait_until(lambda: self.hung_up >= hung_up)
@@ -160,7 +160,7 @@ class Model:
 
 
 def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the questions after the last answer or, if none, the last question."""
+    """Return all questions after the last answer, or the last question if there are none."""
     last = ""
     since: list[str] = []
     for one in messages:

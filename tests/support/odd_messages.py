@@ -10,7 +10,7 @@ from tests.support.chats import Chat, Platforms
 
 
 def _corrupt(event: Any) -> Any:
-    """Make each message "odd" in an event unparsable."""
+    """Make each message with the text "odd" in an event unparsable."""
     if isinstance(event, dict) and event.get("content") == "odd":
         return {**event, "mentions": 7, "thread": None}
     if isinstance(event, dict):
@@ -20,7 +20,7 @@ def _corrupt(event: Any) -> Any:
 
 @contextmanager
 def odd_messages(platforms: Platforms) -> Iterator[None]:
-    """Make Discord's server send the unparsable messages of `push_odd_message`."""
+    """Let `push_odd_message` make Discord's server send unparsable messages."""
     wire = platforms.discord
     write = wire._wire
     wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))

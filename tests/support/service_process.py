@@ -49,7 +49,7 @@ TESTER = each_answered("tester", "You are a tester.")
 
 
 class Service:
-    """An installation of the bot that keeps its data. A launcher makes starts ten times faster."""
+    """An installation of the bot with its data folder; a launcher makes starts 10 times faster."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Service:
             "TROUPE_DELIVERY__PACING": "learned",
         }
         self.options: Sequence[str] = ()
-        """Of `troupe run`."""
+        """Options of `troupe run`."""
         self._configuration = (TESTER, dict[str, str]())
         """Its preset, and settings besides `settings`."""
         self.keeps_sessions = True
@@ -100,7 +100,7 @@ class Service:
         (self.presets / "tester.json").write_text(preset)
 
     async def run_with(self, preset: str = TESTER, **settings: str) -> None:
-        """Use this preset and these settings from now on; restart if necessary."""
+        """Use this preset and these settings from now on; restart the service if necessary."""
         if self.is_running and self._configuration == (preset, settings):
             return
         await self.kill()
@@ -122,7 +122,7 @@ class Service:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *, under: Sequence[str] = (), **settings: str) -> None:
-        """Start it, `under` another command without the launcher; do not wait until it is ready."""
+        """Start the service without waiting; `under` is a command that runs it."""
         if self._launcher is not None and not under:
             await self.start_with_crash_point("never", 1, **settings)
             return
@@ -160,10 +160,10 @@ class Service:
 
     @asynccontextmanager
     async def killed_at(self, point: str, count: int = 1) -> AsyncIterator[None]:
-        """Let the block kill the service at the given pass of a crash point; restart it afterwards.
+        """Kill the service when it passes a crash point inside the block; then restart it.
 
-        What it does by itself when it starts does not kill it: Discord replays what came after
-        the session that was stored last.
+        Passes are counted from the start of the block: before that, Discord may replay events
+        that followed the session stored last.
         """
         await self.kill()
         try:
@@ -186,7 +186,7 @@ class Service:
     async def wait_until_ready(
         self, seconds: float = PATIENCE_SECONDS, status: int = 200, *, may_end: bool = False
     ) -> None:
-        """Wait for this status of /readyz; the process fails if it ends before, or it `may_end`."""
+        """Wait for a status of /readyz; fail if the process exits before, unless it `may_end`."""
         async with asyncio.timeout(seconds):
             while await self.readiness() != status:
                 if may_end and not self.is_running:
@@ -195,12 +195,12 @@ class Service:
                 await asyncio.sleep(0.05)
 
     async def readiness(self) -> int | None:
-        """Return the status of /readyz; None while there is no answer."""
+        """Return the status of /readyz, or None if there is no response."""
         answer = await self.read("readyz")
         return answer[0] if answer else None
 
     async def parts(self) -> tuple[int, dict[str, str]]:
-        """Return the status of /readyz, and what it says of each part."""
+        """Return the status of /readyz, and its report on each part."""
         status, text = await self.read("readyz") or (0, '{"parts": {}}')
         return status, json.loads(text)["parts"]
 
@@ -216,11 +216,11 @@ class Service:
 
     @property
     def address(self) -> str:
-        """The URL of the console since the last start; empty: not ready."""
+        """The URL of the console since the last start; empty if it is not ready."""
         return next(reversed(_ADDRESS.findall(self.output())), "")
 
     async def read(self, page: str) -> tuple[int, str] | None:
-        """Return status and text of a page for everybody; None while there is no answer."""
+        """Return the status and text of a public page, or None if there is no response."""
         if not self.address:
             return None
         try:
@@ -240,13 +240,13 @@ class Service:
         await self.wait_for_exit()
 
     async def stop(self) -> int:
-        """Stop it by SIGTERM, and return its exit code."""
+        """Stop the service with SIGTERM, and return the exit code."""
         if self.is_running:
             self.process.send_signal(signal.SIGTERM)
         return await self.wait_for_exit()
 
     async def wait_for_exit(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """Return its exit code; if it does not exit, log its tasks' stacks and fail."""
+        """Wait for the exit code; if the service does not exit, log all task stacks and fail."""
         if not await self.exits_within(seconds):
             self.process.send_signal(signal.SIGUSR1)
             await asyncio.sleep(1)
@@ -266,7 +266,7 @@ class Service:
         return True
 
     async def run_command(self, *words: str) -> str:
-        """Run another command of `troupe` with its settings; return what it prints."""
+        """Run a `troupe` command with the settings of this service; return its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bot", *words),
             cwd=self.folder,
@@ -280,11 +280,11 @@ class Service:
         return printed.decode()
 
     def stored(self) -> bytes:
-        """Return every byte of its SQLite database."""
+        """Return all bytes of the service's SQLite database."""
         return b"".join(file.read_bytes() for file in self.data.glob("*.db*"))
 
     def query(self, statement: str, *values: object) -> list[Any]:
-        """Return the rows of a query of its SQLite database."""
+        """Return the rows of a query on the service's SQLite database."""
         address = f"file:{self.data}/troupe.db?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as database:
             return database.execute(statement, values).fetchall()
@@ -297,7 +297,7 @@ class Service:
         return not waiting
 
     def output(self) -> str:
-        """Return what it printed since its last start."""
+        """Return the service's output since its last start."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:

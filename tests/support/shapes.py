@@ -1,4 +1,4 @@
-"""Installations: one process with SQLite, or several with a PostgreSQL and a Valkey."""
+"""Installations: one process with SQLite, or several with PostgreSQL and Valkey."""
 
 import contextlib
 import subprocess
@@ -23,7 +23,7 @@ from tests.valkey import run_valkey
 
 @dataclass
 class Shape:
-    """An installation, and the disturbance of its shared servers."""
+    """An installation, and a task that disturbs its shared servers."""
 
     services: Sequence[Service]
     disturb: Disturbance | None = None
@@ -38,7 +38,7 @@ async def crowded_platforms() -> AsyncIterator[Platforms]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def answering_model() -> AsyncIterator[Model]:
-    """Run a model server that answers every question in pieces."""
+    """Run a model server that answers all open questions, in small pieces."""
     async with Model() as model:
         model.answers_all = True
         model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
@@ -46,7 +46,7 @@ async def answering_model() -> AsyncIterator[Model]:
 
 
 class Pair(Service):
-    """Two equal processes with a PostgreSQL; the second one goes on while the first restarts."""
+    """Two equal processes on PostgreSQL; the second continues while the first restarts."""
 
     second: Service
 
@@ -76,7 +76,7 @@ class Pair(Service):
 
     @override
     def query(self, statement: str, *values: object) -> list[Any]:
-        """Return the rows of a query, which have one column."""
+        """Return the rows of a query for one column."""
         for value in values:
             statement = statement.replace("?", f"'{value}'", 1)
         return [[one] for one in self._print("psql", "-Atc", statement).decode().splitlines()]
@@ -105,7 +105,7 @@ class Installer:
     async def processes(
         self, *names: str, database_url: str | None = None, with_valkey: bool = False
     ) -> AsyncIterator[list[Service]]:
-        """Install a process for each name, and kill them at the end of the block."""
+        """Install a process for each name, and kill all when the block ends."""
         async with contextlib.AsyncExitStack() as stack:
             shared = {}
             if database_url is not None:
@@ -122,7 +122,7 @@ class Installer:
 
     @contextlib.asynccontextmanager
     async def pair(self, database_url: str) -> AsyncIterator[Pair]:
-        """Install two equal processes, not started; kill them at the end of the block."""
+        """Install two equal processes without starting them; kill them when the block ends."""
         installed = self.processes("second", database_url=database_url, with_valkey=True)
         async with installed as [second]:
             first = Pair(self.folder / "first", self.platforms, self.model, self.launcher)
@@ -134,7 +134,7 @@ class Installer:
 
     @contextlib.asynccontextmanager
     async def shape(self, database_url: str | None, *roles: str) -> AsyncIterator[Shape]:
-        """Install a process for each role; without roles one, or three with a database."""
+        """Install one process per role; without roles one process, or three with a database."""
         is_alike, several = not roles, database_url is not None
         roles = roles or ("all",) * (3 if several else 1)
         names = [f"{role}-{number}" for number, role in enumerate(roles)]
@@ -161,7 +161,7 @@ def write_tester(service: Service, **more: object) -> None:
 
 
 def report(outcome: LoadResult) -> LoadResult:
-    """Print the result, which pytest shows on failure or with -rP."""
+    """Print the result (pytest shows it on failure or with -rP), and return it."""
     print(outcome.report())  # noqa: T201
     return outcome
 

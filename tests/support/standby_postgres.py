@@ -1,6 +1,6 @@
-"""A PostgreSQL server with a synchronous standby that can replace it.
+"""A PostgreSQL server, and a synchronous standby that can take over.
 
-Clients connect through a socket that is a link, as they would through a virtual address.
+Clients connect through a symbolic link to a socket, which acts as a virtual address.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _SOCKET = ".s.PGSQL.5432"
 
 @dataclass
 class PostgresPair:
-    """A primary server, and a standby with everything the primary committed."""
+    """A primary server, and a standby with everything that the primary has committed."""
 
     url: str
     link: Path
@@ -80,7 +80,7 @@ async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
 
 
 def _make_folders(name: str) -> tuple[Path, Path, Path, Path]:
-    """Make folders for a standby, its socket and a link in an existing one; return all."""
+    """Make folders for the standby, its socket, and the link; return them after the parent."""
     folder = Path(name)
     folder.chmod(0o755)
     standby, sockets, links = (folder / each for each in ("standby", "sockets", "links"))

@@ -1,4 +1,4 @@
-"""The stores on an empty database, and the steps of a message on them."""
+"""The stores on an empty database, and the processing steps of a message."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -66,14 +66,14 @@ class Store:
     database: Database
     inbox: SqlInbox
     conversations: Conversations
-    """Queues what is to be sent and leaves it to others."""
+    """Queues outgoing rows without taking them."""
     sending_conversations: Conversations
     """Takes rows for `outbox` in the same unit that queues them."""
     outbox: SqlOutbox
     other_outbox: SqlOutbox
-    """That of a second sender."""
+    """The outbox of a second sender."""
     patient_outbox: SqlOutbox
-    """That of a sender whose platforms accept a request up to a minute late."""
+    """The outbox of a sender with platforms that may accept a request up to a minute late."""
     chat_settings: SqlChatSettings
     preset_versions: PresetVersions
     stories: SqlStories
@@ -89,7 +89,7 @@ class Store:
         return await self.database.read(lambda c: c.execute(statement).scalar())
 
     async def write(self, statement: Any, values: Any = None) -> int:
-        """Change rows; return their number."""
+        """Execute a statement that changes rows; return their number."""
         return await self.database.write(lambda c: c.execute(statement, values).rowcount)
 
 
@@ -140,7 +140,7 @@ async def finish(
 
 
 def in_parts(*contents: str | MessageContent | OutgoingPart) -> list[OutgoingPart]:
-    """Return the parts of an answer, numbered in the order of these texts or contents."""
+    """Return these texts or contents as parts of an answer, numbered in order."""
     return [
         one
         if isinstance(one, OutgoingPart)
@@ -172,7 +172,7 @@ async def taken(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow:
 
 
 async def send_all(store: Store) -> list[OutboxRow]:
-    """Send all rows in the lane, with ids "m<part>"; return the rows."""
+    """Send all rows of the lane, with the message ids "m<part>"; return the rows."""
     rows = []
     row = await take(store)
     while row is not None:
@@ -214,7 +214,7 @@ async def refuse_answer(store: Store) -> None:
 
 
 async def answer_in(database: Database, number: int) -> None:
-    """Receive, claim, finish, send and load: a message in six units."""
+    """Receive, claim, and finish a message, and mark its answer as sent."""
     clock, sender = SystemClock(), SenderIdentity("me", 0)
     conversations = Conversations(database, clock, sender)
     incoming = make_incoming(chat=str(number), key=f"{number}:1")

@@ -1,4 +1,4 @@
-"""Templates that treat people's texts in different ways, and a conversation to render."""
+"""Templates that change message texts in different ways, and a conversation to render."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test that loopback platforms detect callers that exceed limits."""
+"""Test that the loopback platforms refuse calls beyond the limits."""
 
 from dataclasses import dataclass, field
 

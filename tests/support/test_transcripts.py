@@ -1,4 +1,4 @@
-"""Test that the checker of transcripts finds each kind of fault, and a correct run passes."""
+"""Test that the transcript checker finds each kind of fault, and accepts a correct run."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ WAITING = "⏳ 23 more messages have arrived. I will answer them next."
 
 
 def post(step: str) -> PostedMessage:
-    """Return the message of a test step; questions have three words by default."""
+    """Return the message that a step describes; questions ask for three words by default."""
     found = STEP.fullmatch(step)
     assert found is not None, step
     where, what, name, words, earlier = found.groups()

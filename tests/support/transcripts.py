@@ -1,7 +1,7 @@
-"""Check a run by the messages in the chats alone.
+"""Check the result of a run from the visible messages alone.
 
 A question contains a token, `T<hex>:<n>`. Its only right answer is `RS<hex>:<n> 1 2 ... n RE<hex>`,
-in one message or in several, so that every missing, repeated or foreign word is found.
+in one message or in several, so that every missing, repeated, or wrong word is found.
 """
 
 import re
@@ -18,9 +18,9 @@ QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 ANSWER_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
 _REFUSED_PRESSES = (BUTTON_GONE_NOTICE, CONVERSATION_MOVED_ON_NOTICE, NOT_AUTHOR_NOTICE)
-"""Why nothing follows from a press, told in a message; it is no part of an answer."""
+"""Notices about presses without effect, which are not parts of an answer."""
 _MORE_WAITING = re.compile(r"⏳ (1 more message has|\d+ more messages have) arrived\. .*")
-"""Told once with an answer to many questions: how many are left to the next one."""
+"""A notice with an answer to many questions: how many messages still wait."""
 KINDS = ("lost", "skipped", "repeated", "out_of_order", "leftovers", "ignored")
 """The kinds of faults."""
 _EXAMPLES = 5
@@ -36,31 +36,31 @@ class PostedMessage:
 
     text: str
     earlier: tuple[str, ...] = ()
-    """What it said before it was edited, oldest first."""
+    """The texts before each edit, oldest first."""
 
     number: str = ""
     """Its id on the platform."""
 
     answers: str = ""
-    """By its buttons, the id of the message with which this answer began; empty: unknown."""
+    """The id of the first question of this answer, taken from its buttons, or empty."""
 
 
 @dataclass(slots=True)
 class PeoplesChanges:
-    """People's actions besides asking, which determine the right answers."""
+    """Actions of people after their questions that change the right answers."""
 
     deleted: set[str] = field(default_factory=set)
-    """The questions whose answer somebody took away: it may be missing."""
+    """Questions whose answers somebody removed, so that they may be missing."""
 
     gone: dict[str, set[str]] = field(default_factory=dict)
-    """By conversation: the questions whose answer must be missing."""
+    """The questions whose answers must be missing, by conversation."""
 
     followed: set[str] = field(default_factory=set)
-    """The conversations whose newest question must be answered as it reads now."""
+    """Conversations in which the answer must fit the current text of the newest question."""
 
 
 def expected_answer(question: str) -> str:
-    """Return the right answer to the last token in a text; raises `ValueError`."""
+    """Return the right answer to the last token in a text; raise `ValueError` without one."""
     found = [*QUESTION.finditer(question)]
     if not found:
         raise ValueError(f"no token in {question!r}")
@@ -70,12 +70,12 @@ def expected_answer(question: str) -> str:
 
 @dataclass(slots=True)
 class CheckResult:
-    """The faults found; empty: every question has exactly one right answer."""
+    """The faults of a run; without any, every question has exactly one right answer."""
 
     questions: int = 0
     lost: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Questions that were only answered because a later one was."""
+    """Questions that are missing from the beginning of a joint answer with later ones."""
 
     repeated: list[str] = field(default_factory=list)
     """Answers that were started more than once."""
@@ -85,7 +85,7 @@ class CheckResult:
     """Placeholders, parts of answers, and messages that answer nothing."""
 
     ignored: list[str] = field(default_factory=list)
-    """Edits and presses that nobody has followed."""
+    """Edits and presses without effect."""
 
     @property
     def is_clean(self) -> bool:
@@ -104,7 +104,7 @@ class CheckResult:
 def check_transcripts(
     messages: Iterable[PostedMessage], changes: PeoplesChanges | None = None
 ) -> CheckResult:
-    """Check all conversations; an edited question has one answer, to any of its texts."""
+    """Check all conversations; an edited question needs one answer, to any of its versions."""
     result = CheckResult()
     for conversation, said in groupby(
         sorted(messages, key=lambda post: post.conversation), lambda post: post.conversation
@@ -217,14 +217,14 @@ class _TranscriptReader:
             self._first = ""
 
     def close(self) -> None:
-        """End the conversation: an answer without its end is a leftover."""
+        """End the current answer: an incomplete answer is a leftover."""
         if self._open is not None:
             self.leftovers.append(" ".join(self._parts) or self._open[0])
             self._open = None
         self._parts = []
 
     def _accept(self, word: str) -> bool:
-        """Return whether this word may come next."""
+        """Read a word; return whether it may come next."""
         if start := ANSWER_START.fullmatch(word):
             self.close()
             self._open, self._next, self._counted_waiting = start, 1, False

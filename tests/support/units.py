@@ -1,4 +1,4 @@
-"""Units of work whose queries a test inspects or changes."""
+"""Units of work whose queries are inspected or changed by a test."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def through(change: Callable[[Query], Query], unit: Unit[T]) -> Unit[T]:
-    """Run a unit of work; each query passes through a function before it runs."""
+    """Run a unit of work, and apply `change` to each query before it runs."""
     try:
         query = next(unit)
         while True:

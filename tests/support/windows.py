@@ -1,9 +1,9 @@
-"""Run modules of ours as if on Windows: hide what Windows lacks, except from libraries.
+"""Run our modules as on Windows: hide from them, but not from libraries, what it lacks.
 
-Libraries are imported first, because they would ask the real Windows for things. Its event loop
-handles no signals. A request is one line of JSON on standard input: what to run (a module and its
-arguments, or `everything`, which imports all modules), in which folder, with which standard input,
-and the files of its output and errors. A forked process runs it; the response is its exit code.
+Libraries are imported first, because they would otherwise call Windows APIs. The event loop
+handles no signals. A request is one line of JSON on standard input: the module and its arguments
+(or `everything`, to import all modules), the folder, the standard input, and the files for output
+and errors. A forked process runs the module; the response is its exit code.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ LIBRARIES = [
 
 
 class WindowsLoop(asyncio.SelectorEventLoop):
-    """An event loop with the features of the one on Windows."""
+    """An event loop that, as on Windows, does not support signal handlers."""
 
     def _unsupported(self, *_given: object) -> None:
         raise NotImplementedError

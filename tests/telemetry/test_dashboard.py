@@ -20,7 +20,7 @@ _OF_PROMETHEUS = {"le", "instance", "job"}
 
 
 def registered() -> dict[str, set[str]]:
-    """Return the names of all samples of our metrics, each with its labels."""
+    """Return the names of all metric samples, each with its labels."""
     found: dict[str, set[str]] = {}
     ours = [one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)]
     for collector in ours:
@@ -79,7 +79,7 @@ def test_minimum_ignores_processes_that_do_not_export_the_metric(
 
 @pytest.mark.parametrize("rule", ["TroupeAnswersWait", "TroupeSendsWait", "TroupeNobodyReceives"])
 def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
-    """Without such a process there is no sample, and a comparison without samples never fires."""
+    """Without such a process there are no samples, and a comparison alone never fires."""
     [expression] = [one["expr"] for one in alert_rules() if one["alert"] == rule]
     [*metrics_compared] = _METRIC.findall(expression.partition(" or ")[0])
     assert metrics_compared

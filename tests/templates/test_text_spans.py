@@ -1,4 +1,4 @@
-"""Texts from people are located in prompts and never become control tokens."""
+"""Text from people is located in prompts, and never becomes control tokens."""
 
 from typing import Any
 

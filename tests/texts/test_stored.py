@@ -1,4 +1,4 @@
-"""Texts that are stored in English, with values, are parsed and translated."""
+"""Stored English texts with values are parsed and translated."""
 
 import pytest
 from hypothesis import given

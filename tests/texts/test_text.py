@@ -59,7 +59,7 @@ def test_compiled_catalogue_is_up_to_date(language: str) -> None:
 
 
 def literals_said_in_a_chat() -> Iterator[str]:
-    """Yield the places where the code has English texts for chats that cannot be translated."""
+    """Yield the places in the code where a text for chats is not marked as translatable."""
     for file in sorted((CHECKOUT / "bot").rglob("*.py")):
         name = file.relative_to(CHECKOUT / "bot")
         source = file.read_text()

@@ -22,7 +22,7 @@ SECRET = "s3cret"
 
 @asynccontextmanager
 async def serving(answer: Handler) -> AsyncIterator[str]:
-    """Run a server that answers every request this way; yield the address for MCP."""
+    """Run a server with one handler for all requests; yield its MCP address."""
     application = web.Application()
     application.router.add_route("*", "/{tail:.*}", answer)
     async with TestServer(application) as server:

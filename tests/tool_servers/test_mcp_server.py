@@ -1,4 +1,4 @@
-"""With a real MCP server, tools are offered and called, and failures never break an answer."""
+"""A real MCP server's tools are offered and called, and its failures never break an answer."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ def settings(**given: Any) -> McpServerSettings:
 
 @asynccontextmanager
 async def running(folder: Path, given: McpServerSettings) -> AsyncIterator[McpServer]:
-    """Run a connected client, as the service does."""
+    """Run a connected client as the service does."""
     server = McpServer("demo", given, folder / "demo.log", SystemClock())
     task = asyncio.create_task(server.run())
     try:

@@ -1,4 +1,4 @@
-"""Tools answer what they are asked, refuse what they cannot do, and their results stay data."""
+"""Tools return results or errors, and their results are quoted as data."""
 
 import asyncio
 import json

@@ -84,7 +84,7 @@ def test_assets_of_a_charx_are_kept_and_its_icon_becomes_the_png() -> None:
 
 
 def test_first_card_in_a_png_is_used() -> None:
-    """As in SillyTavern, so that the imported card is the one that was previewed there."""
+    """SillyTavern does the same, so the imported card is the card it shows."""
     first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
     begin = second.index(b"tEXtchara") - 4
     end = begin + 12 + int.from_bytes(second[begin : begin + 4], "big")
@@ -190,7 +190,7 @@ def test_zip_with_wrong_sizes_is_rejected() -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_zip_with_block_compression_is_rejected(method: int) -> None:
-    """With bzip2, 700 bytes grew to 1.2 GB before the size was compared with the header."""
+    """700 bytes of bzip2 would unpack to 1.2 GB before the size is checked."""
     packed = zipped(("card.json", CARD), method=method)
 
     with pytest.raises(PresetError, match=r"^evil\.charx: the archive cannot be unpacked"):

@@ -1,4 +1,4 @@
-"""Modelfiles are parsed as in ollama and become presets that render the same prompts."""
+"""Modelfiles are parsed as by Ollama, and become presets that render the same prompts."""
 
 import json
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_template_errors_have_the_same_text_as_in_go(case: dict[str, Any]) -> No
 
 
 def test_migration_example_in_rodels_document_is_converted() -> None:
-    """The vector has no `end_template`, and its `num_ctx` limits the answer.
+    """The document's preset has no `end_template`, and its `num_ctx` limits the answer instead.
 
     See docs/sources.md#rodel and #ollama.
     """

@@ -1,4 +1,4 @@
-"""Troupe's built-in embedding."""
+"""The built-in embedding of a library character."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A card's texts are inserted at their places; macros in messages are not expanded."""
+"""Texts of a card are inserted in the right places; macros in messages are not expanded."""
 
 import time
 

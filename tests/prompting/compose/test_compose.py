@@ -1,4 +1,4 @@
-"""Complete prompts as models see them; review every change of these texts carefully."""
+"""Complete prompts as models read them; review every change of these texts carefully."""
 
 import asyncio
 from dataclasses import replace

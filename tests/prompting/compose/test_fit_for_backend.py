@@ -1,4 +1,4 @@
-"""The choice of the token counter, and of the preset's or the model's limit."""
+"""The choice of the token counter, and of the lower limit of preset and model."""
 
 from dataclasses import replace
 

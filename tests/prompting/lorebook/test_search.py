@@ -1,4 +1,4 @@
-"""Activation of lorebook entries, rule by rule as in SillyTavern, with reasons."""
+"""Lorebook entries are activated by SillyTavern's rules, with reasons."""
 
 import json
 import random

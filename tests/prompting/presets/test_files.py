@@ -1,4 +1,4 @@
-"""Preset files in our format and RodelAgent's are parsed; errors state file and line."""
+"""Preset files in our and RodelAgent's format are parsed; errors state file and line."""
 
 import json
 from pathlib import Path
@@ -167,7 +167,7 @@ def test_export_parses_back_to_the_same_preset(parameters: dict[str, object]) ->
     ids=lambda case: case["id"],
 )
 def test_examples_of_rodelagents_document_are_parsed(case: dict[str, Any]) -> None:
-    """Blocks are whole presets or single messages; a trailing comma in one is allowed."""
+    """Code blocks are whole presets or single messages; one has a trailing comma."""
     block = case["input"]["text"]
     if '"role"' in block:
         block = json.dumps(LEAST | {"messages": [json.loads(block)]})

@@ -95,7 +95,7 @@ def test_duplicate_preset_names_are_rejected_in_any_case_and_width(tmp_path: Pat
 
 
 def hostile_folder(folder: Path) -> Path:
-    """Create a presets folder with links to outside files and a folder named like a file."""
+    """Create a presets folder with links to files outside, and a folder named like a file."""
     presets = folder / "presets"
     (presets / "folder.zip").mkdir(parents=True)
     for suffix in ("json", "jsonl"):

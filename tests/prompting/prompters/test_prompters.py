@@ -1,4 +1,4 @@
-"""Prompters match LazyLLM, except where LazyLLM would lose or move a caller's text."""
+"""Prompters match LazyLLM, except where LazyLLM would lose or move the caller's text."""
 
 from typing import Any
 

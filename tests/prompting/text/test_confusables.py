@@ -1,4 +1,4 @@
-"""The same rule removes hidden characters from any text."""
+"""Hidden characters are removed from texts, and lookalike names are recognized."""
 
 import re
 

@@ -39,7 +39,7 @@ def busy_machine() -> Iterator[None]:
 
 
 async def render_all() -> list[RenderedPrompt | str]:
-    """Render with a new pool, so that every template is compiled and probed again."""
+    """Render all templates with a new pool, so that they are compiled and probed again."""
     results: list[RenderedPrompt | str] = []
     templates = sorted(
         # those of vision models loop over the characters of a text, which takes seconds here
