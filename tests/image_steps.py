@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 _WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-"""With them, root may write files that are read-only."""
+"""With capabilities, root could write read-only files."""
 
 
 def read_instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:

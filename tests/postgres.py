@@ -18,10 +18,10 @@ from bot.storage.database import open_database
 
 _TEMPLATE = "migrated"
 _folders_with_template: set[str] = set()
-"""Socket folders of the servers that have a database with this name."""
+"""The socket folders of servers that already have the template database."""
 _KEPT_DATABASES = 30
 _making_template: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
-"""By the folder and the event loop."""
+"""Locks by socket folder and event loop."""
 _databases: defaultdict[str, deque[str]] = defaultdict(deque)
 """The newest databases of each server, by its socket folder."""
 _MEMORY = Path("/dev/shm")  # where a database's thousand files cost no disk

@@ -110,10 +110,10 @@ def test_mutated_text_adds_no_control_token(text: str, name: str) -> None:
     assert broken.replace(WORD_JOINER, "") == text.replace(WORD_JOINER, "")
     spans = render_spans(template, conversation("Hello", "Hi", text))
     harmless = render_spans(template, conversation("Hello", "Hi", "x"))
-    assert trusted(spans).split() == trusted(harmless).split()
+    assert trusted_text(spans).split() == trusted_text(harmless).split()
 
 
-def trusted(spans: list[TextSpan]) -> str:
+def trusted_text(spans: list[TextSpan]) -> str:
     return "".join(span.text for span in spans if span.trusted)
 
 

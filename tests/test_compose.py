@@ -13,7 +13,7 @@ from tests.checkout import CHECKOUT
 
 _DEPLOY = CHECKOUT / "deploy"
 _CONNECTIONS_OF_THE_SERVER = 100
-"""What PostgreSQL allows unless it is told otherwise; three are kept for its superuser."""
+"""PostgreSQL's default limit; three of these are reserved for the superuser."""
 
 
 def read_services(name: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Defence:
     holds: Callable[[str, Any], bool]
 
 
-def same(text: str) -> str:
+def leave_unchanged(text: str) -> str:
     return text
 
 
@@ -63,7 +63,7 @@ EVE, BOB = Person("a:1", "Eve"), Person("a:2", "Bob")
 DISCORD = Limits(2000, "characters", 1, 5)
 
 
-def tagged(text: str) -> str:
+def tag_with_speaker(text: str) -> str:
     labels = label_speakers([EVE, BOB], {"nora": "Nora"})
     turn = Turn("user", text, EVE, datetime(2026, 11, 22, tzinfo=UTC), None)
     return labels.tag_text(labels.find_label(turn, "nora"), text)
@@ -88,7 +88,7 @@ def rendered_log(render: Any) -> Apply:
     return lambda text: render(None, "warning", {"event": "said", "text": text, "level": "warning"})
 
 
-def printed(_logger: object, _method: str, event: dict[str, Any]) -> str:
+def print_event(_logger: object, _method: str, event: dict[str, Any]) -> str:
     return f"{event['event']} text={event['text']}"
 
 
@@ -107,7 +107,7 @@ def stays_in_folder(_text: str, problem: tuple[str, str | None]) -> bool:
     return refusal is not None or is_inside
 
 
-def addresses(parse: Callable[[str], SplitResult], allows: Callable[[str], bool]) -> Apply:
+def list_addresses(parse: Callable[[str], SplitResult], allows: Callable[[str], bool]) -> Apply:
     """Return a function that lists the server addresses that a URL would reach."""
 
     def look_up(text: str) -> list[str]:
@@ -152,22 +152,22 @@ DEFENCES = [
         "control tokens are broken",
         "special_tokens",
         lambda text: break_control_tokens(text, TOKENS),
-        same,
+        leave_unchanged,
         lambda _text, prompt: not any(token in prompt for token in TOKENS),
     ),
-    Defence("lines are quoted", "name_spoof", tagged, "Eve: {}".format, forges_no_line),
+    Defence("lines are quoted", "name_spoof", tag_with_speaker, "Eve: {}".format, forges_no_line),
     Defence(
         "names become labels",
         "name_spoof",
         label,
-        same,
+        leave_unchanged,
         lambda _text, name: re.search(r"[\n\u2028\u202e{}:\[\]]", name) is None,
     ),
     Defence(
         "hidden text is removed",
         "prompt_injection",
         strip_hidden_text,
-        same,
+        leave_unchanged,
         lambda _text, prompt: not any(0xE0000 <= ord(sign) < 0xE0080 for sign in prompt),
     ),
     Defence(
@@ -184,19 +184,21 @@ DEFENCES = [
         lambda text: [text],
         lambda _text, parts: all(len(one) <= 2000 and is_visible(one) for one in parts),
     ),
-    Defence("texts are made storable", "store_injection", to_storable_text, same, is_storable),
+    Defence(
+        "texts are made storable", "store_injection", to_storable_text, leave_unchanged, is_storable
+    ),
     Defence(
         "log lines are escaped",
         "store_injection",
         rendered_log(render_for_console),
-        rendered_log(printed),
+        rendered_log(print_event),
         is_one_line,
     ),
     Defence(
         "secrets are masked",
         "secrets",
         SecretMasker(()).mask,
-        same,
+        leave_unchanged,
         lambda text, logged: secret_in(text) not in logged,
     ),
     Defence(
@@ -209,8 +211,8 @@ DEFENCES = [
     Defence(
         "only public servers are asked",
         "ssrf",
-        addresses(parse_public_url, is_public_address),
-        addresses(urlsplit, lambda _address: True),
+        list_addresses(parse_public_url, is_public_address),
+        list_addresses(urlsplit, lambda _address: True),
         lambda _text, asked: all(map(is_public_address, asked)),
     ),
     Defence(
@@ -224,7 +226,7 @@ DEFENCES = [
         "results of tools are quoted",
         "name_spoof",
         lambda text: quote_result("history", text),
-        same,
+        leave_unchanged,
         lambda _text, result: all(one.startswith("> ") for one in result.splitlines()[1:]),
     ),
 ]

@@ -26,7 +26,7 @@ _COMMAND = re.compile(
 )
 _SETTING = re.compile(r"\bTROUPE_[A-Z][A-Z0-9_]*(?:<\w+>[A-Z0-9_]*)?")
 _NO_SETTINGS = {"TROUPE_SEED", "TROUPE_SHARE", "TROUPE_TEST_SCREENSHOTS", "TROUPE_<KIND>__"}
-"""Variables of the tests, and a pattern."""
+"""Variables of the tests, and a pattern, which are not settings."""
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([\w-]+))?\)")
 
 

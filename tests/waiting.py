@@ -9,10 +9,10 @@ from bot.storage.sqlite import SqliteThreads
 from tests.fakes import FakeClock, run_ready_tasks
 
 PATIENCE_SECONDS = 120.0
-"""Ends a test that hangs; on a busy machine whatever is right may take nearly as long."""
+"""The timeout for tests that hang; on a busy machine, a correct test may take nearly as long."""
 
 BELOW_STALL_SECONDS = 40.0
-"""For what must not wait for a server that says nothing for a minute."""
+"""For actions that must not wait for a server that is silent for a minute."""
 
 _STUCK_SECONDS = 30.0  # a thread that works for longer is held up by the test
 T = TypeVar("T")

@@ -23,7 +23,7 @@ class FakeClock(SystemClock):
     def __init__(self) -> None:
         self.slept: list[float] = []
         self.before_sleep: asyncio.Task[object] | None = None
-        """What every sleep waits for."""
+        """A task that every sleep waits for."""
 
     @override
     def monotonic(self) -> float:

@@ -20,7 +20,7 @@ DEFAULT_ENGINE = [
     "xllamacpp",
     pytest.param("llama_cpp_python", marks=[WITH_BINDINGS, pytest.mark.soak]),
 ]
-"""For what tests/contracts/test_engine.py tests with both, or what both take from llama.cpp."""
+"""For behavior that test_engine.py in contracts tests with both engines, or that both inherit."""
 
 
 async def lend_model(data_dir: Path) -> Path:

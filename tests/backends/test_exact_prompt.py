@@ -37,7 +37,7 @@ CHATML = (
 )
 
 
-def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
+def make_prompt_writer(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
     given = {"api_key": SECRET, "model": "m", "base_url": "http://127.0.0.1:1/v1", **provider}
     settings = Settings(data_dir=folder, providers={"here": given})
     mask = SecretMasker(collect_secrets(settings)).mask
@@ -64,7 +64,7 @@ async def test_exact_prompt_of_a_local_model_is_the_rendered_text(
     renderer: Renderer, tmp_path: Path
 ) -> None:
     tiny_model(tmp_path)
-    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
     assert await prompts.write(17, receipt()) == WRITTEN
 
 
@@ -74,21 +74,21 @@ async def test_note_says_that_a_template_inserts_todays_date(
     tiny_model(tmp_path)
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))
-    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
     assert "; the date in it is today's\n" in await prompts.write(1, receipt(dated))
 
 
 async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     odd = replace(PROMPT, messages=(Message("user", "a\0b"),))
-    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
     assert "user\na␀b<|im_end|>" in await prompts.write(1, receipt(odd))
 
 
 async def test_exact_prompt_of_a_service_is_the_request_body(
     renderer: Renderer, tmp_path: Path
 ) -> None:
-    written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
+    written = await make_prompt_writer(renderer, tmp_path, message_names=True).write(17, receipt())
     assert "model: here / m\n" in written
     assert "template: the service's own, which renders the messages below\n\n{" in written
     assert body(written)["messages"] == [
@@ -101,7 +101,9 @@ async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> No
     seen = Message(
         "user", "and this?", parts=("and this?", Image(f"data:image/png;base64,{'A' * 9999}"))
     )
-    written = await exact(renderer, tmp_path).write(1, receipt(replace(PROMPT, messages=(seen,))))
+    written = await make_prompt_writer(renderer, tmp_path).write(
+        1, receipt(replace(PROMPT, messages=(seen,)))
+    )
     assert len(written) < 1000
     assert "… (10021 characters)" in written
     assert body(written)["messages"][0]["content"][0] == {"type": "text", "text": "and this?"}
@@ -117,7 +119,7 @@ async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> No
 async def test_messages_are_shown_if_no_prompt_can_be_rendered(
     renderer: Renderer, tmp_path: Path, provider: str, words: str
 ) -> None:
-    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="gone")
+    prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="gone")
     written = await prompts.write(17, receipt(provider=provider))
     assert words in written
     assert [one["role"] for one in body(written)["messages"]] == ["system", "user"]
@@ -126,7 +128,7 @@ async def test_messages_are_shown_if_no_prompt_can_be_rendered(
 async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     for provider in ({}, {"kind": "llama_cpp", "model": "tiny"}):
-        prompts = exact(renderer, tmp_path, **provider)
+        prompts = make_prompt_writer(renderer, tmp_path, **provider)
         assert SECRET not in await prompts.write(17, receipt())
         assert prompts.mask(f"lore: {SECRET}") == "lore: ***ator"
 

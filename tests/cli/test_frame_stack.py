@@ -9,7 +9,7 @@ from bot.cli.run import call_in_large_chunk
 CALLS = 200
 DEPTHS = range(150)
 REPEATS = 20
-"""The quickest counts, so that a busy machine changes nothing."""
+"""Only the fastest run counts, so that a busy machine does not change the result."""
 
 
 def leaf() -> None:

@@ -27,7 +27,7 @@ def _prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS", "true")
 
 
-def keys(*words: str, given: str | None = None) -> str:
+def run_keys(*words: str, given: str | None = None) -> str:
     return troupe("keys", *words, given=given)
 
 
@@ -39,25 +39,25 @@ def provider_keys() -> list[str]:
 
 
 def test_stored_keys_are_used_and_not_readable_in_the_files(folder: Path) -> None:
-    keys("add", "groq", given=f"{SECRET}\n")
-    keys("add", "groq", given=f"{OTHER}\n")
-    keys("add", "openai", given="sk-other-provider\n")
+    run_keys("add", "groq", given=f"{SECRET}\n")
+    run_keys("add", "groq", given=f"{OTHER}\n")
+    run_keys("add", "openai", given="sk-other-provider\n")
     assert provider_keys() == [SECRET, OTHER]
     files = [file for file in (folder / "data").rglob("*") if file.is_file()]
     assert files
     assert not any(b"SECRET" in file.read_bytes() for file in files)
     settings = asyncio.run(with_stored_keys(read_settings()))
     assert {SECRET, OTHER, OLD} <= collect_secrets(settings)
-    listed = keys("list")
+    listed = run_keys("list")
     assert re.match(r"1  groq  .*…1111\n2  groq  .*…2222\n", listed)
     assert "SECRET" not in f"{settings!r} {listed}"
 
 
 def test_old_encryption_key_is_not_needed_after_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys("add", "groq", given=SECRET)
+    run_keys("add", "groq", given=SECRET)
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert provider_keys() == [SECRET]
-    assert "encryption key: 1 keys, " in keys("rotate")
+    assert "encryption key: 1 keys, " in run_keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     assert provider_keys() == [SECRET]
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
@@ -66,11 +66,11 @@ def test_old_encryption_key_is_not_needed_after_rotation(monkeypatch: pytest.Mon
 
 
 def test_rotation_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys("add", "groq", given=SECRET)
+    run_keys("add", "groq", given=SECRET)
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW}")
-    keys("add", "groq", given=OTHER)
+    run_keys("add", "groq", given=OTHER)
     with pytest.raises(TroupeError):
-        keys("rotate")
+        run_keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{OLD},{NEW}")
     assert provider_keys() == [SECRET, OTHER]
 
@@ -78,7 +78,7 @@ def test_rotation_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_encryption_keys_can_be_read_from_a_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys("add", "groq", given=SECRET)
+    run_keys("add", "groq", given=SECRET)
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     (folder / "mounted").write_text(f"{NEW}\n{OLD}\n")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS_FILE", str(folder / "mounted"))
@@ -88,14 +88,14 @@ def test_encryption_keys_can_be_read_from_a_file(
 def test_generated_encryption_key_works_and_a_removed_provider_key_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", keys("new").strip())
-    keys("add", "groq", given=SECRET)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", run_keys("new").strip())
+    run_keys("add", "groq", given=SECRET)
     assert provider_keys() == [SECRET]
-    keys("remove", "1")
+    run_keys("remove", "1")
     with pytest.raises(SettingsError, match="run `troupe keys add groq`"):
         provider_keys()
     with pytest.raises(TroupeError, match="there is no key 7"):
-        keys("remove", "7")
+        run_keys("remove", "7")
 
 
 def test_malformed_encryption_key_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def read_setting() -> str:
 def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys("add", "groq", given=SECRET)
+    run_keys("add", "groq", given=SECRET)
     use_database(
         lambda database: SqlChatSettings(database, SystemClock()).set(
             "telegram:1", "persona", "canary", "me"
@@ -139,7 +139,7 @@ def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
         troupe("db", "decrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
-    assert "encryption key: 1 keys, " in keys("rotate")
+    assert "encryption key: 1 keys, " in run_keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     assert read_setting() == "canary"
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
@@ -150,7 +150,7 @@ def test_encrypting_rotating_and_decrypting_texts_is_audited_without_keys(
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     assert read_setting() == "canary"
     assert troupe("db", "decrypt").endswith("newly decrypted rows: 1\n")
-    keys("remove", "1")
+    run_keys("remove", "1")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert read_setting() == "canary"
     assert b"canary" in read_stored_bytes(folder)

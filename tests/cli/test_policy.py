@@ -13,7 +13,7 @@ from tests.cli.command import troupe, use_database
 pytestmark = pytest.mark.usefixtures("all_objects")
 
 
-async def nothing(_: object) -> None:
+async def do_nothing(_: object) -> None:
     return
 
 
@@ -51,7 +51,7 @@ def test_drill_prints_what_was_deleted_and_fails_if_anything_is_left(
 ) -> None:
     with pytest.raises(SettingsError, match="there is no database"):
         troupe("policy", "--drill")
-    use_database(nothing)
+    use_database(do_nothing)
     printed = troupe("policy", "--drill").splitlines()
     assert printed[-1] == "no traces left"
     assert any(one.startswith("turn.text") and one.endswith("   0 after") for one in printed)

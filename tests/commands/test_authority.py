@@ -41,7 +41,7 @@ def test_expected_permissions_cover_every_button() -> None:
     assert set(ButtonAction) == set(WHO_MAY_PRESS)
 
 
-async def refusal(setup: Setup, use: str, asker: Person) -> str:
+async def find_refusal(setup: Setup, use: str, asker: Person) -> str:
     """Use a command as Alice after a question from `asker`; return the refusal, if any."""
     said = make_incoming(author=ALICE, admin=None)
     question = Turn("user", "a question", asker, said.at, message_id="3")
@@ -62,8 +62,8 @@ async def test_command_is_refused_for_people_who_may_not_use_it(
 ) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
     setup.admin = False
-    assert ("Only an admin can" in await refusal(setup, use, BOB)) is (who != ANYONE)
-    assert ("Only an admin can" in await refusal(setup, use, ALICE)) is (who == ADMIN)
+    assert ("Only an admin can" in await find_refusal(setup, use, BOB)) is (who != ANYONE)
+    assert ("Only an admin can" in await find_refusal(setup, use, ALICE)) is (who == ADMIN)
     assert await setup.active(("telegram:5",)) == ["assistant"]
 
 
@@ -72,9 +72,9 @@ async def test_admin_may_use_every_command_and_rights_are_checked_on_each_use(
     database: Database, use: str
 ) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
-    assert "admin" not in await refusal(setup, use, BOB)
+    assert "admin" not in await find_refusal(setup, use, BOB)
     setup.admin = False  # from now on
-    assert ("Only an admin can" in await refusal(setup, use, BOB)) is (who != ANYONE)
+    assert ("Only an admin can" in await find_refusal(setup, use, BOB)) is (who != ANYONE)
     if who != ANYONE:
         assert len(setup.asked) >= 2, "the first answer was kept"
 
@@ -85,7 +85,7 @@ async def test_command_is_refused_if_the_platform_cannot_confirm_the_admin(
 ) -> None:
     setup = Setup(database)
     setup.platform_error = Unreachable("away")
-    assert "whether you are one" in await refusal(setup, use, BOB)
+    assert "whether you are one" in await find_refusal(setup, use, BOB)
 
 
 class AnsweredQuestion:

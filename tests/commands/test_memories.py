@@ -64,7 +64,7 @@ def place_of(said: IncomingMessage) -> MemoryPlace:
     return MemoryPlace.from_event(said.address, said.scopes, is_private=said.is_private)
 
 
-def by(person: Person, said: IncomingMessage = HERE) -> IncomingMessage:
+def written_by(person: Person, said: IncomingMessage = HERE) -> IncomingMessage:
     return replace(said, author=person)
 
 
@@ -72,7 +72,7 @@ async def test_people_see_their_own_memories_and_those_visible_in_this_chat(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
-    await setup.run_as(by(BOB), "/memory add here: the pub is closed on Mondays")
+    await setup.run_as(written_by(BOB), "/memory add here: the pub is closed on Mondays")
     await setup.run_as(PRIVATE, "/memory add I am ill")
     ill, pub = "#3 I am ill (about you, {})", "#2 the pub is closed on Mondays ({})"
     pub = pub.format("about this chat, this channel")
@@ -80,17 +80,17 @@ async def test_people_see_their_own_memories_and_those_visible_in_this_chat(
         ill.format("a private chat"),
         "#1 I keep bees (about you, this channel)",
     ]
-    assert await setup.texts_of(by(BOB)) == [pub]
-    assert await setup.texts_of(by(BOB), "here") == [
+    assert await setup.texts_of(written_by(BOB)) == [pub]
+    assert await setup.texts_of(written_by(BOB), "here") == [
         pub,
         "#1 I keep bees (about Alice, this channel)",
     ]
     assert await setup.texts_of(PRIVATE, "here") == [ill.format("this private chat")]
     in_private = replace(PRIVATE, address=Address("telegram", "2"), scopes=("telegram:2",))
-    assert await setup.texts_of(by(BOB, in_private)) == [
+    assert await setup.texts_of(written_by(BOB, in_private)) == [
         "#2 the pub is closed on Mondays (another channel)"
     ]
-    assert await setup.texts_of(by(BOB, in_private), "here") == []
+    assert await setup.texts_of(written_by(BOB, in_private), "here") == []
 
 
 async def test_every_reply_is_visible_only_to_the_asker() -> None:
@@ -148,28 +148,30 @@ async def test_people_cannot_change_memories_of_what_other_people_said(
     await setup.run_as(HERE, "/memory add I keep bees")
     setup.admin = False
     with pytest.raises(UserError):
-        await setup.run_as(by(BOB), f"/memory {line}")
+        await setup.run_as(written_by(BOB), f"/memory {line}")
     assert await setup.texts_of(HERE) == ["#1 I keep bees (about you, this channel)"]
 
 
 async def test_admins_can_delete_only_memories_of_their_own_chat(
     setup: MemorySetup,
 ) -> None:
-    await setup.run_as(by(BOB), "/memory add here: rubbish")
+    await setup.run_as(written_by(BOB), "/memory add here: rubbish")
     await setup.run_as(PRIVATE, "/memory add I am ill")
     with pytest.raises(UserError, match="Only the person who said it"):
         await setup.run_as(HERE, "/memory correct 1 gold")
     await setup.run_as(HERE, "/memory forget 1")
     assert await setup.texts_of(HERE, "here") == []
     with pytest.raises(UserError, match="There is no memory with this number"):
-        await setup.run_as(by(BOB), "/memory forget 2")
+        await setup.run_as(written_by(BOB), "/memory forget 2")
 
 
 async def test_only_the_author_can_widen_a_memory_and_private_memories_stay_private(
     setup: MemorySetup,
 ) -> None:
     await setup.run_as(HERE, "/memory add I keep bees")
-    next_door = by(BOB, replace(HERE, address=Address("telegram", "6"), scopes=HERE.scopes[2:]))
+    next_door = written_by(
+        BOB, replace(HERE, address=Address("telegram", "6"), scopes=HERE.scopes[2:])
+    )
     assert await setup.texts_of(next_door, "here") == []
     assert "this server" in (await setup.run_as(HERE, "/memory widen 1")).text
     assert await setup.texts_of(next_door, "here") == ["#1 I keep bees (about Alice, this server)"]
@@ -201,11 +203,11 @@ async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup)
     observed_turn = Turn("user", "I sail", BOB, HERE.at, observed=True)
     with pytest.raises(UserError, match="only its author can add it"):
         await setup.run_as(asked, "/memory add", quoted=observed_turn)
-    await setup.run_as(by(BOB, asked), "/memory add", quoted=observed_turn)
-    await setup.run_as(by(BOB), "/memory forget 1")
+    await setup.run_as(written_by(BOB, asked), "/memory add", quoted=observed_turn)
+    await setup.run_as(written_by(BOB), "/memory forget 1")
     await setup.history_scopes.set_consent(BOB.id, Consent.SERVER)
     await setup.run_as(asked, "/memory add", quoted=observed_turn)
-    assert await setup.texts_of(by(BOB)) == ["#2 I sail (about you, this server)"]
+    assert await setup.texts_of(written_by(BOB)) == ["#2 I sail (about you, this server)"]
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
     told_to_us = replace(observed_turn, text="I swim", observed=False)  # before he was off
     with pytest.raises(UserError, match="somebody who switched me off"):
@@ -218,28 +220,28 @@ async def test_memories_of_a_place_wait_for_approval_if_approval_is_on(
     await setup.run_as(HERE, "/memory approve on")
     await setup.run_as(HERE, "/memory add here: it rains")
     setup.admin = False
-    await setup.run_as(by(BOB), "/memory add here: the pub is closed")
-    await setup.run_as(by(BOB), "/memory add I sail")
+    await setup.run_as(written_by(BOB), "/memory add here: the pub is closed")
+    await setup.run_as(written_by(BOB), "/memory add I sail")
     waits = "#2 the pub is closed (about this chat, this channel, an admin has not approved it yet)"
-    assert waits in await setup.texts_of(by(BOB))
+    assert waits in await setup.texts_of(written_by(BOB))
     listener = MemoryListener(PLACE, "nova", BOB.id)
     recalled = await setup.container.memories.recall(listener)
     assert sorted(one.text for one in recalled.memories) == ["I sail", "it rains"]
     with pytest.raises(UserError, match="Only an admin"):
-        await setup.run_as(by(BOB), "/memory approve 2")
+        await setup.run_as(written_by(BOB), "/memory approve 2")
     setup.admin = True
     await setup.run_as(HERE, "/memory approve 2")
     assert len((await setup.container.memories.recall(listener)).memories) == 3
     await setup.run_as(HERE, "/memory approve off")
     setup.admin = False
-    told = await setup.run_as(by(BOB), "/memory add here: it snows")
+    told = await setup.run_as(written_by(BOB), "/memory add here: it snows")
     assert "approved" not in told.text
 
 
 async def test_anonymous_admins_cannot_add_memories(setup: MemorySetup) -> None:
     group = Person(f"telegram:{HERE.address.chat}", "The group")
     with pytest.raises(UserError, match="Use your own name"):
-        await setup.run_as(by(group), "/memory add I keep bees")
+        await setup.run_as(written_by(group), "/memory add I keep bees")
 
 
 async def test_long_list_has_pages_and_a_menu_if_buttons_are_supported(setup: MemorySetup) -> None:
@@ -303,7 +305,9 @@ async def test_exported_memories_can_be_imported_by_another_account(
     assert sent.text == "Your memories: 3"
     assert sent.file is not None
     assert ALICE.id not in sent.file.text
-    there = by(BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",)))
+    there = written_by(
+        BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",))
+    )
     told = await setup.import_file(there, sent.file.text.encode())
     assert told.text == "Memories read: 3"
     assert await setup.texts_of(there) == [
@@ -332,7 +336,7 @@ async def test_imported_file_cannot_add_memories_of_other_people(setup: MemorySe
         ]
     )
     assert await setup.texts_of(HERE) == snapshot(["#1 I sail (about you, this channel)"])
-    assert await setup.texts_of(by(BOB)) == []
+    assert await setup.texts_of(written_by(BOB)) == []
 
 
 async def test_character_is_exported_with_its_lore_memories_and_chat(setup: MemorySetup) -> None:
@@ -359,7 +363,9 @@ async def test_character_is_exported_with_its_lore_memories_and_chat(setup: Memo
     assert contents == ["It is old.", "she fears the River"]
     assert data["description"] == "Mira keeps bees."
 
-    there = by(BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",)))
+    there = written_by(
+        BOB, replace(PRIVATE, address=Address("discord", "77"), scopes=("discord:77",))
+    )
     told = await setup.import_file(there, sent.file.text.encode())
     assert told.text == "Mira is ready.\nMemories read: 1"
     [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, place_of(there)))
@@ -408,7 +414,7 @@ async def test_memories_can_be_added_to_the_lorebook_of_the_servers_character(
         await setup.run_as(HERE, "/memory lore mira 2")
     setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
-        await setup.run_as(by(BOB), "/memory lore mira all")
+        await setup.run_as(written_by(BOB), "/memory lore mira all")
     with pytest.raises(UserError, match="Send this command in the server"):
         await setup.run_as(PRIVATE, "/memory lore mira")
 

@@ -20,7 +20,7 @@ def personas(database: Database) -> UserPersonas:
     return UserPersonas(SqlChatSettings(database, SystemClock()))
 
 
-async def resolved(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:
+async def resolve(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:
     return await personas.resolve([ALICE.id, BOB.id, ALICE.id], scopes)
 
 
@@ -29,8 +29,8 @@ async def test_persona_applies_only_in_its_channel(personas: UserPersonas) -> No
         "Your description for this channel was saved: I am a tall knight"
     )
 
-    assert await resolved(personas) == {ALICE.id: "I am a tall knight"}
-    assert await resolved(personas, ELSEWHERE.scopes) == {}
+    assert await resolve(personas) == {ALICE.id: "I am a tall knight"}
+    assert await resolve(personas, ELSEWHERE.scopes) == {}
     assert await personas.change_or_show("", HERE) == "Your description here: I am a tall knight"
     with pytest.raises(UserError, match="You haven't described yourself"):
         await personas.change_or_show("", ELSEWHERE)
@@ -41,14 +41,14 @@ async def test_channel_persona_overrides_the_global_persona(personas: UserPerson
     await personas.change_or_show("a knight", HERE)
     await personas.change_or_show("a smith", replace(HERE, author=BOB))
 
-    assert await resolved(personas) == {ALICE.id: "a knight", BOB.id: "a smith"}
-    assert await resolved(personas, ("telegram:9",)) == {ALICE.id: "I am a cook"}
+    assert await resolve(personas) == {ALICE.id: "a knight", BOB.id: "a smith"}
+    assert await resolve(personas, ("telegram:9",)) == {ALICE.id: "I am a cook"}
 
 
 async def test_threads_inherit_the_persona_of_the_channel(personas: UserPersonas) -> None:
     await personas.change_or_show("a knight", replace(HERE, scopes=("telegram:5",)))
 
-    assert await resolved(personas) == {ALICE.id: "a knight"}
+    assert await resolve(personas) == {ALICE.id: "a knight"}
 
 
 async def test_me_clear_deletes_the_persona(personas: UserPersonas) -> None:
@@ -59,6 +59,6 @@ async def test_me_clear_deletes_the_persona(personas: UserPersonas) -> None:
         await personas.change_or_show("clear", HERE)
         == "Your description for this channel was deleted."
     )
-    assert await resolved(personas) == {ALICE.id: "a cook"}
+    assert await resolve(personas) == {ALICE.id: "a cook"}
     assert await personas.change_or_show("everywhere clear", HERE)
-    assert await resolved(personas) == {}
+    assert await resolve(personas) == {}

@@ -30,7 +30,7 @@ async def playground(tmp_path: Path) -> AsyncIterator[Playground]:
         yield one
 
 
-def key_of(playground: Playground) -> str:
+def channel_key(playground: Playground) -> str:
     return f"web:{playground.path.rpartition('/')[2]}"
 
 
@@ -40,7 +40,7 @@ async def read(playground: Playground, path: str) -> tuple[int, str]:
 
 
 async def test_channel_page_shows_who_answers_and_why(playground: Playground) -> None:
-    key = key_of(playground)
+    key = channel_key(playground)
     path = f"/channels/{quote(key, safe='')}"
 
     _, listed = await read(playground, "/channels")
@@ -64,7 +64,7 @@ async def test_channel_page_shows_who_answers_and_why(playground: Playground) ->
     # One of the playground has a page before its first message.
     _, created = await playground.send("/playground", name="empty")
     page = await playground.open(created)
-    path = f"/channels/{quote(key_of(playground), safe='')}"
+    path = f"/channels/{quote(channel_key(playground), safe='')}"
 
     assert "Write a message below, and Nora will answer." in page
     assert f'href="{path}"' in page
@@ -72,7 +72,7 @@ async def test_channel_page_shows_who_answers_and_why(playground: Playground) ->
 
 
 async def test_changing_a_channels_presets_is_audited(playground: Playground) -> None:
-    key = key_of(playground)
+    key = channel_key(playground)
     path = f"/channels/{quote(key, safe='')}"
     resolver = playground.service.container.resolver
 
@@ -105,7 +105,7 @@ async def test_changing_a_channels_presets_is_audited(playground: Playground) ->
 
 
 async def test_channel_is_exported_and_forgotten(playground: Playground) -> None:
-    path = f"/channels/{quote(key_of(playground), safe='')}"
+    path = f"/channels/{quote(channel_key(playground), safe='')}"
 
     _, exported = await read(playground, f"{path}/export")
     texts = [(one["person"], one["text"]) for one in json.loads(exported)["messages"]]
@@ -113,7 +113,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
     assert len(texts) == 2
     _, audit = await read(playground, "/api/v1/audit")
     [entry] = json.loads(audit)["entries"]
-    assert (entry["action"], entry["subject"]) == ("export channel", key_of(playground))
+    assert (entry["action"], entry["subject"]) == ("export channel", channel_key(playground))
 
     assert (await playground.send(f"{path}/forget"))[0] == 303
 
@@ -125,7 +125,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
 
 
 async def test_access_rules_can_be_set_and_deleted(playground: Playground) -> None:
-    key = key_of(playground)
+    key = channel_key(playground)
     path = f"/channels/{quote(key, safe='')}"
     for rule, value in (("person telegram:7", "block"), ("off", "on")):
         await playground.send(f"{path}/access", scope=key, rule=rule, action="block")
@@ -141,7 +141,7 @@ async def test_access_rules_can_be_set_and_deleted(playground: Playground) -> No
 async def test_blocking_without_naming_anybody_does_not_switch_the_bot_off(
     playground: Playground,
 ) -> None:
-    key = key_of(playground)
+    key = channel_key(playground)
     path = f"/channels/{quote(key, safe='')}"
     _, page = await read(playground, path)
     typed, switch_off = re.findall(r'<input ([^>]*name="rule"[^>]*)>', page)
@@ -155,7 +155,7 @@ async def test_blocking_without_naming_anybody_does_not_switch_the_bot_off(
 async def test_say_sends_once_per_key_in_channels_allowed_by_the_token(
     playground: Playground,
 ) -> None:
-    key, container = key_of(playground), playground.service.container
+    key, container = channel_key(playground), playground.service.container
 
     async def say(token: str, **body: str) -> int:
         return await post_say(playground.address, token, **body)

@@ -9,7 +9,7 @@ from bot.console.differences import differing_lines, differing_pieces, edit_opco
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
 
-def rebuilt(before: list[str], after: list[str]) -> list[str]:
+def rebuild(before: list[str], after: list[str]) -> list[str]:
     """Rebuild the second sequence from the equal and the added parts."""
     made: list[str] = []
     for tag, begin, end, other, other_end in edit_opcodes(before, after):
@@ -19,7 +19,7 @@ def rebuilt(before: list[str], after: list[str]) -> list[str]:
 
 @given(_ITEMS, _ITEMS)
 def test_opcodes_transform_one_sequence_into_the_other(before: list[str], after: list[str]) -> None:
-    assert rebuilt(before, after) == after
+    assert rebuild(before, after) == after
 
 
 @pytest.mark.timeout(120)
@@ -28,7 +28,7 @@ def test_many_repeated_lines_are_compared_quickly() -> None:
     before = [line for at in range(5000) for line in ("{", f"a{at}", "},", "")]
     after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
 
-    assert rebuilt(before, after) == after
+    assert rebuild(before, after) == after
 
 
 @given(st.text(max_size=60), st.text(max_size=60))

@@ -34,14 +34,14 @@ PUBLIC = {
     ("POST", "/look"),
     ("GET", "/static/{name}"),
 }
-"""What anybody may ask for; nothing else is answered without a log-in."""
+"""The routes that anybody may request; all others require a login."""
 
 READING_POSTS = {
     ("POST", "/logout"),
     ("POST", "/api/v1/preset-check"),
     ("POST", "/api/v1/presets/{name}/test"),
 }
-"""What a token for reading may send, as it changes nothing and asks no model."""
+"""POST requests allowed for a read token, which change nothing and ask no model."""
 
 SECRETS = {
     "key of a provider": "sk-canary-4b1d7e90c2aa",

@@ -34,7 +34,7 @@ async def playground(tmp_path: Path) -> AsyncIterator[Playground]:
         yield one
 
 
-async def listed(playground: Playground, query: str = "") -> list[dict[str, Any]]:
+async def list_memories(playground: Playground, query: str = "") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(await read(playground, f"/api/v1/memories{query}"))[
         "memories"
     ]
@@ -42,7 +42,7 @@ async def listed(playground: Playground, query: str = "") -> list[dict[str, Any]
 
 
 async def test_memories_are_searched_with_their_sources(playground: Playground) -> None:
-    rain, bees = await listed(playground)
+    rain, bees = await list_memories(playground)
     assert bees == {
         "number": 1,
         "text": "Keeps <i>bees</i>",
@@ -59,9 +59,9 @@ async def test_memories_are_searched_with_their_sources(playground: Playground) 
     }
     assert (rain["characters"], rain["state"]) == (["nora"], "proposed")
     for query in ("?text=BEES", "?text=alice", "?text=telegram:1", "?state=kept"):
-        assert [one["number"] for one in await listed(playground, query)] == [1], query
-    assert await listed(playground, "?text=snow") == []
-    assert [one["number"] for one in await listed(playground, "?preset=nora")] == [2]
+        assert [one["number"] for one in await list_memories(playground, query)] == [1], query
+    assert await list_memories(playground, "?text=snow") == []
+    assert [one["number"] for one in await list_memories(playground, "?preset=nora")] == [2]
     page = await playground.open("/memories?text=bees")
     assert "Keeps &lt;i&gt;bees&lt;/i&gt;" in page
     assert "It rains" not in page
@@ -74,9 +74,9 @@ async def test_memories_are_searched_with_their_sources(playground: Playground) 
 async def test_proposals_are_approved_and_memories_deleted(playground: Playground) -> None:
     await playground.open("/memories?state=proposed")
     assert (await playground.send("/memories/2/approve"))[0] == 303
-    assert [one["state"] for one in await listed(playground)] == ["kept", "kept"]
+    assert [one["state"] for one in await list_memories(playground)] == ["kept", "kept"]
     assert (await playground.send("/memories/1/forget"))[0] == 303
-    assert [one["text"] for one in await listed(playground)] == ["It rains"]
+    assert [one["text"] for one in await list_memories(playground)] == ["It rains"]
     for path in ("/memories/1/forget", "/memories/0/forget", "/memories/9/approve"):
         assert (await playground.send(path))[0] == 404, path
     entries = json.loads(await read(playground, "/api/v1/audit"))["entries"]

@@ -169,7 +169,7 @@ async def answer_late(request: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[socket.socket]:
+async def connect_client() -> AsyncIterator[socket.socket]:
     """Run a server, and yield a connected socket."""
     routes = [lambda app: app.router.add_post("/slow", answer_late)]
     async with serve_http(ConsoleSettings(port=0), routes, header_seconds=HEAD_SECONDS) as address:
@@ -178,7 +178,7 @@ async def connected() -> AsyncIterator[socket.socket]:
             yield client
 
 
-async def received(client: socket.socket) -> bytes:
+async def read_until_closed(client: socket.socket) -> bytes:
     """Return everything that the server sends until it closes the connection."""
     answer = b""
     while data := await asyncio.to_thread(client.recv, 4096):
@@ -196,9 +196,9 @@ async def received(client: socket.socket) -> bytes:
     ],
 )
 async def test_incomplete_or_malformed_request_head_is_refused(sent: bytes, answer: bytes) -> None:
-    async with connected() as client:
+    async with connect_client() as client:
         client.sendall(sent)
-        assert answer in (await received(client)).partition(b"\r\n")[0]
+        assert answer in (await read_until_closed(client)).partition(b"\r\n")[0]
 
 
 async def test_request_head_sent_byte_by_byte_gets_no_extra_time() -> None:
@@ -208,22 +208,22 @@ async def test_request_head_sent_byte_by_byte_gets_no_extra_time() -> None:
                 client.sendall(bytes([one]))
                 await asyncio.sleep(HEAD_SECONDS / 2)
 
-    async with connected() as client:
+    async with connect_client() as client:
         sending = asyncio.create_task(send_slowly())
-        assert (await received(client)).startswith(b"HTTP/1.1 408 ")
+        assert (await read_until_closed(client)).startswith(b"HTTP/1.1 408 ")
         await cancel_and_wait([sending])
 
 
 async def test_silent_connection_is_closed() -> None:
-    async with connected() as client:
-        assert await received(client) == b""
+    async with connect_client() as client:
+        assert await read_until_closed(client) == b""
 
 
 async def test_response_and_body_may_take_longer_than_the_head() -> None:
-    async with connected() as client:
+    async with connect_client() as client:
         client.sendall(HEAD.replace(b"\r\nHost", b"\r\nConnection: close\r\nHost"))
         await asyncio.sleep(HEAD_SECONDS * 2)
         client.sendall(b"ok")
-        answer = await received(client)
+        answer = await read_until_closed(client)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b"got ok")

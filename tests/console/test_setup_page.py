@@ -172,9 +172,11 @@ async def test_model_is_tested_before_it_is_saved(
     async with FakeOpenAI() as service:
         given = {"provider": "openai", "model": "m", "key": "sk-of-the-model"}
         given["address"] = service.base_url
-        assert "There is no such provider" in await shown(console, **{**given, "provider": "none"})
-        assert "m of OpenAI answers" in await shown(console, **given)
-    assert "alert" in await shown(console, **given), "nothing answers any more"
+        assert "There is no such provider" in await submit_model(
+            console, **{**given, "provider": "none"}
+        )
+        assert "m of OpenAI answers" in await submit_model(console, **given)
+    assert "alert" in await submit_model(console, **given), "nothing answers any more"
     assert (await send(console, "write")).status == 200
     written = dotenv_values(tmp_path / ".env")
     assert written["TROUPE_PROVIDERS__LOCAL__MODEL"] == "m"
@@ -187,19 +189,19 @@ async def test_form_keeps_typed_values_except_keys(
 ) -> None:
     await console.log_in()
     given = {"provider": "openai", "model": "tiny <m>", "address": "http://127.0.0.1:1/v1"}
-    refused = await shown(console, **given, key="sk-of-the-model")
+    refused = await submit_model(console, **given, key="sk-of-the-model")
     assert 'value="tiny &lt;m&gt;"' in refused
     assert 'value="http://127.0.0.1:1/v1"' in refused
     assert "stored; leave empty to keep it" in refused
     assert "sk-of-the-model" not in refused
 
-    await shown(console, **given)
+    await submit_model(console, **given)
     assert steps.newest_choice.api_key == "sk-of-the-model"
-    await shown(console, **{**given, "address": "http://127.0.0.1:2/v1"})
+    await submit_model(console, **{**given, "address": "http://127.0.0.1:2/v1"})
     assert steps.newest_choice.api_key is None, "a key is never sent to another address"
 
     async with FakeOpenAI() as service:
-        await shown(console, provider="lmstudio", model="m", address=service.base_url)
+        await submit_model(console, provider="lmstudio", model="m", address=service.base_url)
     await send(console, "write")
     page = await console.page("/setup")
     assert '<option value="lmstudio" selected>' in page
@@ -221,12 +223,12 @@ async def test_models_in_use_and_on_this_machine_are_shown(
         assert used.model_in_use == f"tiny, {service.base_url}"
         monkeypatch.setitem(SERVICE_ADDRESSES, "ollama", service.base_url)
         page = await console.page("/setup")
-        asked = await shown(console, provider="ollama", model="m")
+        asked = await submit_model(console, provider="ollama", model="m")
     assert "Ollama on this machine:" in page
     assert '<button class="btn sm" name="model" value="m">m</button>' in page
     assert "m of Ollama answers" in asked
 
 
-async def shown(console: ConsoleUnderTest, **fields: str) -> str:
+async def submit_model(console: ConsoleUnderTest, **fields: str) -> str:
     """Submit the model form; return the page."""
     return await (await send(console, "model", **fields)).text()

@@ -17,7 +17,7 @@ _MAX_FIRST_LOAD_BYTES = 60 * 1024
 _TEXT_EDITOR = "codemirror.min.js"
 _MAX_TEXT_EDITOR_BYTES = 150 * 1024
 _CHARTS = {"uplot.min.js", "uplot.min.css"}
-"""Of Home only: tests/console/browser measures what each page loads."""
+"""Used on Home only: tests/console/browser measures the load of each page."""
 
 
 def test_third_party_files_are_unchanged_and_licensed() -> None:

@@ -22,13 +22,13 @@ def id_of_person(where: Chat) -> str:
     return f"telegram:{who}" if isinstance(where, TelegramChat) else f"discord:{who.id}"
 
 
-async def choose(where: Chat, line: str, reply: str = "Saved: ") -> None:
+async def send_admin_command(where: Chat, line: str, reply: str = "Saved: ") -> None:
     """Send an admin's command, and wait for the reply."""
     where.tell_as_admin(line)
     await where.shows_new(reply)
 
 
-async def ask_in_vain(where: Chat, who: int) -> None:
+async def ask_while_blocked(where: Chat, who: int) -> None:
     """Ask as a blocked person; check that only another person is answered."""
     said = where.texts()
     where.ask(who=who)
@@ -45,13 +45,13 @@ async def test_blocked_person_on_telegram_is_notified_once_in_private(
     private.say("/help")
     await private.shows_new("I am tester")
     before = sum(text.startswith(REFUSED) for text in private.texts())
-    await choose(group, "/access block telegram:2")
-    await ask_in_vain(group, 1)
+    await send_admin_command(group, "/access block telegram:2")
+    await ask_while_blocked(group, 1)
     await private.shows_new(REFUSED)
     await running.restart()
-    await ask_in_vain(group, 1)
+    await ask_while_blocked(group, 1)
     assert sum(text.startswith(REFUSED) for text in private.texts()) == before + 1
-    await choose(group, "/access reset telegram:2", "Deleted: ")
+    await send_admin_command(group, "/access reset telegram:2", "Deleted: ")
     await group.ask_and_wait(who=1)
 
 
@@ -65,7 +65,7 @@ async def test_person_with_a_blocked_role_is_refused_on_discord(
     reply = await where.slash(platforms.admin, "access block", target=f"<@&{role.id}>")
     assert reply.content == f"Saved: block role discord:{role.id}."
     await running.restart()
-    await ask_in_vain(where, 1)
+    await ask_while_blocked(where, 1)
     said = where.texts()
     for command in ("context", "new"):  # the second one is answered in public
         refused = await where.slash(bob, command)
@@ -162,13 +162,13 @@ async def test_privacy_commands_work_in_a_channel_that_is_off(
     where: Chat, running: Service
 ) -> None:
     await where.ask_and_wait()
-    await choose(where, "/access off", "I'm switched off here")
+    await send_admin_command(where, "/access off", "I'm switched off here")
     await running.restart()
     said = where.texts()
     where.ask()
     where.tell("/forget me")
     await where.shows_new("Delete everything that you said")
-    await choose(where, "/access on", "I am switched on here.")
+    await send_admin_command(where, "/access on", "I am switched on here.")
     assert len(where.texts()) == len(said) + 2
     await where.ask_and_wait()
 
@@ -179,7 +179,7 @@ async def test_privacy_commands_work_in_a_channel_that_is_off(
 async def test_only_people_with_the_permission_have_tools(
     where: Chat, running: Service, model: Model
 ) -> None:
-    await choose(where, f"/access tools person {id_of_person(where).partition(':')[2]}")
+    await send_admin_command(where, f"/access tools person {id_of_person(where).partition(':')[2]}")
     await running.restart()
     for who in (1, 0):
         await where.ask_and_wait(who=who)
@@ -198,13 +198,13 @@ async def test_server_that_is_off_is_off_in_every_process(
         channels = [platforms.channel() for _ in range(6)]
         for where in channels:  # every worker has read the settings before
             await where.ask_and_wait()
-        await choose(channels[0], "/access off server", "I'm switched off here")
+        await send_admin_command(channels[0], "/access off server", "I'm switched off here")
         for where in channels:
             while await is_answered(where):  # until its process has been told, within a second
                 pass
         for where in channels:
             assert not await is_answered(where)
-        await choose(channels[0], "/access on server", "I am switched on here.")
+        await send_admin_command(channels[0], "/access on server", "I am switched on here.")
         for where in channels[1:]:
             await where.ask_and_wait()
 

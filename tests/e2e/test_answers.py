@@ -29,7 +29,7 @@ async def test_stopped_answer_keeps_the_text_that_was_shown(where: Chat, model: 
     with model.held():
         async with model.reaching_half():
             question = where.ask()
-        await where.begins(question)
+        await where.wait_until_begun(question)
         async with model.hanging_up():
             where.say("/stop")
         await where.wait_until(lambda: len(where.texts()) == 2)

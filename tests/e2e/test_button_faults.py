@@ -32,7 +32,7 @@ from tests.support.service_process import Service, preset_json
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(preset_json("tester"))]
 
 KINDS = ("channel", "face", "group")
-"""The bot itself and the webhook of a character on Discord; the bot on Telegram."""
+"""On Discord, the bot itself and the webhook of a character; on Telegram, the bot."""
 FAULTS = ("429", "lost")
 _RETRY_AFTER = 2
 _TELEGRAM = ("sendMessage", "editMessageText", "deleteMessage", "deleteMessages")
@@ -78,13 +78,13 @@ class DisturbedChat:
 
     where: Chat
 
-    async def answered(self) -> str:
+    async def ask_question(self) -> str:
         """Ask a question, and return the answer."""
         self.where.tell(f"what about {next(_names)}?")
-        await self.where.labelled(*AT_ONCE)
+        await self.where.wait_for_labels(*AT_ONCE)
         return self.where.texts()[0]
 
-    async def nothing_follows(self) -> None:
+    async def check_nothing_follows(self) -> None:
         """Ask one more question, and check that only its answer follows."""
         where, before = self.where, self.where.texts()
         where.tell(f"and what about {next(_names)}?")
@@ -93,12 +93,12 @@ class DisturbedChat:
         )
         assert where.texts()[:-1] == before
 
-    async def prepared(self, label: str) -> list[str]:
+    async def ask_with_button(self, label: str) -> list[str]:
         """Ask for an answer with this button, and return the texts of its versions."""
-        versions = [await self.answered()]
+        versions = [await self.ask_question()]
         if label == OLDER:
             await self.where.press(RETRY)
-            await self.where.labelled(*AT_ONCE, OLDER, "2/2")
+            await self.where.wait_for_labels(*AT_ONCE, OLDER, "2/2")
             versions += self.where.texts()
         return versions
 
@@ -152,7 +152,7 @@ class DisturbedChat:
     async def shows(self, text: str, *labels: str) -> None:
         """Wait until exactly this message is shown, and check that there was never another one."""
         await self.where.shows(text, labels=labels)
-        assert max(self.where.counts()) == 1
+        assert max(self.where.message_counts()) == 1
 
     def assert_disturbed(self, fault: str) -> None:
         """Check that a fault occurred, and that no request came before the end of a 429's wait."""
@@ -189,14 +189,14 @@ async def test_press_is_handled_once_when_the_platform_fails(
     platforms: Platforms, model: NewWordsModel, fault: str, label: str
 ) -> None:
     async def press_and_check(chat: DisturbedChat) -> None:
-        where, versions = chat.where, await chat.prepared(label)
+        where, versions = chat.where, await chat.ask_with_button(label)
         asked = model.count_requests(versions[0])
         chat.disturb(fault)
         await where.press(label)
         if label == RETRY:
-            await where.labelled(*AT_ONCE, OLDER, "2/2")
+            await where.wait_for_labels(*AT_ONCE, OLDER, "2/2")
             assert where.texts()[0] not in versions
-            assert max(where.counts()) == 1
+            assert max(where.message_counts()) == 1
         elif label == OLDER:
             await chat.shows(versions[0], *AT_ONCE, "1/2", NEWER)
         elif label == DELETE:
@@ -204,12 +204,12 @@ async def test_press_is_handled_once_when_the_platform_fails(
         else:
             await where.wait_until(lambda: where.buttons()[1:] == [AT_ONCE])
             assert where.texts()[0] == versions[0]
-            assert max(where.counts()) == 2
+            assert max(where.message_counts()) == 2
         chat.assert_disturbed(fault)
         chat.end_disturbance()
         is_asked = label in {RETRY, CONTINUE}
         assert model.count_requests(versions[0]) == asked + is_asked
-        await chat.nothing_follows()
+        await chat.check_nothing_follows()
 
     async with asyncio.TaskGroup() as chats:
         for kind in KINDS:
@@ -225,8 +225,8 @@ async def test_stop_takes_effect_even_if_the_platform_fails_or_the_service_is_ki
         for chat in chats:
             chat.where.tell(f"tell me about {next(_names)}")
         for chat in chats:
-            await chat.where.labelled(STOP)
-        since = {chat.where.name: len([*chat.where.counts()]) - 1 for chat in chats}
+            await chat.where.wait_for_labels(STOP)
+        since = {chat.where.name: len([*chat.where.message_counts()]) - 1 for chat in chats}
         async with model.hanging_up(len(chats)):
             for chat in chats:
                 if fault != "kill":
@@ -237,16 +237,16 @@ async def test_stop_takes_effect_even_if_the_platform_fails_or_the_service_is_ki
     if fault == "kill":
         await running.start_and_wait()
     for chat in chats:
-        await chat.where.labelled(*AT_ONCE)
+        await chat.where.wait_for_labels(*AT_ONCE)
         [text] = chat.where.texts()
-        counts = [*chat.where.counts()][since[chat.where.name] :]
+        counts = [*chat.where.message_counts()][since[chat.where.name] :]
         assert set(counts) == {1}, "it was sent again, or gone meanwhile"
         if fault != "kill":  # then it is written again, at least its first words
             assert text.endswith("⚠ (stopped)")
             chat.assert_disturbed(fault)
     platforms.end_faults()
     for chat in chats:
-        await chat.nothing_follows()
+        await chat.check_nothing_follows()
 
 
 @pytest.mark.parametrize("kind", ["face", pytest.param("group", marks=pytest.mark.soak)])
@@ -255,7 +255,7 @@ async def test_presses_are_handled_once_even_if_the_service_is_killed(
 ) -> None:
     chat = await open_chat(platforms, kind)
     where = chat.where
-    versions = [await chat.answered()]
+    versions = [await chat.ask_question()]
 
     async def press_and_kill(label: str, point: str) -> None:
         async with running.killed_at(point):
@@ -263,7 +263,7 @@ async def test_presses_are_handled_once_even_if_the_service_is_killed(
 
     for number, point in enumerate(("during_generation", "after_finish", "after_http"), 2):
         await press_and_kill(RETRY, point)
-        await where.labelled(*AT_ONCE, OLDER, f"{number}/{number}")
+        await where.wait_for_labels(*AT_ONCE, OLDER, f"{number}/{number}")
         [text] = where.texts()
         assert text not in versions
         versions.append(text)
@@ -274,5 +274,5 @@ async def test_presses_are_handled_once_even_if_the_service_is_killed(
     await where.wait_until(lambda: where.buttons()[1:] == [AT_ONCE])
     await press_and_kill(DELETE, "after_http")
     await where.shows(versions[1])
-    assert max(where.counts()) == 2
-    await chat.nothing_follows()
+    assert max(where.message_counts()) == 2
+    await chat.check_nothing_follows()

@@ -57,7 +57,7 @@ def as_admin(where: Chat) -> Chat:
     return where
 
 
-async def asks_mira(where: Chat, model: Model) -> dict[str, Any]:
+async def ask_mira(where: Chat, model: Model) -> dict[str, Any]:
     await where.ask_and_wait()
     request = model.requests[-1]
     assert "Mira keeps bees." in str(request["messages"])
@@ -75,14 +75,14 @@ async def test_character_from_an_attached_card_answers_after_a_restart(
     where.tell("/character use mira")
     await where.wait_until(lambda: any("Mira waves." in one for one in where.texts()))
 
-    request = await asks_mira(where, model)
+    request = await ask_mira(where, model)
     assert (request["model"], request.get("tools")) == ("m", None)
     if isinstance(where, DiscordChat) and where.mention:
-        assert {name for name, _ in where.spoken()} == {"Mira"}
+        assert {name for name, _ in where.webhook_texts()} == {"Mira"}
         calls = [one for one in where.platforms.discord.log if "/webhooks/" in one["path"]]
         assert any((one["json"] or {}).get("avatar_url") == FACE for one in calls)
     await running.restart()
-    await asks_mira(where, model)
+    await ask_mira(where, model)
 
     elsewhere = as_admin(where.another()) if "dm" in where.kind else None
     if elsewhere is not None:  # somebody else's private chat
@@ -108,7 +108,7 @@ async def test_admin_who_invited_the_bot_can_set_up_a_card_on_telegram(
     added = await group.shows_new("Mira is ready.")
     group.tell("/character use Mira")
     await group.shows_new("Mira waves.")
-    await asks_mira(group, model)
+    await ask_mira(group, model)
     print(notice, added, *group.texts()[-3:], sep="\n")  # noqa: T201 # the record, shown by -s
 
 
@@ -126,8 +126,8 @@ async def test_admin_who_invited_the_bot_can_set_up_a_card_on_discord(
     assert added.content.startswith("Mira is ready.")
     used = await where.slash(admin, "character use", name="Mira")
     assert used.content == "Mira answers here from now on."
-    await asks_mira(where, model)
-    assert {name for name, _ in where.spoken()} == {"Mira"}
+    await ask_mira(where, model)
+    assert {name for name, _ in where.webhook_texts()} == {"Mira"}
     print(notice, added.content, used.content, *where.texts()[1:], sep="\n")  # noqa: T201 # as above
 
 
@@ -258,7 +258,7 @@ async def test_shared_character_stays_in_the_group_after_its_author_is_forgotten
     await private.shows_new("I'm now deleting")
     group.tell("/character use mira")
     await group.wait_until(lambda: any("Mira waves." in one for one in group.texts()))
-    await asks_mira(group, model)
+    await ask_mira(group, model)
     private.tell("/character list")
     await private.shows_new("There are no characters here yet.")
 
@@ -275,7 +275,7 @@ async def test_uploaded_picture_is_shown_by_every_process(
         where = as_admin(platforms.channel())
         other = as_admin(where.another())
 
-        async def asks(words: str) -> None:
+        async def ask_until_read(words: str) -> None:
             """Ask in both channels until both prompts contain the words three times in a row."""
             in_a_row = 0
             while in_a_row < 3:
@@ -293,21 +293,21 @@ async def test_uploaded_picture_is_shown_by_every_process(
         for place in (where, other):
             place.tell("/character use mira")
             await place.shows_new("Mira waves.")
-        await asks("Mira keeps bees.")
+        await ask_until_read("Mira keeps bees.")
         [picture] = platforms.discord.b.application_emojis
         spoken = [one["json"] for one in platforms.discord.log if "/webhooks/" in one["path"]]
         address = f"https://cdn.discordapp.com/emojis/{picture}.png"
         assert {one["avatar_url"] for one in spoken if one and "username" in one} == {address}
 
         await second.start_and_wait()
-        await asks("Mira keeps bees.")
+        await ask_until_read("Mira keeps bees.")
         where.tell("/character edit Mira | Mira keeps goats. | Mira nods.")
         await where.shows_new("Mira was changed.")
-        await asks("Mira keeps goats.")
+        await ask_until_read("Mira keeps goats.")
         await first.kill()
-        await asks("Mira keeps goats.")
+        await ask_until_read("Mira keeps goats.")
         where.tell("/character remove Mira")
         await where.shows_new("Mira was deleted.")
         await first.start_and_wait()
         assert await second.stop() == 0
-        await asks("You are a tester.")
+        await ask_until_read("You are a tester.")

@@ -71,7 +71,7 @@ async def test_newest_reaction_to_an_answer_is_stored(where: Chat, running: Serv
     if isinstance(where, TelegramChat) and where.kind in GROUPS:
         where.make_admins(where.platforms.telegram.me["id"])
 
-    def kept() -> list[str]:
+    def stored_reactions() -> list[str]:
         rows = running.query(
             "SELECT reaction FROM feedback JOIN receipt ON id = receipt WHERE conversation = ?",
             where.name,
@@ -81,12 +81,12 @@ async def test_newest_reaction_to_an_answer_is_stored(where: Chat, running: Serv
     await where.shows(where.ask())
     await wait_until(running.queues_are_empty)  # nobody reacts before the answer counts as sent
     await where.react("👍🏽" if isinstance(where, DiscordChat) else "👍")
-    await wait_until(lambda: kept() == ["👍"])
+    await wait_until(lambda: stored_reactions() == ["👍"])
     await running.restart()
     await where.react("👎")
-    await wait_until(lambda: kept() == ["👎"])
+    await wait_until(lambda: stored_reactions() == ["👎"])
     await where.react()
-    await wait_until(lambda: kept() == [])
+    await wait_until(lambda: stored_reactions() == [])
 
 
 @ALONE_AND_IN_PAIRS

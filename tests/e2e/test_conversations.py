@@ -56,7 +56,7 @@ async def set_scope(where: Chat, scope: str, told: str) -> None:
     await where.shows_new(f"From the next message on, {told}")
 
 
-def read_before(model: Model, question: Question, *others: Question) -> list[Question]:
+def questions_in_prompt(model: Model, question: Question, *others: Question) -> list[Question]:
     """Return which of the other questions were in the prompt of a question."""
     request = str(model.asked_about(question.token)[-1]["messages"])
     return [one for one in others if one.token in request]
@@ -70,8 +70,8 @@ async def test_people_and_reply_chains_have_separate_histories(where: Chat, mode
             first, second = where.ask(), where.ask(who=1)
     await where.wait_until(lambda: {*where.texts()[-2:]} == {first.answer, second.answer})
     third = await where.ask_and_wait()
-    assert read_before(model, second, first) == []
-    assert read_before(model, third, first, second) == [first]
+    assert questions_in_prompt(model, second, first) == []
+    assert questions_in_prompt(model, third, first, second) == [first]
 
     await set_scope(where, "replies", "each reply chain")
     root = await where.ask_and_wait()
@@ -81,8 +81,8 @@ async def test_people_and_reply_chains_have_separate_histories(where: Chat, mode
     reply = Question("ae01", 12, None)
     await where.shows_new(reply.answer)
     alone = await where.ask_and_wait()
-    assert read_before(model, reply, first, root) == [root]
-    assert read_before(model, alone, first, root, reply) == []
+    assert questions_in_prompt(model, reply, first, root) == [root]
+    assert questions_in_prompt(model, alone, first, root, reply) == []
 
 
 # --- who speaks ----------------------------------------------------------------------------------
@@ -94,7 +94,9 @@ async def test_two_characters_answer_under_their_own_names(where: Chat) -> None:
     added = await where.shows_new("nova was added")
     answer = where.ask(text="nova and tester,").answer
     if isinstance(where, DiscordChat):
-        await where.wait_until(lambda: where.spoken() == [("nova", answer), ("tester", answer)])
+        await where.wait_until(
+            lambda: where.webhook_texts() == [("nova", answer), ("tester", answer)]
+        )
     else:
         await where.shows(added, f"nova\n{answer}", f"tester\n{answer}")
         assert [one["entities"] for one in where.bot_messages()[1:]] == [
@@ -105,7 +107,7 @@ async def test_two_characters_answer_under_their_own_names(where: Chat) -> None:
 # --- what was said before, or not to the bot -----------------------------------------------------
 
 
-def reads(where: DiscordChat) -> int:
+def count_history_requests(where: DiscordChat) -> int:
     """Count the API requests for the message history of a channel."""
     path = f"/channels/{where.chat}/messages"
     return sum((one["method"], one["path"]) == ("GET", path) for one in where.platforms.discord.log)
@@ -137,14 +139,14 @@ async def test_observed_messages_are_background_even_after_a_restart(
     missed = {where: where.ask() for where in asked}
     await service.run_with(TESTER, TROUPE_DELIVERY__ANSWERABLE_MINUTES="0")
     # What it finds when it catches up is late; what is said from then on is not.
-    await wait_until(lambda: reads(channel) == 2)
+    await wait_until(lambda: count_history_requests(channel) == 2)
     for where, words in ((channel, "harbour"), (group, "no, Tim")):
         question = where.ask()
         await where.shows(asked[where], question)
         said = model.newest_message(question.token)
         assert words in said
         assert f"please {missed[where].token}" in said
-    assert reads(channel) == 2  # once before the first answer, once to catch up
+    assert count_history_requests(channel) == 2  # once before the first answer, once to catch up
 
 
 @at("channel")
@@ -155,7 +157,7 @@ async def test_person_can_opt_out_with_a_native_command(
     platforms, who = where.platforms, where.people[1]
     places = [where, where.another()]
 
-    async def decide(choice: str) -> str:
+    async def choose_consent(choice: str) -> str:
         user = UserHandle(who._env, platforms.discord.b.users[who.id])
         asked = user.slash if is_private else partial(who.slash, where.handle)
         result = await asked("settings me", value=choice)
@@ -163,12 +165,12 @@ async def test_person_can_opt_out_with_a_native_command(
         assert is_private or result.ephemeral
         return str(result.response.content)
 
-    assert "From now on, I don't store" in await decide("off")
+    assert "From now on, I don't store" in await choose_consent("off")
     for place in places:
         place.say("the code is SECRET", 1)
         await place.ask_and_wait()
         assert "SECRET" not in str(model.requests[-1])
-    assert "Where a channel" in await decide("here")
+    assert "Where a channel" in await choose_consent("here")
     for place in places:
         place.say("the key is KNOWN", 1)
         question = await place.ask_and_wait()
@@ -190,7 +192,7 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
         is_noticed = [one.startswith("What I do with what you write here:") for one in noticed] == [
             True
         ]
-        return greeted == GREETING and is_noticed and has_notice(platforms, guild) == 1
+        return greeted == GREETING and is_noticed and count_privacy_notices(platforms, guild) == 1
 
     platforms.send_guild(guild, was_unavailable=False)  # as when somebody has added the bot
     platforms.telegram.invite(1, group.chat)
@@ -202,15 +204,17 @@ async def test_each_group_is_greeted_once(platforms: Platforms, running: Service
     await wait_until(lambda: is_greeted(later, later_guild))
     platforms.send_guild(guild, was_unavailable=True)  # after an outage of Discord
     await group.shows(*group.texts(), group.ask())
-    assert has_notice(platforms, guild) == 1
-    assert greeted_in(platforms, guild) == in_system_channel
+    assert count_privacy_notices(platforms, guild) == 1
+    assert greetings_in(platforms, guild) == in_system_channel
     channel = platforms.channel()
     channel.tell("/new")
-    await channel.wait_until(lambda: channel.spoken() == [("Nora", GREETING)])
-    assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
+    await channel.wait_until(lambda: channel.webhook_texts() == [("Nora", GREETING)])
+    assert (
+        greetings_in(platforms, guild) == greetings_in(platforms, later_guild) == in_system_channel
+    )
 
 
-def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
+def count_privacy_notices(platforms: Platforms, guild: GuildHandle) -> int:
     """Return the number of privacy notices in all channels of a server."""
     found = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     channels = [DiscordChat(platforms, "channel", one.id) for one in found]
@@ -219,11 +223,11 @@ def has_notice(platforms: Platforms, guild: GuildHandle) -> int:
     )
 
 
-def greeted_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:
+def greetings_in(platforms: Platforms, guild: GuildHandle) -> list[tuple[str, str, str]]:
     """Return the channel, character, and text of all webhook messages in a server."""
     channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild.id]
     return [
         (one.name, *spoken)
         for one in channels
-        for spoken in DiscordChat(platforms, "channel", one.id).spoken()
+        for spoken in DiscordChat(platforms, "channel", one.id).webhook_texts()
     ]

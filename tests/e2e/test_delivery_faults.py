@@ -45,7 +45,7 @@ class Deployment:
     async def queues_empty(self) -> None:
         await wait_until(self.service.queues_are_empty)
 
-    async def answers_all(self, *conversations: Chat, is_late: bool = False) -> None:
+    async def wait_until_all_answered(self, *conversations: Chat, is_late: bool = False) -> None:
         """Wait until all questions are answered and the queues are empty; then check.
 
         A message that the platform accepted late (`is_late`) may be visible twice for a minute.
@@ -95,7 +95,7 @@ async def update_is_redelivered(deployment: Deployment) -> None:
         wire.push({"message": wire._out(asked.message)})
     wire.fault("getUpdates", drop=True, after=True, times=2)
     where.ask()
-    await deployment.answers_all(where)
+    await deployment.wait_until_all_answered(where)
 
 
 async def group_becomes_a_supergroup(deployment: Deployment) -> None:
@@ -126,7 +126,7 @@ def telegram_fails(method: str, kind: str = "telegram_group", **fault: Any) -> S
         deployment.platforms.telegram.fault(method, **fault)
         where.ask()
         where.ask(words=3)
-        await deployment.answers_all(where, is_late="delay" in fault)
+        await deployment.wait_until_all_answered(where, is_late="delay" in fault)
 
     return scenario
 
@@ -141,7 +141,7 @@ def discord_fails(**fault: Any) -> Scenario:
         for words in (12, 3):
             where.ask(words=words)
         other.ask()
-        await deployment.answers_all(where, other)
+        await deployment.wait_until_all_answered(where, other)
 
     return scenario
 
@@ -151,7 +151,7 @@ async def session_is_lost(deployment: Deployment) -> None:
     wire.gw_faults["invalid_session"] = 1
     await wire.cut()
     where.ask()
-    await deployment.answers_all(where)
+    await deployment.wait_until_all_answered(where)
 
 
 async def repeated_reconnects(deployment: Deployment) -> None:
@@ -161,7 +161,7 @@ async def repeated_reconnects(deployment: Deployment) -> None:
         platforms.discord.op(7)
         where.ask(words=3)
         await wait_until(lambda: platforms.resumes() > before)  # noqa: B023
-    await deployment.answers_all(where)
+    await deployment.wait_until_all_answered(where)
 
 
 async def long_replay(deployment: Deployment) -> None:
@@ -175,7 +175,7 @@ async def long_replay(deployment: Deployment) -> None:
         if number == 950:
             where.ask()
     wire.gw_faults["accept"] = True
-    await deployment.answers_all(where)
+    await deployment.wait_until_all_answered(where)
     await deployment.service.wait_until_ready()
 
 
@@ -221,7 +221,7 @@ async def bot_is_kicked_from_a_guild(deployment: Deployment) -> None:
         begun = len(wire.log)
         wire.b.remove_guild(guild.id)
     other.ask()
-    await deployment.answers_all(other)  # all queues are empty by then
+    await deployment.wait_until_all_answered(other)  # all queues are empty by then
     here = [one for one in wire.log[begun:] if str(channel.id) in one["path"]]
     assert len(here) <= 6, "what is refused is not repeated"
     await deployment.service.wait_until_ready()
@@ -239,7 +239,7 @@ async def valkey_is_wiped(deployment: Deployment) -> None:
             where.ask()
         await valkey.flushall()
     deployment.model.gate.set()
-    await deployment.answers_all(*both)
+    await deployment.wait_until_all_answered(*both)
 
 
 async def valkey_is_lost(deployment: Deployment) -> None:
@@ -252,7 +252,7 @@ async def valkey_is_lost(deployment: Deployment) -> None:
     for where in both:
         where.ask()
     deployment.model.gate.set()
-    await deployment.answers_all(*both)
+    await deployment.wait_until_all_answered(*both)
 
 
 async def service_freezes(deployment: Deployment) -> None:
@@ -264,7 +264,7 @@ async def service_freezes(deployment: Deployment) -> None:
     await asyncio.sleep(3)
     deployment.model.gate.set()
     deployment.service.process.send_signal(signal.SIGCONT)
-    await deployment.answers_all(*both)
+    await deployment.wait_until_all_answered(*both)
 
 
 async def database_is_locked(deployment: Deployment) -> None:
@@ -276,7 +276,7 @@ async def database_is_locked(deployment: Deployment) -> None:
             where.ask()
         await wait_until(lambda: "database is locked" in deployment.service.output())
         backup.execute("ROLLBACK")
-    await deployment.answers_all(*both)
+    await deployment.wait_until_all_answered(*both)
 
 
 def killed_at(point: str, count: int = 1, words: int = 12) -> Scenario:
@@ -290,7 +290,7 @@ def killed_at(point: str, count: int = 1, words: int = 12) -> Scenario:
                 platforms.discord.fault("POST", "/channels/*/messages", status=502, after=True)
             for where in both:
                 where.ask(words=words)
-        await deployment.answers_all(*both)
+        await deployment.wait_until_all_answered(*both)
 
     return scenario
 
@@ -314,7 +314,7 @@ async def telegram_token_is_revoked(deployment: Deployment) -> None:
         wire.token = token
     await service.stop()
     await service.start_and_wait()
-    await deployment.answers_all(where, other)
+    await deployment.wait_until_all_answered(where, other)
 
 
 async def discord_refuses_the_bot(deployment: Deployment) -> None:
@@ -339,7 +339,7 @@ async def _discord_closes(deployment: Deployment, code: int, event: str) -> None
         del platforms.discord.gw_faults["refuse_identify"]
     await service.stop()
     await service.start_and_wait()
-    await deployment.answers_all(where, other)
+    await deployment.wait_until_all_answered(where, other)
 
 
 # --- people ------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ async def question_is_edited(deployment: Deployment) -> None:
     for where, question in asked:
         where.edit(question.message, f"{where.mention}please {question.token} please!")
     deployment.model.gate.set()
-    await deployment.answers_all(*both)
+    await deployment.wait_until_all_answered(*both)
 
 
 async def question_is_deleted(deployment: Deployment) -> None:
@@ -377,7 +377,7 @@ async def forgets_during_an_answer(deployment: Deployment) -> None:
     where.say("/forget")
     deployment.model.gate.set()
     where.ask()
-    await deployment.answers_all(where)
+    await deployment.wait_until_all_answered(where)
     assert sum(text.startswith("Deleted for good") for text in where.texts()) == 1
 
 

@@ -19,7 +19,7 @@ pytestmark = ON_THE_WIRES
 _NOTICE = "crashed the service repeatedly"
 _OWN_DEATHS = 3
 _MAX_SHARED_DEATHS = 6
-"""Two before anything is a suspect, and some more while suspects are told apart."""
+"""Two before there are suspects, and some more until the fatal message is identified."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -80,7 +80,7 @@ async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> 
             yield Pair(platforms, *services)
 
 
-def stands_still(point: str, **fault: float) -> Race:
+def stop_at_crash_point(point: str, **fault: float) -> Race:
     """Stop a process at a crash point until another process has answered."""
 
     async def race(pair: Pair, build: str) -> None:
@@ -108,8 +108,8 @@ async def clock_is_ahead_of_a_message_that_is_being_sent(pair: Pair, build: str)
 
 
 RACES: dict[Race, str] = {
-    stands_still("before_finish"): "no_fence",  # a worker
-    stands_still("before_again", retry_after=1): "unfenced_again",  # a sender
+    stop_at_crash_point("before_finish"): "no_fence",  # a worker
+    stop_at_crash_point("before_again", retry_after=1): "unfenced_again",  # a sender
     clock_is_ahead_of_a_message_that_is_being_sent: "clients_clocks",
 }
 """The races, and the builds without the safeguard against each."""

@@ -35,7 +35,7 @@ def send(where: Chat, text: str, *files: tuple[str, bytes]) -> None:
     where.platforms.telegram.photo(where.chat, data, caption=text or None, document=document)
 
 
-def sizes(content: Any) -> list[tuple[int, int]]:
+def picture_sizes(content: Any) -> list[tuple[int, int]]:
     """Return the sizes of the pictures in a message."""
     urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
     data = [base64.b64decode(url.partition("base64,")[2]) for url in urls]
@@ -48,7 +48,7 @@ async def test_picture_is_sent_to_the_model_once_and_then_described(
 ) -> None:
     send(where, "what is Ta1:3", ("cat.png", picture(3200, 1600)))
     await where.shows(expected_answer("Ta1:3"))
-    assert sizes(model.newest_message("Ta1:")) == [(1568, 784)]
+    assert picture_sizes(model.newest_message("Ta1:")) == [(1568, 784)]
     await where.shows(expected_answer("Ta1:3"), where.ask())
     request = model.requests[-1]
     assert "image_url" not in str(request)
@@ -84,7 +84,7 @@ async def test_picture_of_a_waiting_message_is_sent_to_the_model(
     send(where, "see Te2:3", ("cat.png", picture(40, 20)))
     await running.start_and_wait()
     await where.shows(first, expected_answer("Te2:3"))
-    assert sizes(model.newest_message("Te2:")) == [(40, 20)]
+    assert picture_sizes(model.newest_message("Te2:")) == [(40, 20)]
 
 
 @at("telegram_dm", "telegram_group")
@@ -101,7 +101,7 @@ async def test_album_is_one_question(where: TelegramChat, model: Model) -> None:
         )
     await where.shows(expected_answer("Tf1:3"), where.ask())
     [request] = model.asked_about("Tf1:")
-    assert sizes(request["messages"][-1]["content"]) == [(width, 20) for width in widths]
+    assert picture_sizes(request["messages"][-1]["content"]) == [(width, 20) for width in widths]
     model.requests.clear()
 
 

@@ -44,15 +44,18 @@ async def choose(where: Chat, beginning: str) -> None:
     await person.select(response, [value], custom_id=menu["custom_id"])
 
 
-async def tell_alone(where: Chat, line: str) -> str:
+async def run_native_command(where: Chat, line: str) -> str:
     """Use a native command in a group; return the reply that only its author can see."""
     if isinstance(where, TelegramChat):
-        wire, before = where.platforms.telegram, len(where.alone())
+        wire, before = where.platforms.telegram, len(where.private_texts())
         wire.whisper(where.people[0], line, where.chat)
         await where.wait_until(
-            lambda: len(where.alone()) > before and not where.alone()[-1].startswith("🔒")
+            lambda: (
+                len(where.private_texts()) > before
+                and not where.private_texts()[-1].startswith("🔒")
+            )
         )
-        return where.alone()[-1]
+        return where.private_texts()[-1]
     assert isinstance(where, DiscordChat)
     _, name, *rest = line.split(" ", 2)
     options = {"text": rest[0]} if rest else {}
@@ -89,18 +92,18 @@ async def test_memories_are_changed_from_a_menu_after_a_restart(
 async def test_replies_never_appear_in_the_group(where: Chat, running: Service) -> None:
     if isinstance(where, TelegramChat):
         where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
-    told = await tell_alone(where, "/memory add I hide a key")
+    told = await run_native_command(where, "/memory add I hide a key")
     assert told.startswith("I will remember:\n")
     await running.restart()
-    assert "I hide a key" in await tell_alone(where, "/memory list")
-    before = Counter(where.alone())
+    assert "I hide a key" in await run_native_command(where, "/memory list")
+    before = Counter(where.private_texts())
     where.tell("/memory list here")
     await where.wait_until(
-        lambda: any("I hide a key" in one for one in Counter(where.alone()) - before)
+        lambda: any("I hide a key" in one for one in Counter(where.private_texts()) - before)
     )
     where.tell("/memory show 999999")
     await where.wait_until(
-        lambda: any(one.startswith("⚠ There is no memory") for one in where.alone())
+        lambda: any(one.startswith("⚠ There is no memory") for one in where.private_texts())
     )
     assert not [one for one in where.texts() if "key" in one or "memory" in one]
 
@@ -128,14 +131,14 @@ async def test_menu_on_telegram_is_usable_only_by_its_owner(
     where: TelegramChat, running: Service
 ) -> None:
     wire, person = where.platforms.telegram, where.people[0]
-    await tell_alone(where, "/memory add I climb")
-    await tell_alone(where, "/memory list")
+    await run_native_command(where, "/memory add I climb")
+    await run_native_command(where, "/memory list")
     await running.restart()
     number, shown = list(wire.ephemeral[where.chat, person].items())[-1]
     buttons = where.buttons_of(shown)
     [data] = [data for label, data in buttons if label.endswith("I climb")]
     wire.click(person, where.chat, number, data, ephemeral=True)
-    await where.wait_until(lambda: "about you, this channel, by hand" in where.alone()[-1])
+    await where.wait_until(lambda: "about you, this channel, by hand" in where.private_texts()[-1])
     assert where.texts() == []
 
 
@@ -145,7 +148,7 @@ async def test_message_is_remembered_by_a_reaction_or_a_reply(
 ) -> None:
     is_discord = isinstance(where, DiscordChat)
 
-    def kept() -> list[str]:
+    def stored_memories() -> list[str]:
         return [text for (text,) in running.query("SELECT text FROM memory ORDER BY id")]
 
     if isinstance(where, TelegramChat):
@@ -154,12 +157,12 @@ async def test_message_is_remembered_by_a_reaction_or_a_reply(
     question = await where.ask_and_wait(text="I sail")
     await wait_until(running.queues_are_empty)  # nobody reacts before the answer counts as sent
     await where.react("📌" if is_discord else "✍️")
-    await where.wait_until(lambda: question.answer in kept())
+    await where.wait_until(lambda: question.answer in stored_memories())
     said = where.id_of(question.message) if not is_discord else question.message.id
     where.say(f"{where.mention}remember this", reply_to=said)
-    await where.wait_until(lambda: any("I will remember" in one for one in where.alone()))
+    await where.wait_until(lambda: any("I will remember" in one for one in where.private_texts()))
     await running.restart()
-    [answer, message] = kept()[-2:]
+    [answer, message] = stored_memories()[-2:]
     assert answer == question.answer
     assert message.startswith("I sail T")
     assert len(where.texts()) == 1
@@ -177,7 +180,7 @@ async def test_chat_from_another_program_is_imported_continued_and_exported(
     assert "Then we take the bridge." in sent
     assert "I fear water." in sent
     where.tell("/memory export chat")
-    header, *lines = map(json.loads, (await file_of(where)).splitlines())
+    header, *lines = map(json.loads, (await wait_for_file(where)).splitlines())
     assert header["character_name"] == "tester"
     assert [one["mes"] for one in lines[:3]] == [
         "Hello.",
@@ -193,7 +196,7 @@ async def test_unusable_file_is_refused(where: Chat) -> None:
     await where.shows_new("⚠ This is not a chat.")
 
 
-async def file_of(where: Chat) -> str:
+async def wait_for_file(where: Chat) -> str:
     """Wait for a file from the bot in a private chat; return its text."""
     if isinstance(where, TelegramChat):
         await wait_until(lambda: len(where.documents()) == 2)

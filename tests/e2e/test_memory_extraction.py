@@ -49,7 +49,7 @@ def false_notes(transcript: str) -> list[Mapping[str, object]]:
     ]
 
 
-def kept(service: Service) -> list[str]:
+def stored_memories(service: Service) -> list[str]:
     return [text for (text,) in service.query("SELECT text FROM memory ORDER BY id")]
 
 
@@ -71,7 +71,7 @@ async def test_answer_uses_what_was_said_before_a_restart(
     model.take_notes = honest_notes
     elsewhere = where.another()
     await say_what_is_noted(where, bees)
-    await wait_until(lambda: any(bees in one for one in kept(running)))
+    await wait_until(lambda: any(bees in one for one in stored_memories(running)))
     assert sum(bees in one for one in model.transcripts) == 1
     await running.restart()
     where.tell("/new")
@@ -94,5 +94,5 @@ async def test_false_claims_of_the_model_are_not_stored(
     await say_what_is_noted(where, bees)
     await wait_until(lambda: len(model.transcripts) > before)
     question = await where.ask_and_wait(text="what animals do I have?")
-    assert not any(bees in one for one in kept(running))
+    assert not any(bees in one for one in stored_memories(running))
     assert "keeps" not in prompts_about(model, question.token)

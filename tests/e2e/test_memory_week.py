@@ -47,7 +47,7 @@ class WeekModel(Model):
         return str(max(answered, key=lambda one: prompt.rfind(one["says"]))["answer"])
 
 
-def notes_of(transcript: str) -> list[dict[str, object]]:
+def scripted_notes(transcript: str) -> list[dict[str, object]]:
     """Return the script's notes about the lines of a transcript."""
     return [
         {"turn": int(turn), "speaker": name, "about": name, "kind": "fact", **one["note"]}
@@ -95,7 +95,7 @@ class Week:
             before = len(chat.texts())
             tell = chat.tell_as_admin if place == "group" else chat.say
             tell(one["command"])
-            await chat.wait_until(lambda: len(chat.texts()) > before or chat.alone())
+            await chat.wait_until(lambda: len(chat.texts()) > before or chat.private_texts())
             if one["command"] == "/settings me off":
                 of_them = "SELECT 1 FROM memory WHERE text LIKE ? || '%'"
                 await wait_until(lambda: not self._service.query(of_them, place))
@@ -159,7 +159,7 @@ async def test_characters_recall_only_what_they_may(
     platforms: Platforms, launcher: ChildLauncher, tmp_path: Path, reads_all_messages: None
 ) -> None:
     async with WeekModel() as model:
-        model.take_notes = notes_of
+        model.take_notes = scripted_notes
         service = Installer(platforms, model, launcher, tmp_path).install()
         for name, role in (("nora", "Nora"), ("marlowe", "Marlowe")):
             text = preset_json(
@@ -179,7 +179,7 @@ async def test_characters_recall_only_what_they_may(
             await service.kill()
     assert weeks[0] == weeks[1]
     assert not any(text in one for one in model.transcripts for text in WEEK["talk"])
-    record = "\n".join(record_of(weeks[0]))
+    record = "\n".join(page_lines(weeks[0]))
     before, _, _ = PAGE.read_text(encoding="utf-8").partition("\n## Monday\n")
     page = f"{before}\n{record}\n"
     if "TROUPE_WRITE_DOCS" in os.environ:  # noqa: TID251 # a test's own
@@ -187,7 +187,7 @@ async def test_characters_recall_only_what_they_may(
     assert PAGE.read_text(encoding="utf-8") == page
 
 
-def record_of(recalled: Sequence[Sequence[str]]) -> Iterator[str]:
+def page_lines(recalled: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of the page: the noted messages, and the recalled memories."""
     questions = iter(recalled)
     for day, items in WEEK["days"].items():

@@ -248,7 +248,7 @@ async def test_question_is_answered_after_a_kill(
     with model.held():
         asked = [(where, where.ask(words=40)) for where in map(platforms.open, EVERYWHERE)]
         for where, question in asked:
-            await where.begins(question)
+            await where.wait_until_begun(question)
         await running.kill()
     await running.start_and_wait()
     for where, question in asked:

@@ -45,16 +45,16 @@ class Deployment:
         )
         return choices, self.service.query("SELECT count(*) FROM turn")[0][0]
 
-    async def says(self, where: Chat, beginning: str, count: int = 1) -> None:
+    async def wait_for_text(self, where: Chat, beginning: str, count: int = 1) -> None:
         await where.wait_until(
             lambda: sum(text.startswith(beginning) for text in where.texts()) >= count
         )
 
-    async def refuses(self, where: Chat, count: int, who: int = 0) -> None:
+    async def wait_for_refusals(self, where: Chat, count: int, who: int = 0) -> None:
         """Wait for a number of refusals to a person, in private or as a hint in the chat."""
         await where.wait_until(
             lambda: (
-                sum(text.startswith(ONLY_ADMINS) for text in where.alone(who))
+                sum(text.startswith(ONLY_ADMINS) for text in where.private_texts(who))
                 + sum(text.startswith(PRIVATE) for text in where.texts())
                 >= count
             )
@@ -70,19 +70,19 @@ class Deployment:
         lines = [line for line in self.service.output().splitlines() if "admin_asked_for" in line]
         return [json.loads(line)["allowed"] for line in lines]
 
-    async def refuses_all(self, where: Chat, who: int = 0) -> None:
+    async def check_all_refused(self, where: Chat, who: int = 0) -> None:
         """Check that every command is refused, changes nothing, and is logged."""
         await self.ask(where)
         before, decided = self.state(), len(self.decisions())
-        earlier = len(where.alone(who))
+        earlier = len(where.private_texts(who))
         for count, command in enumerate(COMMANDS, 1):
             where.say(command if where.is_telegram else where.mention + command, who)
-            await self.refuses(where, earlier + count, who)
+            await self.wait_for_refusals(where, earlier + count, who)
         assert self.state() == before
         assert self.decisions()[decided:] == [False] * len(COMMANDS)
         await self.ask(where)
 
-    async def ignores(self, where: Chat, act: Callable[[], Any]) -> None:
+    async def check_ignored(self, where: Chat, act: Callable[[], Any]) -> None:
         """Check that an action that is not a command changes nothing and is not answered."""
         await self.ask(where)
         before, said = self.state()[0], len(where.texts())
@@ -132,7 +132,7 @@ async def owner_of_another_server(deployment: Deployment) -> None:
     deployment.platforms.guild.add_member(owner)
     where = deployment.platforms.channel()
     where.people = [owner]
-    await deployment.refuses_all(where)
+    await deployment.check_all_refused(where)
 
 
 async def former_owner_of_the_server(deployment: Deployment) -> None:
@@ -145,7 +145,7 @@ async def former_owner_of_the_server(deployment: Deployment) -> None:
         await where.shows_new("tester answers here")
     finally:
         platforms.discord.b.edit_guild(guild.id, {"owner_id": first})
-    await deployment.refuses_all(where, 1)
+    await deployment.check_all_refused(where, 1)
 
 
 async def private_chat_changes_only_itself(deployment: Deployment) -> None:
@@ -164,7 +164,9 @@ async def private_chat_changes_only_itself(deployment: Deployment) -> None:
 async def edit_on_discord(deployment: Deployment) -> None:
     where = deployment.platforms.channel()
     said = where.say("hi")
-    await deployment.ignores(where, lambda: where.edit(said, f"{where.mention}/preset use nova"))
+    await deployment.check_ignored(
+        where, lambda: where.edit(said, f"{where.mention}/preset use nova")
+    )
 
 
 # --- Telegram --------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def sender_chat(user: int, sender: int, **more: Any) -> Scenario:
         shown = {"id": sender or group.chat, "type": "channel", "title": "Admins"}
         for count, command in enumerate(COMMANDS, 1):
             wire.say(user, command, chat=group.chat, sender_chat=shown, **more)
-            await deployment.says(group, PRIVATE, count)
+            await deployment.wait_for_text(group, PRIVATE, count)
         assert deployment.state() == before
 
     return scenario
@@ -202,14 +204,14 @@ async def demoted_admin(deployment: Deployment) -> None:
     group.say("/preset use tester", 1)
     await group.shows_new("tester answers here")
     group.make_admins()
-    await deployment.refuses_all(group, 1)
+    await deployment.check_all_refused(group, 1)
 
 
 def admin_lookup_fails(**fault: Any) -> Scenario:
     async def scenario(deployment: Deployment) -> None:
         group = deployment.group_with_admin()
         deployment.platforms.telegram.fault("getChatMember", times=len(COMMANDS), **fault)
-        await deployment.refuses_all(group, 1)
+        await deployment.check_all_refused(group, 1)
 
     return scenario
 
@@ -219,7 +221,7 @@ async def command_for_another_bot(deployment: Deployment) -> None:
     wire.me["can_read_all_group_messages"] = True
     try:
         for command in ("/preset@otherbot use nova", "/forget@sim_bot2"):
-            await deployment.ignores(group, lambda: group.say(command, 1))  # noqa: B023
+            await deployment.check_ignored(group, lambda: group.say(command, 1))  # noqa: B023
     finally:
         wire.me["can_read_all_group_messages"] = False
 
@@ -227,7 +229,7 @@ async def command_for_another_bot(deployment: Deployment) -> None:
 async def edit_on_telegram(deployment: Deployment) -> None:
     group = deployment.group_with_admin()
     said = group.say("hi", 1)
-    await deployment.ignores(group, lambda: group.edit(said, "/preset use nova", 1))
+    await deployment.check_ignored(group, lambda: group.edit(said, "/preset use nova", 1))
 
 
 async def names_that_look_like_ids(deployment: Deployment) -> None:
@@ -237,7 +239,7 @@ async def names_that_look_like_ids(deployment: Deployment) -> None:
     before = deployment.state()[0]
     for count, name in enumerate(("123 OR 1=1", "nova' OR '1'='1", "telegram:2", "%", "*"), 1):
         group.say(f"/preset use {name}", 1)
-        await deployment.says(group, "⚠ ", count)
+        await deployment.wait_for_text(group, "⚠ ", count)
     assert deployment.state()[0] == before
 
 
@@ -249,7 +251,7 @@ async def group_that_moved(deployment: Deployment) -> None:
     new.say("here we are", 1)
     moved = wire._new(old.chat, wire.user(ADMIN), migrate_to_chat_id=new.chat)
     wire.push({"message": wire._out(moved)})
-    await deployment.refuses_all(new, 1)
+    await deployment.check_all_refused(new, 1)
 
 
 async def namesake_of_the_admin(deployment: Deployment) -> None:
@@ -265,7 +267,7 @@ async def namesake_of_the_admin(deployment: Deployment) -> None:
 SCENARIOS: Mapping[str, Scenario] = {
     "member runs admin slash command after default_member_permissions was widened in server "
     "settings": member_uses_native_commands,
-    "subcommand without decorator": lambda one: one.refuses_all(one.platforms.channel()),
+    "subcommand without decorator": lambda one: one.check_all_refused(one.platforms.channel()),
     "admin command in DM": private_chat_changes_only_itself,
     "user-installed app in foreign guild": owner_of_another_server,
     "Telegram user in private chat claims admin": private_chat_claims_admin,
@@ -280,7 +282,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "guild owner transferred": former_owner_of_the_server,
 }
 OURS: Mapping[str, Scenario] = {
-    "member of a group": lambda one: one.refuses_all(one.group_with_admin()),
+    "member of a group": lambda one: one.check_all_refused(one.group_with_admin()),
     "anonymous admin": sender_chat(ANONYMOUS_ADMIN, 0),
     "getChatMember is cut off": admin_lookup_fails(drop=True),
     "getChatMember is refused": admin_lookup_fails(error_code=400, description="Bad Request"),

@@ -40,7 +40,7 @@ LOCAL = {
     "max_rounds": 1,
     "summary": {"provider": "test", "model": "m"},
 }
-"""A local model with one slot, so that another chat has it saved; with summaries."""
+"""A local model with summaries and one slot, which is saved when another chat needs it."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
@@ -104,17 +104,17 @@ async def test_person_can_opt_out_and_in_again(where: Chat, running: Service, mo
     if isinstance(where, TelegramChat):
         where.platforms.telegram.chat(where.people[0])  # a private chat with the bot
     where.tell("/settings me off")
-    await is_told(where, "From now on, I don't store")
+    await wait_for_private_message(where, "From now on, I don't store")
     await wait_until(lambda: mine.encode() not in running.stored())
 
     requests = len(model.requests)
     withheld = where.tell(f"{mine} Te03:3")
-    await is_told(where, OFF)
+    await wait_for_private_message(where, OFF)
     where.edit(withheld, f"{where.mention}{mine} Te04:3")
     where.say(f"{mine} to all")
     async with running.killed_at("after_commit"):
         elsewhere.tell(f"{mine} Te05:3")
-    await is_told(elsewhere, OFF)
+    await wait_for_private_message(elsewhere, OFF)
     where.say(f"{where.mention}quoted Te06:3", 1, reply_to=where.id_of(withheld))
     await where.shows_new(expected_answer("Te06:3"))
     sent = str(model.requests[requests:])
@@ -123,7 +123,7 @@ async def test_person_can_opt_out_and_in_again(where: Chat, running: Service, mo
     assert mine.encode() not in running.stored()
 
     where.tell("/settings me reset")
-    await is_told(where, "Your choice was deleted")
+    await wait_for_private_message(where, "Your choice was deleted")
     await say(where, "again Te07:3")
 
 
@@ -134,7 +134,7 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
     await say(where, "hello Te11:3", who=1)
     assert "plans" in str(model.requests[-1])
     where.tell("/settings me off")
-    await is_told(where, "From now on, I don't store")
+    await wait_for_private_message(where, "From now on, I don't store")
     await say(where, "hello Te12:3", who=1)
     model.requests.clear()
     await where.press("🔄 Retry", 1)
@@ -142,15 +142,17 @@ async def test_thread_title_is_omitted_once_its_author_opted_out(
     assert "hello Te12:3" in str(model.requests[-1])
     assert "plans" not in str(model.requests[-1])
     where.tell("/settings me reset")
-    await is_told(where, "Your choice was deleted")
+    await wait_for_private_message(where, "Your choice was deleted")
 
 
-async def is_told(where: Chat, beginning: str) -> None:
+async def wait_for_private_message(where: Chat, beginning: str) -> None:
     """Wait until a person gets another private message that begins like this."""
     person = where.people[0]
     expected[getattr(person, "id", person), beginning] += 1
     times = expected[getattr(person, "id", person), beginning]
-    await where.wait_until(lambda: sum(one.startswith(beginning) for one in where.alone()) == times)
+    await where.wait_until(
+        lambda: sum(one.startswith(beginning) for one in where.private_texts()) == times
+    )
     assert not [one for one in where.texts() if one.startswith(beginning)]
 
 
@@ -163,8 +165,8 @@ async def test_privacy_notice_is_shown_to_the_asker_only(where: Chat, running: S
     await where.shows_new("/privacy now also says: ")
     await running.restart()
     where.tell("/privacy")
-    await is_told(where, "What I do with what you write here:")
-    assert any(one.endswith(f"Ask {where.name}.") for one in where.alone())
+    await wait_for_private_message(where, "What I do with what you write here:")
+    assert any(one.endswith(f"Ask {where.name}.") for one in where.private_texts())
 
 
 async def test_forget_me_clears_summaries_and_slots(running: Service, platforms: Platforms) -> None:
@@ -233,12 +235,12 @@ async def test_export_on_telegram_is_sent_in_private(
     [sent] = alone.documents()
     assert sent["caption"] == "Everything you said to me: 2 messages."
     _, data = wire.files[sent["document"]["file_id"]]
-    assert said_in(data) == ["in the group Tc01:3", "in private Tc03:3"]
+    assert exported_texts(data) == ["in the group Tc01:3", "in private Tc03:3"]
     assert not group.documents()
     alone.say("/export")
     await wait_until(lambda: len(alone.documents()) == 2)
     printed = await running.run_command("export", "--user", alone.name)
-    assert said_in(printed) == said_in(data)
+    assert exported_texts(printed) == exported_texts(data)
 
 
 @at("channel")
@@ -251,12 +253,12 @@ async def test_export_on_discord_is_visible_to_its_author_only(where: DiscordCha
     assert response.ephemeral
     assert response.content.startswith("Everything you said to me:")
     [file] = response.attachments
-    words = said_in(wire.b.cdn.get(file.url))
+    words = exported_texts(wire.b.cdn.get(file.url))
     assert "in the channel Td01:3" in words
     assert not [one for one in words if "by somebody else Td02" in one]
     assert other.texts() == []
 
 
-def said_in(data: Any) -> list[str]:
+def exported_texts(data: Any) -> list[str]:
     """Return the texts of the messages in an export."""
     return [one["text"] for one in json.loads(data)["messages"]]

@@ -45,8 +45,10 @@ async def test_ephemeral_command_is_answered_once_for_its_author_only(
     person = where.people[0]
     async with running.killed_at(point):
         platforms.telegram.whisper(person, "/context", where.chat)
-    await where.wait_until(lambda: [one for one in where.alone() if one.startswith("tester")])
-    [_] = [one for one in where.alone() if one.startswith("tester")]
+    await where.wait_until(
+        lambda: [one for one in where.private_texts() if one.startswith("tester")]
+    )
+    [_] = [one for one in where.private_texts() if one.startswith("tester")]
     assert len(where.texts()) == 1
 
 
@@ -66,12 +68,12 @@ async def test_server_without_ephemeral_messages_shows_nothing(
         assert gone["text"] == LOCK
         wire.chat(person)
         for number, line in enumerate(("/context", "/settings me"), 1):
-            before = len(where.alone())
+            before = len(where.private_texts())
             if number == 1:
                 wire.whisper(person, line, where.chat)
             else:
                 where.say(line)
-            await where.wait_until(lambda: len(where.alone()) > before)  # noqa: B023
+            await where.wait_until(lambda: len(where.private_texts()) > before)  # noqa: B023
         assert len(where.texts()) == 2
         processes = [running, running.second] if isinstance(running, Pair) else [running]
         logs = [one.log.read_text() for one in processes]
@@ -89,11 +91,11 @@ async def test_refusal_of_a_typed_command_comes_by_direct_message(
     where: DiscordChat, running: Service
 ) -> None:
     await where.ask_and_wait()
-    before = len(where.alone())
+    before = len(where.private_texts())
     async with running.killed_at("after_http"):
         where.tell("/settings why")
-    await where.wait_until(lambda: len(where.alone()) > before)
-    assert where.alone()[before:] == ["⚠ Only an admin can see why I answer messages here."]
+    await where.wait_until(lambda: len(where.private_texts()) > before)
+    assert where.private_texts()[before:] == ["⚠ Only an admin can see why I answer messages here."]
     assert len(where.texts()) == 1
 
 
@@ -118,7 +120,7 @@ async def test_recap_is_shown_once_to_its_author_only(
             link += str(missed.message.id)
 
     def told() -> list[str]:
-        return [one for one in where.alone() if missed.answer in one]
+        return [one for one in where.private_texts() if missed.answer in one]
 
     await where.wait_until(told)
     await where.ask_and_wait()

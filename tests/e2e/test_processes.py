@@ -37,7 +37,7 @@ async def answer_in(*conversations: Chat) -> None:
         await where.shows(*before[where], *asked[where])
 
 
-def connected(platforms: Platforms) -> list[tuple[int, int]]:
+def connected_shards(platforms: Platforms) -> list[tuple[int, int]]:
     """Return the connected Discord shards."""
     return sorted(one.shard for one in platforms.discord.sessions.values() if one.ws is not None)
 
@@ -58,7 +58,7 @@ async def test_only_one_process_receives_and_another_takes_over_when_it_is_kille
         before = conflicts()
         await answer_in(group, channel)
         assert "standing_by" in second.output()
-        assert len(connected(platforms)) == 1
+        assert len(connected_shards(platforms)) == 1
 
         await first.kill()
         await answer_in(group, channel)
@@ -95,7 +95,7 @@ async def test_shards_move_between_processes_without_an_identify_or_a_lost_messa
             service.settings["TROUPE_DISCORD__SHARDS"] = "2"
             service.options = ("--platforms", "discord")
         await start_in_turn(services)
-        await wait_until(lambda: connected(platforms) == [(0, 2), (1, 2)])
+        await wait_until(lambda: connected_shards(platforms) == [(0, 2), (1, 2)])
         await answer_in(*both)
         # The second process has taken over one of the shards of the first.
         await wait_until(lambda: "discord_resuming" in second.output())
@@ -104,7 +104,7 @@ async def test_shards_move_between_processes_without_an_identify_or_a_lost_messa
 
         await first.kill()
         await answer_in(*both)
-        assert connected(platforms) == [(0, 2), (1, 2)]
+        assert connected_shards(platforms) == [(0, 2), (1, 2)]
 
         before = platforms.resumes()
         await first.start_and_wait()
@@ -175,7 +175,7 @@ async def test_processes_with_separate_roles_answer_in_order_despite_a_kill(
         assert result.is_clean, result
         assert result.questions == 8 * len(chats)
 
-        assert len(connected(platforms)) == 1
+        assert len(connected_shards(platforms)) == 1
         receiving = [role for role in _ROLES if "on telegram as" in processes[role].output()]
         assert receiving == ["gateway"]
         for role, service in processes.items():
@@ -203,7 +203,9 @@ async def test_recaps_and_reactions_work_across_processes_with_separate_roles(
                 platforms.telegram.whisper(where.people[0], "/recap", where.chat)
             else:
                 where.tell("/recap")
-            await where.wait_until(lambda: any(missed.answer in one for one in where.alone()))  # noqa: B023
+            await where.wait_until(
+                lambda: any(missed.answer in one for one in where.private_texts())  # noqa: B023
+            )
             installer.model.reaction = "👍"
             number = where.id_of(where.ask().message)
             await where.wait_until(lambda: reactions(where, number))  # noqa: B023

@@ -91,12 +91,12 @@ OF_FORM = {
     "api_keys": f"sk-{MARK}-two,{MARK}-three",
     "mcp_servers.environment": json.dumps({"KEY": f"sk-{MARK}-environment"}),
 }
-"""What only a value of some form is taken for; every other secret gets the mark and its name."""
+"""Values of settings that require a certain form; other secrets consist of the mark and a name."""
 OF_SERVERS = {
     "mcp_servers.token": "mcp_servers.remote.token",
     "mcp_servers.environment": "mcp_servers.child.environment",
 }
-"""The settings of one MCP server have its name in their path, and do not go together."""
+"""Paths of MCP settings contain a server's name; the two settings exclude each other."""
 PAGES = ("healthz", "readyz", "metrics", "", "login", "nothing")
 NOT_SET = {
     *("telegram.token", "discord.token"),  # those of the rigs are searched for instead

@@ -15,7 +15,7 @@ PORTRAIT = blank_image(24, 36)
 
 CARDS: dict[str, Json] = json.loads((Path(__file__).parent / "cards.json").read_text("utf-8"))
 INNKEEPER = CARDS["innkeeper"]
-"""V1: six texts, and fields of some old program."""
+"""V1 with six texts, and fields of an old program."""
 
 DETECTIVE = CARDS["detective"]
 """V2 with all fields of the specification."""
@@ -25,7 +25,7 @@ ROBOT = CARDS["robot"]
 
 SINGER = CARDS["singer"]
 TRICKSTER = CARDS["trickster"]
-"""Valid, but tries to attack whatever reads it."""
+"""A valid card that attacks the programs that read it."""
 
 SINGER_ASSETS = {"assets/icon/image/a.png": PORTRAIT, "assets/other/la.ogg": b"OggS\x00\xff\x00"}
 

@@ -9,7 +9,7 @@ _ENGLISH = re.compile(
     r"\b(the|must|should|cannot|is|are|in|use|write|not|it|its|with|unexpected|again)\b"
 )
 _VALUES = re.compile(r"`[^`]*`|\"[^\"]*\"|（[^）]*）")
-"""Commands, quoted words of the file, and what Python says of a damaged file."""
+"""Commands, words quoted from the file, and Python's messages about a damaged file."""
 
 
 def assert_is_chinese(text: str) -> None:

@@ -18,7 +18,7 @@ GROUP = """\
 
 {"name":"Rex","is_user":false,"original_avatar":"rex.png","mes":"Grr."}
 """
-"""A chat of a group, which has no header."""
+"""A group chat, which has no header."""
 CHUB = """\
 {"user_name":"You","character_name":"Mira"}
 {"name":"Mira","is_user":false,"mes":{"message":"Hello.","id":7},"swipes":[{"message":"Hi."}]}

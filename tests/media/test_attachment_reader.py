@@ -55,42 +55,44 @@ def image(source: str) -> MediaItem:
     return file(source, f"{source}.png", MediaKind.IMAGE)
 
 
-def opened(files: AttachedFiles) -> list[Image.Image]:
+def open_images(files: AttachedFiles) -> list[Image.Image]:
     parts = [one.url.partition("data:image/jpeg;base64,")[2] for one in files.images]
     return [Image.open(io.BytesIO(base64.b64decode(one))) for one in parts]
 
 
-def reasons(files: AttachedFiles) -> list[str]:
+def unread_reasons(files: AttachedFiles) -> list[str]:
     return [str(one.why) for one in files.unread]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
 async def test_picture_becomes_a_jpeg_small_enough_for_models(kind: str) -> None:
     found = await read(image("a"), a=picture(2000, 1000, kind))
-    [seen] = opened(found)
+    [seen] = open_images(found)
     assert (seen.format, seen.size, found.unread) == ("JPEG", (1568, 784), ())
 
 
 async def test_transparent_picture_gets_a_white_background() -> None:
-    [seen] = opened(await read(image("a"), a=picture(mode="RGBA")))
+    [seen] = open_images(await read(image("a"), a=picture(mode="RGBA")))
     assert seen.getpixel((5, 5)) == (255, 255, 255)
 
 
 async def test_files_are_read_in_order_and_bad_ones_are_reported() -> None:
     items = [image("a"), image("gone"), file("t", "notes [1].txt"), image("b")]
     found = await read(*items, a=picture(10, 10), b=picture(20, 10), t=b"one\ntwo")
-    assert [one.size for one in opened(found)] == [(10, 10), (20, 10)]
+    assert [one.size for one in open_images(found)] == [(10, 10), (20, 10)]
     assert [(one.name, one.text, one.is_cut) for one in found.texts] == [
         ("notes (1).txt", "one\ntwo", False)
     ]
-    assert reasons(found) == ["it could not be downloaded"]
+    assert unread_reasons(found) == ["it could not be downloaded"]
 
 
 async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
     files = Files({"a": picture()})
     reader = AttachmentReader(files.download)
     large = replace(SAID, attachments=(replace(image("a"), size=20 * 2**20),))
-    assert reasons(await reader.read(large, with_images=True)) == ["it is larger than 10 MiB"]
+    assert unread_reasons(await reader.read(large, with_images=True)) == [
+        "it is larger than 10 MiB"
+    ]
     unseen = await reader.read(replace(SAID, attachments=(image("a"),)), with_images=False)
     assert [one.why for one in unseen.unread] == [None]
     assert files.asked == []
@@ -123,7 +125,7 @@ async def test_truncated_pdf_is_read(end: bytes | None) -> None:
     ],
 )
 async def test_unreadable_file_is_reported_with_the_reason(data: bytes, why: str) -> None:
-    assert reasons(await read(file("f"), f=data)) == [why]
+    assert unread_reasons(await read(file("f"), f=data)) == [why]
 
 
 async def test_files_that_need_a_missing_package_are_reported(
@@ -135,7 +137,7 @@ async def test_files_that_need_a_missing_package_are_reported(
 
     found = await read(image("a"), file("p"), file("t"), a=seen, p=LETTER, t=b"text")
 
-    assert reasons(found) == ["I am not set up to read this kind of file"] * 2
+    assert unread_reasons(found) == ["I am not set up to read this kind of file"] * 2
     assert [one.text for one in found.texts] == ["text"]
 
 
@@ -150,7 +152,7 @@ def png_of(width: int, height: int) -> bytes:
 
 async def test_decompression_bomb_is_refused() -> None:
     found = await read(image("a"), image("b"), a=png_of(60_000, 60_000), b=png_of(9000, 6000))
-    assert reasons(found) == ["it is damaged, or too large when unpacked"] * 2
+    assert unread_reasons(found) == ["it is damaged, or too large when unpacked"] * 2
 
 
 async def test_long_text_is_truncated_at_100_kib_and_marked() -> None:
@@ -167,7 +169,7 @@ async def test_token_in_a_file_is_masked() -> None:
 
 async def test_at_most_ten_files_are_read() -> None:
     found = await read(*[file(f"t{number}") for number in range(12)])
-    assert reasons(found)[-2:] == ["I read at most 10 files per message"] * 2
+    assert unread_reasons(found)[-2:] == ["I read at most 10 files per message"] * 2
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
@@ -183,7 +185,7 @@ async def test_hostile_file_yields_at_most_text_or_a_picture(title: str, given: 
     )
 
     assert time.process_time() - began < 6
-    assert opened(found)[-1].size == (40, 20), "the others are read"
+    assert open_images(found)[-1].size == (40, 20), "the others are read"
     assert len(found.images) + len(found.texts) + len(found.unread) == 3
     assert not [
         text for text in found.texts if "/" in text.name or "\n" in text.name or "[" in text.name
@@ -215,7 +217,7 @@ async def test_picture_is_downloaded_from_a_url_in_a_message() -> None:
     web = Web(cat=picture(10, 10), dog=picture(20, 10))
     text = "see (https://a.example/cat.png), https://b.example/x/dog.JPG?w=1 https://a.example/cat.png!"
     found = await read_text(web, text)
-    assert [one.size for one in opened(found)] == [(10, 10), (20, 10)]
+    assert [one.size for one in open_images(found)] == [(10, 10), (20, 10)]
     assert web.asked == ["https://a.example/cat.png", "https://b.example/x/dog.JPG?w=1"]
 
 
@@ -229,7 +231,7 @@ async def test_picture_is_downloaded_from_a_url_in_a_message() -> None:
 )
 async def test_picture_that_cannot_be_downloaded_is_reported(text: str, why: str) -> None:
     web = Web(cat=picture(), page=b"<svg onload=alert(1)>")
-    assert reasons(await read_text(web, text)) == [why]
+    assert unread_reasons(await read_text(web, text)) == [why]
 
 
 @pytest.mark.parametrize("text", ["https://a.example/", "https://a.example/cat.pngx", "cat.png"])

@@ -66,27 +66,27 @@ async def canary() -> AsyncIterator[Canary]:
     await found.wait_closed()
 
 
-def trusting(canary: Canary) -> PublicFetcher:
+def make_trusting_fetcher(canary: Canary) -> PublicFetcher:
     """Return a fetcher that may connect to the canary on this machine."""
     return PublicFetcher(lambda _address: True, ports={canary.port})
 
 
-def at(canary: Canary, address: str) -> str:
+def with_canary_port(canary: Canary, address: str) -> str:
     """Return a URL with its port replaced by the canary's."""
     head, slashes, rest = address.partition("//")
     server, slash, path = rest.partition("/")
     return f"{head}{slashes}{re.sub(r'(?<!:):[0-9]+$', '', server)}:{canary.port}{slash}{path}"
 
 
-async def sends(status: str, headers: Mapping[str, str], body: bytes, writer: Any) -> None:
+async def send_response(status: str, headers: Mapping[str, str], body: bytes, writer: Any) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write((HEAD.format(status) + lines + "\r\n").encode() + body)
     await writer.drain()
 
 
-def replying(status: str, headers: Mapping[str, str], body: bytes = b"") -> Reply:
+def reply_with(status: str, headers: Mapping[str, str], body: bytes = b"") -> Reply:
     async def reply(_path: str, writer: asyncio.StreamWriter) -> None:
-        await sends(status, headers, body, writer)
+        await send_response(status, headers, body, writer)
 
     return reply
 
@@ -104,7 +104,7 @@ async def test_hostile_url_reaches_no_server(canary: Canary, title: str, given: 
     if isinstance(given, dict):
         await check_response_is_bounded(canary, given)
         return
-    for address in (given, at(canary, given)):
+    for address in (given, with_canary_port(canary, given)):
         with structlog.testing.capture_logs() as logs, pytest.raises(FetchFailed) as failed:
             await PublicFetcher(ports={80, 443, canary.port}).fetch(address, MAX_BYTES)
         assert "\n" not in str(failed.value)
@@ -120,10 +120,10 @@ async def test_hostile_url_reaches_no_server(canary: Canary, title: str, given: 
 @pytest.mark.parametrize("address", ["http://127.0.0.1/", "http://[::ffff:127.0.0.1]/x?y=1"])
 async def test_canary_server_is_reached_if_the_check_is_off(canary: Canary, address: str) -> None:
     """The tests above would fail without the check: the canary is reachable."""
-    canary.reply = replying("200 OK", {}, b"found")
-    fetcher = trusting(canary)
+    canary.reply = reply_with("200 OK", {}, b"found")
+    fetcher = make_trusting_fetcher(canary)
 
-    assert await fetcher.fetch(at(canary, address), MAX_BYTES) == b"found"
+    assert await fetcher.fetch(with_canary_port(canary, address), MAX_BYTES) == b"found"
 
     assert canary.connections == 1
 
@@ -151,7 +151,7 @@ async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) ->
     body = expand(given["body"])
 
     async def reply(_path: str, writer: asyncio.StreamWriter) -> None:
-        await sends("200 OK", given.get("headers", {}), b"", writer)
+        await send_response("200 OK", given.get("headers", {}), b"", writer)
         if isinstance(body, GzipZeros):
             writer.writelines(part for part, _ in zip(body, range(50), strict=False))
         elif body == "infinite":
@@ -183,7 +183,7 @@ async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) ->
 async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
     """The first server's address is allowed, but the redirect target's is not."""
     target = f"http://127.0.0.2:{canary.port}/secret"
-    canary.reply = replying("302 Found", {"Location": target})
+    canary.reply = reply_with("302 Found", {"Location": target})
     fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
 
     with pytest.raises(FetchRefused, match=r"127\.0\.0\.2"):
@@ -194,7 +194,7 @@ async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "//[::1]:6379/", "http://localhost/", ""])
 async def test_redirect_target_is_checked_like_the_first_url(canary: Canary, target: str) -> None:
-    canary.reply = replying("301 Moved", {"Location": target})
+    canary.reply = reply_with("301 Moved", {"Location": target})
     fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
 
     with pytest.raises(FetchFailed):
@@ -207,12 +207,12 @@ async def test_relative_redirects_are_followed_three_times(canary: Canary) -> No
     async def reply(path: str, writer: asyncio.StreamWriter) -> None:
         step = int(path.removeprefix("/"))
         if step == 3:
-            await sends("200 OK", {}, b"there", writer)
+            await send_response("200 OK", {}, b"there", writer)
         else:
-            await sends("302 Found", {"Location": f"{step + 1}"}, b"", writer)
+            await send_response("302 Found", {"Location": f"{step + 1}"}, b"", writer)
 
     canary.reply = reply
-    fetcher = trusting(canary)
+    fetcher = make_trusting_fetcher(canary)
     address = f"http://127.0.0.1:{canary.port}"
 
     assert await fetcher.fetch(f"{address}/0", MAX_BYTES) == b"there"
@@ -221,8 +221,8 @@ async def test_relative_redirects_are_followed_three_times(canary: Canary) -> No
 
 
 async def test_request_contains_no_cookies_and_no_credentials(canary: Canary) -> None:
-    canary.reply = replying("200 OK", {"Set-Cookie": "a=b"}, b"x")
-    fetcher = trusting(canary)
+    canary.reply = reply_with("200 OK", {"Set-Cookie": "a=b"}, b"x")
+    fetcher = make_trusting_fetcher(canary)
     for _ in range(2):
         await fetcher.fetch(f"http://127.0.0.1:{canary.port}/a%0d%0ab?c=d", MAX_BYTES)
 
@@ -233,6 +233,6 @@ async def test_request_contains_no_cookies_and_no_credentials(canary: Canary) ->
 
 
 async def test_error_contains_the_response_status(canary: Canary) -> None:
-    canary.reply = replying("404 Not Found", {}, b"no")
+    canary.reply = reply_with("404 Not Found", {}, b"no")
     with pytest.raises(FetchFailed, match="the server answered with status 404"):
-        await trusting(canary).fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
+        await make_trusting_fetcher(canary).fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)

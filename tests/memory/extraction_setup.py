@@ -16,7 +16,7 @@ CHARACTERS = {"nora": "Nora", "marlowe": "Marlowe", "lanting": "兰亭"}
 _PRESETS = {name: preset for preset, name in CHARACTERS.items()}
 FOLDER = Path(__file__).parent
 Line = tuple[str, str]
-"""A speaker's name, and what they say."""
+"""A speaker's name and text."""
 
 
 def read_conversations(language: str) -> Sequence[dict[str, Any]]:

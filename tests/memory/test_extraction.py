@@ -50,7 +50,7 @@ def transcript() -> Transcript:
     return write_transcript(to_turns(LINES), CHARACTERS)
 
 
-def kept(*notes: Mapping[str, Any]) -> list[Memory]:
+def accepted_memories(*notes: Mapping[str, Any]) -> list[Memory]:
     return [one.memory for one in check_notes(notes, transcript(), GROUP, "telegram:5")]
 
 
@@ -138,17 +138,17 @@ LIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_fabricated_note_is_dropped(lie: str) -> None:
-    assert kept({**NOTE, **LIES[lie]}) == []
+    assert accepted_memories({**NOTE, **LIES[lie]}) == []
 
 
 def test_fabricated_notes_do_not_discard_true_notes() -> None:
-    assert len(kept(*({**NOTE, **lie} for lie in LIES.values()), NOTE)) == 1
+    assert len(accepted_memories(*({**NOTE, **lie} for lie in LIES.values()), NOTE)) == 1
 
 
 def test_notes_about_other_people_have_the_right_subject_and_witness() -> None:
     hearsay = {**NOTE, "turn": 3, "speaker": "Tobi", "quote": "Mara is allergic to nuts"}
     absent = {**NOTE, "about": "Jonas", "quote": "my brother Jonas helped"}
-    [told, of_absent, own, place] = kept(
+    [told, of_absent, own, place] = accepted_memories(
         {**hearsay, "note": "Mara is allergic to nuts"},
         {**absent, "note": "Mara's brother Jonas helped with the move"},
         {

@@ -164,7 +164,7 @@ class Setup:
         """Wait until no extraction is due or running."""
         await wait_until(lambda: self.extractor.is_idle)
 
-    async def kept(self, name: str = "Mara") -> list[Memory]:
+    async def stored_memories(self, name: str = "Mara") -> list[Memory]:
         await self.idle()
         found = await self.memories.visible(MemoryReader(person(name).id, GROUP))
         return sorted((one for one in found), key=lambda one: one.id)
@@ -194,7 +194,7 @@ async def test_extracted_memory_is_recalled_for_everybody_in_the_chat(database: 
         for one in (mara, tobi):
             assert await setup.memories.recall(one) == RecalledMemories()
         await setup.exchanges(6)
-        [kept] = await setup.kept()
+        [kept] = await setup.stored_memories()
         for one in (mara, tobi):
             assert [one.id for one in (await setup.memories.recall(one)).memories] == [kept.id]
 
@@ -206,7 +206,7 @@ async def test_six_exchanges_are_extracted_with_one_call(database: Database) -> 
         assert setup.backend.prompts == []
         await setup.exchange(("Tobi", "and now?"))
         await setup.asked(1)
-        [one] = await setup.kept()
+        [one] = await setup.stored_memories()
         assert (one.text, one.said_by, one.present) == (
             "Mara moved to Porto in May",
             person("Mara").id,
@@ -241,7 +241,7 @@ async def test_two_exchanges_are_extracted_after_a_quiet_time(database: Database
         await setup.asked(0)
         await setup.clock.advance(200)
         await setup.asked(1)
-        assert len(await setup.kept()) == 1
+        assert len(await setup.stored_memories()) == 1
         await setup.clock.advance(5000)
         await setup.asked(1)
 
@@ -274,7 +274,7 @@ async def test_turns_of_a_killed_extraction_are_read_by_the_next_extraction(
         await setup.exchange(("Tobi", "the twelfth"))
         await setup.asked(2)
         assert len(setup.read()) == 24
-        assert len(await setup.kept()) == 1
+        assert len(await setup.stored_memories()) == 1
 
 
 @pytest.mark.parametrize("failure", ["backend", "budget"])
@@ -288,11 +288,11 @@ async def test_turns_of_a_failed_extraction_are_read_by_the_next_extraction(
         await setup.exchanges(6)
         await setup.idle()
         setup.spending.is_used_up = False
-        assert await setup.kept() == []
+        assert await setup.stored_memories() == []
         await setup.exchanges(6, ("Tobi", "go on"))
         await setup.idle()
         assert len(setup.read()) == 24
-        assert len(await setup.kept()) == 1
+        assert len(await setup.stored_memories()) == 1
 
 
 async def test_turns_without_notes_are_not_read_again(database: Database) -> None:
@@ -301,7 +301,7 @@ async def test_turns_without_notes_are_not_read_again(database: Database) -> Non
         await setup.idle()
         await setup.exchanges(6, ("Tobi", "go on"))
         await setup.asked(2)
-        assert await setup.kept() == []
+        assert await setup.stored_memories() == []
         assert len(setup.read()) == 12
 
 
@@ -315,7 +315,7 @@ async def test_fabricated_facts_are_not_stored(database: Database) -> None:
             )
             await setup.idle()
         await setup.asked(2)
-        assert await setup.kept("Mara") == await setup.kept("Tobi") == []
+        assert await setup.stored_memories("Mara") == await setup.stored_memories("Tobi") == []
 
 
 async def test_turns_of_people_who_opted_out_or_did_not_consent_are_not_read(
@@ -339,15 +339,15 @@ async def test_edited_turn_loses_its_memories_and_is_read_again(
     lyon = {"quote": "we moved to Lyon", "note": "Mara moved to Lyon in May"}
     async with running(database, notes({}), notes(lyon)) as setup:
         await setup.exchanges(6)
-        assert len(await setup.kept()) == 1
+        assert len(await setup.stored_memories()) == 1
         await setup.edit(MOVED[1], "we moved to Lyon in May")
-        assert await setup.kept() == []
+        assert await setup.stored_memories() == []
         await setup.exchanges(5, ("Tobi", "go on"))
         await setup.idle()
         await setup.asked(1)
         await setup.exchange(("Tobi", "the twelfth"))
         await setup.asked(2)
-        assert [one.text for one in await setup.kept()] == ["Mara moved to Lyon in May"]
+        assert [one.text for one in await setup.stored_memories()] == ["Mara moved to Lyon in May"]
 
 
 async def test_edit_during_the_request_discards_notes_on_the_old_text(
@@ -359,7 +359,7 @@ async def test_edit_during_the_request_discards_notes_on_the_old_text(
         await setup.asked(1)
         await setup.edit(MOVED[1], "we moved to Lyon in May")
         gate.set()
-        assert await setup.kept() == []
+        assert await setup.stored_memories() == []
         await setup.exchanges(6, ("Tobi", "go on"))
         await setup.asked(2)
         assert setup.read()[0] == "Mara: we moved to Lyon in May"
@@ -378,9 +378,11 @@ async def test_newer_fact_retires_an_older_fact_and_duplicates_are_merged(
         await setup.exchanges(6)
         await setup.idle()
         await setup.exchanges(6)
-        assert [one.text for one in await setup.kept()] == ["Mara moved to Porto in May."]
+        assert [one.text for one in await setup.stored_memories()] == [
+            "Mara moved to Porto in May."
+        ]
         await setup.exchanges(6, ("Mara", "we live in Lisbon now"))
-        states = {one.text: one.state for one in await setup.kept()}
+        states = {one.text: one.state for one in await setup.stored_memories()}
         assert states == {
             "Mara moved to Porto in May.": MemoryState.RETIRED,
             "Mara lives in Lisbon": MemoryState.KEPT,
@@ -394,7 +396,7 @@ async def test_memory_of_a_place_waits_for_approval_if_approval_is_on(
     async with running(database, notes({}, about_place)) as setup:
         await setup.settings.set(GROUP.server, APPROVAL_KEY, "on", "telegram:1")
         await setup.exchanges(6)
-        states = {one.subject.kind.value: one.state for one in await setup.kept()}
+        states = {one.subject.kind.value: one.state for one in await setup.stored_memories()}
         assert states == {"person": MemoryState.KEPT, "place": MemoryState.PROPOSED}
 
 
@@ -411,7 +413,7 @@ async def test_character_that_was_not_active_yet_is_not_a_witness(database: Data
             await setup.exchange(("Tobi", f"small talk {number}"), presets=(NORA,))
         await setup.exchange(("Mara", "I only drink tea"))
         await setup.asked(1)
-        present = {one.text: one.present for one in await setup.kept()}
+        present = {one.text: one.present for one in await setup.stored_memories()}
         assert present == {
             "Mara moved to Porto in May": ("nora",),
             "Mara only drinks tea": ("nora", "marlowe"),
@@ -425,11 +427,11 @@ async def test_character_added_later_is_not_a_witness_of_turns_read_again(
     async with running(database, notes({}), notes(lyon)) as setup:
         for line in [MOVED, *[("Tobi", "small talk")] * 5]:
             await setup.exchange(line, presets=(NORA,))
-        await setup.kept()
+        await setup.stored_memories()
         await setup.clock.advance(700)
         await setup.edit(MOVED[1], "we moved to Lyon in May")
         await setup.exchanges(6, ("Tobi", "go on"))
-        assert [one.present for one in await setup.kept()] == [("nora",)]
+        assert [one.present for one in await setup.stored_memories()] == [("nora",)]
 
 
 async def test_people_are_notified_once_that_memories_about_them_exist(database: Database) -> None:
@@ -437,13 +439,13 @@ async def test_people_are_notified_once_that_memories_about_them_exist(database:
         mara, tobi = person("Mara").id, person("Tobi").id
         assert not await setup.extractor.claim_first_notice(mara)
         await setup.exchanges(6)
-        await setup.kept()
+        await setup.stored_memories()
         await setup.start()
         assert await setup.extractor.claim_first_notice(mara)
         assert not await setup.extractor.claim_first_notice(mara)
         assert not await setup.extractor.claim_first_notice(tobi)
         await setup.exchanges(6)
-        await setup.kept()
+        await setup.stored_memories()
         assert not await setup.extractor.claim_first_notice(mara)
 
 

@@ -64,7 +64,7 @@ class CachingEmbedder(Embedder):
 
 
 EMBEDDER = CachingEmbedder()
-"""Of all tests here, which store and ask the same texts."""
+"""Shared by all tests here, because they use the same texts."""
 
 
 def subject_of(about: str, place: MemoryPlace) -> MemorySubject:

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent
 FEWEST_STORIES, FEWEST_QUESTIONS = 60, 20
 
 
-def read(language: str) -> tuple[list[str], list[tuple[str, str]]]:
+def read_stories(language: str) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the stories, and each question together with its story."""
     stories: list[str] = []
     questions: list[tuple[str, str]] = []
@@ -33,7 +33,7 @@ def read(language: str) -> tuple[list[str], list[tuple[str, str]]]:
     return stories, questions
 
 
-async def ranks(
+async def rank_stories(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Return the rank of each question's story among all stories, from 1."""
@@ -54,11 +54,11 @@ async def test_default_embedding_model_reaches_the_required_recall(
     database: Database, language: str, first: float, among_five: float
 ) -> None:
     """Measured: English 0.61 and 0.83, Chinese 0.51 and 0.78; the questions share few words."""
-    texts, questions = read(language)
+    texts, questions = read_stories(language)
     assert len(set(texts)) >= FEWEST_STORIES
     assert len(questions) >= FEWEST_QUESTIONS
 
-    found = await ranks(database, texts, questions)
+    found = await rank_stories(database, texts, questions)
 
     assert sum(rank == 1 for rank in found) / len(found) >= first
     assert sum(rank <= 5 for rank in found) / len(found) >= among_five

@@ -15,7 +15,7 @@ from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
 COUNTERS = ("prompt", "cached_prompt", "answer")
 
 
-def counted() -> list[float]:
+def token_counts() -> list[float]:
     names = (f"troupe_{counter}_tokens_total" for counter in COUNTERS)
     return [REGISTRY.get_sample_value(name) or 0.0 for name in names]
 
@@ -42,12 +42,12 @@ async def generate(backend: FakeBackend, **options: object) -> tuple[GeneratedAn
 
 
 async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
-    before = counted()
+    before = token_counts()
 
     for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
         await generate(FakeBackend(["yes", Finish(FinishReason.STOP, usage)]))
 
-    after = counted()
+    after = token_counts()
     assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]
 
 

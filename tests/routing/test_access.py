@@ -228,7 +228,7 @@ _changed = st.lists(
     ),
     max_size=4,
 )
-"""Rules that are written and deleted before those of the world."""
+"""Rules that are written and deleted before the rules of the world."""
 
 
 _BLOCKED_ROLE = {

@@ -22,13 +22,17 @@ def preset(**given: object) -> Preset:
     return Preset.model_validate({**fixed, **given})
 
 
-def decided(text: str, wake: WakeReason | None, *presets: Preset, dice: float = 0.5) -> Decision:
+def decide_text(
+    text: str, wake: WakeReason | None, *presets: Preset, dice: float = 0.5
+) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
     message = make_incoming(text, wake=wake)
     return decide(message, active, (), dice=lambda: dice, now=message.at)
 
 
-def decided_on(message: IncomingMessage, *presets: Preset, recent: Sequence[Turn] = ()) -> Decision:
+def decide_message(
+    message: IncomingMessage, *presets: Preset, recent: Sequence[Turn] = ()
+) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
     return decide(message, active, recent, dice=lambda: 0.5, now=message.at)
 
@@ -36,7 +40,7 @@ def decided_on(message: IncomingMessage, *presets: Preset, recent: Sequence[Turn
 def outcome(
     text: str, wake: WakeReason | None, *presets: Preset, dice: float = 0.5
 ) -> type[Decision]:
-    return type(decided(text, wake, *presets, dice=dice))
+    return type(decide_text(text, wake, *presets, dice=dice))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_wake_word_in_a_forwarded_message_is_ignored() -> None:
     said = make_incoming("[forwarded message]\n> nora, a lamp", wake=None)
     for is_forward, expected in ((False, Answer), (True, Ignore)):
         for names in (preset(wake={"names": False, "words": ["lamp"]}), preset()):
-            decision = decided_on(replace(said, is_forward=is_forward), names)
+            decision = decide_message(replace(said, is_forward=is_forward), names)
             assert type(decision) is expected
 
 
@@ -132,20 +136,20 @@ def test_message_to_other_people_is_not_answered(
     waking = preset(role_name="Nora", **ALWAYS)
     for text in ("tea?", "is nora there?"):
         message = replace(make_incoming(text, wake=None), mentions=mentions, quote=quote)
-        assert type(decided_on(message, waking)) is Ignore
-        assert type(decided_on(message, waking, preset(name="luna", **ALWAYS))) is Ignore
-        decision = decided_on(message, waking)
+        assert type(decide_message(message, waking)) is Ignore
+        assert type(decide_message(message, waking, preset(name="luna", **ALWAYS))) is Ignore
+        decision = decide_message(message, waking)
         assert isinstance(decision, Ignore)
         [why] = describe_silence(decision).splitlines()
         assert why == "nora was not addressed: it is meant for somebody else"
     to_nora = replace(
         make_incoming("Nora, what does he mean?", wake=None), mentions=mentions, quote=quote
     )
-    assert type(decided_on(to_nora, waking)) is Answer
+    assert type(decide_message(to_nora, waking)) is Answer
     mentioned = replace(
         make_incoming("tea?", wake=WakeReason.MENTION), mentions=mentions, quote=quote
     )
-    assert type(decided_on(mentioned, waking)) is Answer
+    assert type(decide_message(mentioned, waking)) is Answer
 
 
 @pytest.mark.parametrize(
@@ -164,12 +168,12 @@ def test_message_in_a_thread_with_an_answer_needs_no_mention(
     answer = Turn("assistant", "Once.", None, message.at, "nora")
     recent = [answer] if spoke else []
     one = preset(wake={"sticky": sticky})
-    assert type(decided_on(message, one, recent=recent)) is expected
+    assert type(decide_message(message, one, recent=recent)) is expected
 
 
 def test_command_that_is_not_addressed_to_the_bot_is_ignored() -> None:
     assert outcome("/new", None, preset()) is Ignore
-    assert decided("/new", WakeReason.COMMAND, preset()) == Command("new")
+    assert decide_text("/new", WakeReason.COMMAND, preset()) == Command("new")
 
 
 @pytest.mark.parametrize(
@@ -199,15 +203,15 @@ def test_ask_is_a_command_unless_a_preset_has_a_form() -> None:
     filled = preset(prompter={"kind": "chat", "instruction": "In {language}."})
     for line in ("/ask hi", "/ASK\nlanguage: Latin", "/ask@nora_bot language: Latin"):
         assert outcome(line, WakeReason.DM, filled) is Answer
-    assert decided("/ask hi", WakeReason.DM, preset()) == Command("ask", "hi")
-    assert decided("/asking", WakeReason.DM, filled) == Command("asking")
-    assert decided("/help", WakeReason.DM, filled) == Command("help")
+    assert decide_text("/ask hi", WakeReason.DM, preset()) == Command("ask", "hi")
+    assert decide_text("/asking", WakeReason.DM, filled) == Command("asking")
+    assert decide_text("/help", WakeReason.DM, filled) == Command("help")
     assert "ask" not in [spec.name for spec in COMMANDS]
 
 
 def test_answer_decision_has_speakers_in_order_and_reasons_for_all() -> None:
     nora, marlowe, lan = preset(), preset(name="marlowe"), preset(name="lan")
-    decision = decided("lan? nora?", WakeReason.DM, nora, marlowe, lan)
+    decision = decide_text("lan? nora?", WakeReason.DM, nora, marlowe, lan)
     assert isinstance(decision, Answer)
     assert [one.preset.name for one in decision.speakers] == ["lan", "nora"]
     assert [(one.preset, one.chosen) for one in decision.candidates] == [
@@ -218,6 +222,6 @@ def test_answer_decision_has_speakers_in_order_and_reasons_for_all() -> None:
 
 
 def test_observe_decision_has_the_reasons_of_all_characters() -> None:
-    decision = decided("hello", None, preset(context="all"), preset(name="marlowe"))
+    decision = decide_text("hello", None, preset(context="all"), preset(name="marlowe"))
     assert isinstance(decision, Observe)
     assert {one.reasons for one in decision.candidates} == {("was not addressed",)}

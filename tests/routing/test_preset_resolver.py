@@ -32,30 +32,32 @@ async def active(one: PresetResolver, scopes: Sequence[str] = THREAD) -> list[Ac
     return list((await one.resolve(scopes)).members)
 
 
-async def first(one: PresetResolver, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
+async def first_active(
+    one: PresetResolver, scopes: Sequence[str] = THREAD
+) -> tuple[str, str | None]:
     found = (await one.resolve(scopes)).first
     return found.preset.name, found.scope
 
 
 async def test_default_preset_answers_if_none_was_chosen(database: Database) -> None:
-    assert await first(resolver(database)) == ("Assistant", None)
+    assert await first_active(resolver(database)) == ("Assistant", None)
 
 
 async def test_preset_of_the_narrowest_scope_answers_until_it_is_reset(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:guild:5", [PRESETS["nova"]], "discord:1")
-    assert await first(one) == ("nova", "discord:guild:5")
+    assert await first_active(one) == ("nova", "discord:guild:5")
     await one.set_active("discord:7", [PRESETS["nora"]], "discord:1")
-    assert await first(one) == ("nora", "discord:7")
-    assert await first(one, THREAD[1:]) == ("nova", "discord:guild:5")
+    assert await first_active(one) == ("nora", "discord:7")
+    assert await first_active(one, THREAD[1:]) == ("nova", "discord:guild:5")
     await one.set_active("discord:7", (), "discord:1")
-    assert await first(one) == ("nova", "discord:guild:5")
+    assert await first_active(one) == ("nova", "discord:guild:5")
 
 
 async def test_preset_without_a_file_is_replaced_by_the_default(database: Database) -> None:
     one = resolver(database)
     await one.set_active("discord:7", [preset("gone")], "discord:1")
-    assert await first(one) == ("Assistant", None)
+    assert await first_active(one) == ("Assistant", None)
 
 
 async def test_missing_preset_is_dropped_if_other_presets_are_active(database: Database) -> None:

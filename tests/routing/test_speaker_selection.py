@@ -33,11 +33,11 @@ LAN = preset("兰亭", talkativeness=0)
 GROUP = (NORA, MARLOWE, LAN)
 
 
-def said(who: str, text: str = "Hm.", seconds_ago: float = 60) -> Turn:
+def spoken_turn(who: str, text: str = "Hm.", seconds_ago: float = 60) -> Turn:
     return Turn("assistant", text, None, NOW - timedelta(seconds=seconds_ago), who)
 
 
-def asked(
+def select_for_question(
     text: str,
     *,
     wake: WakeReason | None = WakeReason.MENTION,
@@ -50,7 +50,7 @@ def asked(
     return select_speakers(presets, message, recent, dice=lambda: dice, now=NOW)
 
 
-def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
+def chosen_names(candidates: Sequence[SpeakerCandidate]) -> list[str]:
     return [one.preset for one in candidates if one.chosen]
 
 
@@ -70,35 +70,45 @@ def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
 def test_characters_called_by_name_answer_in_order(
     text: str, given: dict[str, Any], names: list[str]
 ) -> None:
-    assert chosen(asked(text, **given)) == names
+    assert chosen_names(select_for_question(text, **given)) == names
 
 
 @pytest.mark.parametrize("quote", ["**Philip Marlowe**\nRain again.", "Rain again, of course."])
 def test_character_that_is_replied_to_answers(quote: str) -> None:
-    recent = [said("marlowe", "Rain again, of course."), said("nora")]
-    assert chosen(asked("why?", wake=WakeReason.REPLY, quote=quote, recent=recent)) == ["marlowe"]
+    recent = [spoken_turn("marlowe", "Rain again, of course."), spoken_turn("nora")]
+    assert chosen_names(
+        select_for_question("why?", wake=WakeReason.REPLY, quote=quote, recent=recent)
+    ) == ["marlowe"]
 
 
 def test_addressed_message_is_always_answered_preferably_by_the_last_speaker() -> None:
-    assert chosen(asked("go on", recent=[said("nora"), said("marlowe")])) == ["marlowe"]
-    assert len(chosen(asked("hello"))) == 1
+    assert chosen_names(
+        select_for_question("go on", recent=[spoken_turn("nora"), spoken_turn("marlowe")])
+    ) == ["marlowe"]
+    assert len(chosen_names(select_for_question("hello"))) == 1
 
 
 def test_message_that_addresses_no_character_is_answered_only_by_a_wake_rule() -> None:
-    assert chosen(asked("nice weather", wake=None, dice=0.0)) == []
+    assert chosen_names(select_for_question("nice weather", wake=None, dice=0.0)) == []
     talker = preset("talker", wake={"words": ["weather"]})
-    assert chosen(asked("nice weather", wake=None, presets=(NORA, talker))) == ["talker"]
+    assert chosen_names(select_for_question("nice weather", wake=None, presets=(NORA, talker))) == [
+        "talker"
+    ]
 
 
 def test_cooldown_silences_a_character_unless_it_is_called() -> None:
     tired = preset("tired", cooldown_seconds=90, talkativeness=1)
-    recent = [said("tired", seconds_ago=60), said("nora", seconds_ago=30)]
-    assert chosen(asked("hello", presets=(NORA, tired), recent=recent, dice=0.1)) == ["nora"]
-    assert chosen(asked("tired?", presets=(NORA, tired), recent=recent)) == ["tired"]
+    recent = [spoken_turn("tired", seconds_ago=60), spoken_turn("nora", seconds_ago=30)]
+    assert chosen_names(
+        select_for_question("hello", presets=(NORA, tired), recent=recent, dice=0.1)
+    ) == ["nora"]
+    assert chosen_names(select_for_question("tired?", presets=(NORA, tired), recent=recent)) == [
+        "tired"
+    ]
 
 
 def test_candidates_have_scores_and_reasons() -> None:
-    found = asked("hello", recent=[said("nora")], dice=0.7)
+    found = select_for_question("hello", recent=[spoken_turn("nora")], dice=0.7)
     assert [(one.preset, one.score, one.reasons) for one in found] == snapshot(
         [
             (
@@ -119,23 +129,27 @@ def test_candidates_have_scores_and_reasons() -> None:
 # --- reactions -----------------------------------------------------------------------------------
 
 
-def reacting(*answers: Turn, dice: float = 0.99, presets: Sequence[Preset] = GROUP) -> list[str]:
-    return chosen(select_reaction(presets, answers, answers, dice=lambda: dice, now=NOW))
+def select_reacting(
+    *answers: Turn, dice: float = 0.99, presets: Sequence[Preset] = GROUP
+) -> list[str]:
+    return chosen_names(select_reaction(presets, answers, answers, dice=lambda: dice, now=NOW))
 
 
 def test_character_called_by_another_character_reacts() -> None:
-    assert reacting(said("nora", "Ask Phil.")) == ["marlowe"]
-    assert reacting(said("nora", "I, Nora, know.")) == []
+    assert select_reacting(spoken_turn("nora", "Ask Phil.")) == ["marlowe"]
+    assert select_reacting(spoken_turn("nora", "I, Nora, know.")) == []
 
 
 def test_reaction_has_half_the_chance_of_an_answer() -> None:
-    assert reacting(said("nora"), dice=0.2) == ["marlowe"]
-    assert reacting(said("nora"), dice=0.3) == []
+    assert select_reacting(spoken_turn("nora"), dice=0.2) == ["marlowe"]
+    assert select_reacting(spoken_turn("nora"), dice=0.3) == []
 
 
 def test_character_that_has_answered_reacts_only_when_called() -> None:
-    assert reacting(said("nora"), said("marlowe"), dice=0.0) == []
-    assert reacting(said("nora"), said("marlowe", "Right, Nora?"), dice=0.0) == ["nora"]
+    assert select_reacting(spoken_turn("nora"), spoken_turn("marlowe"), dice=0.0) == []
+    assert select_reacting(
+        spoken_turn("nora"), spoken_turn("marlowe", "Right, Nora?"), dice=0.0
+    ) == ["nora"]
 
 
 @given(
@@ -147,12 +161,12 @@ def test_character_that_has_answered_reacts_only_when_called() -> None:
 def test_reactions_in_a_row_are_limited_and_candidates_have_reasons(
     before: list[str], text: str, wake: WakeReason | None, dice: float
 ) -> None:
-    recent = [said(name) for name in before]
-    found = asked(text or "x", wake=wake, recent=recent, dice=dice)
+    recent = [spoken_turn(name) for name in before]
+    found = select_for_question(text or "x", wake=wake, recent=recent, dice=dice)
 
-    answers = [said(name, text) for name in chosen(found)]
-    while names := reacting(*answers, dice=dice):
-        answers.append(said(names[0], text))
+    answers = [spoken_turn(name, text) for name in chosen_names(found)]
+    while names := select_reacting(*answers, dice=dice):
+        answers.append(spoken_turn(names[0], text))
 
     assert {one.preset for one in found} == {one.name for one in GROUP}
     assert all(one.reasons for one in found)
@@ -162,4 +176,4 @@ def test_reactions_in_a_row_are_limited_and_candidates_have_reasons(
 
 def test_authors_name_does_not_call_a_character() -> None:
     message = make_incoming("hello", wake=None, author=Person("a:1", "Nora"))
-    assert chosen(select_speakers(GROUP, message, [], dice=lambda: 0.99, now=NOW)) == []
+    assert chosen_names(select_speakers(GROUP, message, [], dice=lambda: 0.99, now=NOW)) == []

@@ -16,7 +16,7 @@ class ByteServer:
 
     scripts: list[Sequence[Step]] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
-    """Heads and bodies, as they came."""
+    """The received heads and bodies."""
     connections: int = 0
     port: int = 0
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)

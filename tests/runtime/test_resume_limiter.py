@@ -41,7 +41,7 @@ async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 @asynccontextmanager
-async def counting(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
+async def count_passes(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
     """Run tasks, and count how many end in each pass of the event loop."""
     passes = Passes()
     tasks = [asyncio.create_task(passes.count(*one)) for one in enumerate(works)]
@@ -55,7 +55,7 @@ def in_seconds(seconds: float) -> float:
 
 
 async def test_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
-    async with counting([resume_limiter().wait_turn() for _ in range(100)]) as passes:
+    async with count_passes([resume_limiter().wait_turn() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
@@ -94,7 +94,7 @@ async def test_hundred_simultaneous_responses_are_read_a_few_per_pass() -> None:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = HttpClient(address, {}, connect_seconds=60, uses_proxy=False)
         works = [client.request("GET", "/", None, in_seconds(60)) for _ in range(100)]
-        async with counting(works) as passes:
+        async with count_passes(works) as passes:
             pass
         await client.close()
     assert len(passes.order) == len(works)

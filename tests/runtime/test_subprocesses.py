@@ -43,14 +43,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "child.log"
 
 
-def says_up(log: Path) -> Callable[[], Awaitable[bool]]:
+def prints_up(log: Path) -> Callable[[], Awaitable[bool]]:
     async def ready() -> bool:
-        return printed(log)
+        return has_printed(log)
 
     return ready
 
 
-def printed(log: Path) -> bool:
+def has_printed(log: Path) -> bool:
     return log.exists() and "up" in log.read_text(encoding="utf-8")
 
 
@@ -61,7 +61,7 @@ async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LC_MEASUREMENT", "kept")
     shows = "import os, time; print(dict(os.environ), 'up', flush=True); time.sleep(60)"
     async with run_supervised(
-        "shows", [sys.executable, "-c", shows], ready=says_up(log), log_file=log
+        "shows", [sys.executable, "-c", shows], ready=prints_up(log), log_file=log
     ):
         pass
     text = log.read_text(encoding="utf-8")  # noqa: ASYNC240
@@ -87,7 +87,7 @@ def is_alive(pid: int) -> bool:
 async def test_process_is_restarted_when_it_dies_and_stopped_when_the_block_exits(
     log: Path,
 ) -> None:
-    async with run_supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+    async with run_supervised("sleeper", SLEEPER, ready=prints_up(log), log_file=log) as child:
         first = child.pid
         assert first is not None
         assert child.is_ready
@@ -140,7 +140,7 @@ async def test_process_that_cannot_start_is_reported_in_one_line(log: Path, miss
 
 
 async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
-    async with run_supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+    async with run_supervised("sleeper", SLEEPER, ready=prints_up(log), log_file=log) as child:
         assert child.pid is not None
         away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
@@ -166,7 +166,7 @@ async def test_child_process_dies_when_its_parent_is_killed(tmp_path: Path) -> N
 @pytest.mark.slow
 async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
     async with run_supervised(
-        "stubborn", IGNORES_SIGTERM, ready=says_up(log), log_file=log
+        "stubborn", IGNORES_SIGTERM, ready=prints_up(log), log_file=log
     ) as child:
         pid = child.pid
     assert pid is not None

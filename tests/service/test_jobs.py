@@ -28,7 +28,7 @@ from bot.turn.signals import CONVERSATIONS_TOPIC
 from tests.fakes import FakeClock, FakeRemoteBackend, FakeSignals
 
 
-def age(queue: str) -> float | None:
+def queue_age(queue: str) -> float | None:
     return REGISTRY.get_sample_value("troupe_queue_age_seconds", {"queue": queue})
 
 
@@ -51,9 +51,9 @@ async def test_process_measures_only_the_queue_ages_of_its_roles(database: Datab
     QUEUE_AGE.clear()
 
     await measure_queues(state, {Role.WORKER})
-    assert (age("conversations"), age("lanes")) == (30, None)
+    assert (queue_age("conversations"), queue_age("lanes")) == (30, None)
     await measure_queues(state, ALL_ROLES)
-    assert (age("conversations"), age("lanes")) == (30, 4)
+    assert (queue_age("conversations"), queue_age("lanes")) == (30, 4)
 
 
 async def test_lane_due_in_the_future_is_not_late(database: Database) -> None:
@@ -62,7 +62,7 @@ async def test_lane_due_in_the_future_is_not_late(database: Database) -> None:
     assert await ServiceState(database, clock).queue_ages() == (0.0, 0.0)
 
 
-def sample(name: str, **labels: str) -> float:
+def loop_lag_sample(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"troupe_loop_lag_seconds_{name}", labels) or 0.0
 
 
@@ -80,21 +80,25 @@ class BusyClock(FakeClock):
 
 async def test_event_loop_lag_is_measured() -> None:
     clock = BusyClock()
-    count, seconds, soon = sample("count"), sample("sum"), sample("bucket", le="0.05")
+    count, seconds, soon = (
+        loop_lag_sample("count"),
+        loop_lag_sample("sum"),
+        loop_lag_sample("bucket", le="0.05"),
+    )
     measuring = asyncio.create_task(measure_loop_lag(clock))
     await clock.advance(1.2)
     await cancel_and_wait([measuring])
 
-    assert sample("count") - count == 2
-    assert round(sample("sum") - seconds, 3) == 0.2
-    assert sample("bucket", le="0.05") - soon == 1
+    assert loop_lag_sample("count") - count == 2
+    assert round(loop_lag_sample("sum") - seconds, 3) == 0.2
+    assert loop_lag_sample("bucket", le="0.05") - soon == 1
 
 
 _WORKER = frozenset({Role.WORKER})
 _PRESETS = [Preset(name=name, provider=name, model="m") for name in ("cloud", "local")]
 
 
-def watched(**is_paused: bool) -> Backend:
+def make_backend(**is_paused: bool) -> Backend:
     """Return a backend with or without open circuit breakers."""
     backend = FakeRemoteBackend()
     backend.health = [ModelHealth(name, paused, 5, 5) for name, paused in is_paused.items()]
@@ -116,14 +120,14 @@ def notices(backends: Mapping[str, Backend], roles: frozenset[Role] = _WORKER) -
 def test_workers_report_a_provider_that_does_not_answer(
     local: bool, roles: frozenset[Role], found: list[str], problem: str | None
 ) -> None:
-    backends = {"cloud": watched(big=True, small=True), "local": watched(a=local)}
+    backends = {"cloud": make_backend(big=True, small=True), "local": make_backend(a=local)}
     worker = notices(backends, roles)
     assert worker.find() == [f"provider {name!r} does not answer this worker" for name in found]
     assert worker.worker_problem() == problem
 
 
 def test_provider_with_a_working_model_is_not_reported() -> None:
-    worker = notices({"cloud": watched(big=True, small=False), "local": watched()})
+    worker = notices({"cloud": make_backend(big=True, small=False), "local": make_backend()})
     assert worker.find() == []
     assert worker.worker_problem() is None
 

@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 OPTIONS = RunOptions(has_port=False, answers_messages=False)
 
 
-def write(settings: Settings, name: str, **more: object) -> None:
+def write_preset(settings: Settings, name: str, **more: object) -> None:
     assert settings.presets_dir is not None
     preset = {"name": name, "provider": "test", "model": "m", **more}
     (settings.presets_dir / f"{name}.json").write_text(json.dumps(preset))
@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> Settings:
     )
     made.data_dir.mkdir()
     for name in ("nora", "nova"):
-        write(made, name, system="Old.")
+        write_preset(made, name, system="Old.")
     return made
 
 
@@ -52,7 +52,7 @@ async def container(settings: Settings) -> AsyncIterator[Container]:
         yield Container(settings, resources, (), pytest.fail, OPTIONS)
 
 
-async def announced(container: Container) -> set[str]:
+async def announced_presets(container: Container) -> set[str]:
     """Return the names of the presets that other processes will reload."""
     rows = await container.inbox.cursors("published preset ")
     return {name.removeprefix("published preset ") for name in rows}
@@ -62,15 +62,15 @@ async def test_changed_preset_files_are_announced_to_other_processes(
     container: Container, settings: Settings
 ) -> None:
     resolver = container.resolver
-    write(settings, "nora", system="New.")
-    write(settings, "niko")
+    write_preset(settings, "nora", system="New.")
+    write_preset(settings, "niko")
     (settings.presets_dir / "nova.json").unlink()  # type: ignore[operator]
 
     await container.published_presets.reload_files()
 
     assert resolver.default.system == "New."
     assert resolver.versions == {"nora": 2, "niko": 1}
-    assert await announced(container) == {"niko", "nora", "nova"}
+    assert await announced_presets(container) == {"niko", "nora", "nova"}
     deleted = await container.preset_versions.newest("nova")
     assert deleted is not None
     assert deleted.content == ""
@@ -98,7 +98,7 @@ async def test_other_process_finds_the_change_by_polling_the_database(
         )
         if not is_starting:
             await other.published_presets.poll()
-        write(settings, "nova", system="New.")
+        write_preset(settings, "nova", system="New.")
         await container.published_presets.reload_files()
         assert resolver.presets["nova"].system == "Old."
 
@@ -124,7 +124,7 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     container: Container, settings: Settings, content: str | None, reason: str
 ) -> None:
     resolver = container.resolver
-    write(settings, "nova", system="New.")
+    write_preset(settings, "nova", system="New.")
     broken = settings.presets_dir / "nora.json"  # type: ignore[operator]
     broken.unlink() if content is None else broken.write_text(content)
 
@@ -137,21 +137,21 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     assert reason in problem["reason"]
     assert resolver.default.system == "Old."
     assert resolver.presets["nova"].system == "New."
-    assert "nova" in await announced(container)
+    assert "nova" in await announced_presets(container)
 
-    write(settings, "nora", system="Right again.")
+    write_preset(settings, "nora", system="Right again.")
     await container.published_presets.reload_files()
     assert resolver.default.system == "Right again."
 
 
 async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: Settings) -> None:
     resolver = container.resolver
-    write(settings, "niko", provider="gone")
+    write_preset(settings, "niko", provider="gone")
     await container.published_presets.reload_files()
     with pytest.raises(UserError, match=r"niko is disabled: .* it uses the provider 'gone'"):
         resolver.find("niko")
 
-    write(settings, "niko")
+    write_preset(settings, "niko")
     await container.published_presets.reload_files()
     assert resolver.find("niko").name == "niko"
 
@@ -163,7 +163,7 @@ async def test_presets_are_reloaded_on_file_changes_and_a_hangup_is_ignored(
     platforms, options = companion_platforms(), RunOptions(has_port=False)
     opened = open_service(settings, lambda _: None, platforms, options)
     async with asyncio.timeout(PATIENCE_SECONDS), opened as service:
-        write(settings, "nova", system="New.")
+        write_preset(settings, "nova", system="New.")
         os.kill(os.getpid(), signal.SIGHUP)
         with capture_logs() as logs:
             serving = asyncio.create_task(service.serve())

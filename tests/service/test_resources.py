@@ -19,7 +19,7 @@ ONLINE = {"name": "nora", "provider": "online", "model": "large"}
 FALLBACK = [{"provider": "mine", "model": "default"}]
 
 
-def installed(folder: Path) -> Settings:
+def make_settings(folder: Path) -> Settings:
     providers = {
         "online": OpenAISettings(base_url="http://127.0.0.1:1/v1"),
         "mine": LlamaCppSettings(model_path=folder / "nowhere.gguf"),
@@ -30,17 +30,21 @@ def installed(folder: Path) -> Settings:
 async def test_missing_model_file_of_a_fallback_is_an_error_at_startup(tmp_path: Path) -> None:
     preset = Preset.model_validate({**ONLINE, "fallbacks": FALLBACK})
     with pytest.raises(SettingsError, match=r"nowhere\.gguf"):
-        await prepare_models(installed(tmp_path), preset, progress=pytest.fail)
+        await prepare_models(make_settings(tmp_path), preset, progress=pytest.fail)
 
 
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
-    await prepare_models(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
+    await prepare_models(
+        make_settings(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail
+    )
     assert os.listdir(tmp_path) == []
 
 
 async def test_moderating_provider_needs_no_preset(tmp_path: Path) -> None:
     judge = OpenAISettings(base_url="http://127.0.0.1:1/v1", moderation_model="omni")
-    settings = Settings(data_dir=tmp_path, providers={**installed(tmp_path).providers, "b": judge})
+    settings = Settings(
+        data_dir=tmp_path, providers={**make_settings(tmp_path).providers, "b": judge}
+    )
     backends: dict[str, Backend] = {}
     add_backends(backends, settings, [Preset.model_validate(ONLINE)], Renderer())
     assert {name: one.can_moderate for name, one in backends.items()} == {

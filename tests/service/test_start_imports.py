@@ -22,7 +22,7 @@ _STARTS = {
     ("telegram", "openai_compatible"): {"discord"},
     ("terminal", "anthropic"): {"aiogram", "discord", "markdown_it", "openai"},
 }
-"""The platform and backend of a start, and what it must not import besides `_NEEDED_LATER`."""
+"""Modules that a start must not import besides `_NEEDED_LATER`, by platform and backend."""
 _NEEDED_LATER = {
     "alembic",  # when a migration must run
     "httpcore2",  # at the first request to a model

@@ -58,5 +58,5 @@ BUILDS: dict[str, Callable[[], None]] = {
     "leave_duplicates": _leave_duplicates,
 }
 LATE_BUILDS = ("accepts_late", "leave_duplicates")
-"""Their platforms accept sends after the settle time, and their processes do not die: what they
-remember of such sends would be lost."""
+"""Their platforms accept sends after the settle time. Their processes do not die, as that would
+lose what they remember about such sends."""

@@ -36,7 +36,7 @@ class DatabaseServer:
         self, loop: SimulatedLoop, rng: random.Random, *, trusts_clients: bool = False
     ) -> None:
         self.fault_share = 0.0
-        """Of units whose answer is lost, before or after they were committed."""
+        """The share of units whose response is lost before or after the commit."""
         self._loop = loop
         self._rng = rng
         self._trusts_clients = trusts_clients

@@ -62,7 +62,7 @@ class LoopProcess:
         self.is_dead = False
         self.is_paused = False
         self.steps_left: int | None = None
-        """How many steps it takes until `on_last_step`; None: it is not called."""
+        """The number of steps before `on_last_step` is called; None: never."""
         self.on_last_step: Callable[[], None] = self.kill
         self.ready: deque[asyncio.Handle] = deque()
         self._loop = loop

@@ -43,10 +43,10 @@ class FaultShares:
     """The probabilities of each kind of request fault."""
 
     unreachable: float = 0.0
-    """It never arrived."""
+    """The share of requests that never arrive."""
     limited: float = 0.0
     lost: float = 0.0
-    """Its answer is lost; whether and when it was carried out is not known."""
+    """The share of requests with a lost response, which may or may not take effect."""
     late: float = 0.0
     """The share of sends with a lost response that take effect after the settle time."""
 

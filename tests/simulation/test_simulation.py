@@ -20,7 +20,7 @@ _BROKEN = {
 """The faults that each faulty build causes."""
 
 _SLOWLY_FOUND = [one for one in _BROKEN if one != "blind_resend"]
-"""Also found by tests/e2e/test_kill.py."""
+"""Faults that tests/e2e/test_kill.py also finds."""
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:

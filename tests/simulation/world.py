@@ -21,10 +21,10 @@ _CHATS = 5  # of each platform
 _DAY = 86_400.0
 _FAULTS = FaultShares(unreachable=0.03, limited=0.03, lost=0.08)
 _UNCHANGED_SECONDS = 150.0
-"""Longer than any lease, settle time, backoff or wait of a suspect."""
+"""Longer than any lease, settle time, backoff, or wait of a suspect."""
 _LATE_REPETITION_SECONDS = 30.0
 _LATE_COPY_SECONDS = 150.0
-"""A send is accepted, looked for a minute later, and its chat busy meanwhile."""
+"""Covers a late send, the search a minute later, and the time its chat may be busy."""
 
 
 @dataclass(slots=True)
@@ -36,10 +36,10 @@ class WorldResult:
     virtual_seconds: float = 0.0
     questions: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    """Deaths, pauses, jumps of clocks, lost answers."""
+    """The numbers of deaths, pauses, clock jumps, and lost responses."""
     check: CheckResult = field(default_factory=CheckResult)
     digest: str = ""
-    """Of all that is shown: the same for the same seed."""
+    """A digest of all visible messages, which is equal for equal seeds."""
 
     @override
     def __str__(self) -> str:

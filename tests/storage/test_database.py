@@ -35,7 +35,7 @@ from tests.checkout import CHECKOUT
 from tests.waiting import PATIENCE_SECONDS
 
 
-def put(name: str) -> Callable[[Connection], str]:
+def insert_cursor(name: str) -> Callable[[Connection], str]:
     def unit(connection: Connection) -> str:
         connection.execute(insert(cursor).values(name=name, value="1"))
         return name
@@ -68,7 +68,7 @@ async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
         pass
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(StoreError, match="closed"):
-            await database.write(put("a"))
+            await database.write(insert_cursor("a"))
 
 
 async def test_new_file_is_opened_while_another_process_writes_to_it(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _MAY_SCAN = re.compile(
     rf"SCAN (({_FEW}|{_OWN})$|\w+ VIRTUAL TABLE|\w+ USING (COVERING )?INDEX ({_QUEUES})\b)"
 )
 _MAX_INSTRUCTIONS = 20_000
-"""Of SQLite's virtual machine: going over all rows of others takes several times as many."""
+"""Instructions of SQLite's virtual machine; reading all rows of other chats takes far more."""
 _OF_OTHERS = Path(__file__).with_name("rows_of_others.sql").read_text("utf-8")
 
 

@@ -14,7 +14,7 @@ def claim(conversation: str, epoch: int = 1) -> Claim:
     return Claim(conversation, epoch, "me")
 
 
-def keep(windows: SessionWindows, conversation: str, *texts: str) -> None:
+def put_window(windows: SessionWindows, conversation: str, *texts: str) -> None:
     windows.move_to(claim(conversation))
     windows.put(claim(conversation), create_window(Session(1, turns(*texts)), 100))
 
@@ -32,9 +32,9 @@ def test_conversation_keeps_its_newest_400_turns() -> None:
 def test_least_recent_conversations_are_evicted_when_texts_exceed_the_cache() -> None:
     windows = SessionWindows(max_chars=3000)
     for name in ("a", "b", "c"):
-        keep(windows, name, "x" * 400)
+        put_window(windows, name, "x" * 400)
     windows.move_to(claim("a", 2))  # it is used again
-    keep(windows, "d", "x" * 400)
+    put_window(windows, "d", "x" * 400)
     assert windows.get(claim("a", 2)) is not None
     assert windows.get(claim("b")) is None
     assert windows.get(claim("c")) is not None
@@ -43,15 +43,15 @@ def test_least_recent_conversations_are_evicted_when_texts_exceed_the_cache() ->
 
 def test_text_larger_than_the_cache_is_not_cached() -> None:
     windows = SessionWindows(max_chars=3000)
-    keep(windows, "a", "x" * 4000)
+    put_window(windows, "a", "x" * 4000)
     assert windows.get(claim("a")) is None
-    keep(windows, "b", "x")
+    put_window(windows, "b", "x")
     assert windows.get(claim("b")) is not None
 
 
 def test_session_read_under_an_outdated_claim_is_not_cached() -> None:
     windows = SessionWindows()
-    keep(windows, "a", "x")
+    put_window(windows, "a", "x")
     window = windows.take(claim("a"))
     assert window is not None
     windows.move_to(claim("a", 2))

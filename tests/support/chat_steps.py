@@ -113,4 +113,4 @@ STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {
     "retention": lambda chat: delete_expired(chat.database, LateClock(), 14),
 }
 OVER_ALL_ROWS = {"retention", "restart"}
-"""One deletes in batches, the other goes over all open rows, once at the start of a process."""
+"""One step deletes in batches; the other reads all open rows once when a process starts."""

@@ -139,11 +139,11 @@ class Chat(ABC):
         """Return the private reply to a press, or an empty text."""
 
     @abstractmethod
-    def alone(self, who: int = 0) -> list[str]:
+    def private_texts(self, who: int = 0) -> list[str]:
         """Return the private messages of the bot to a person."""
 
     @abstractmethod
-    def counts(self) -> Iterator[int]:
+    def message_counts(self) -> Iterator[int]:
         """Yield the number of the bot's visible messages after each change."""
 
     def texts(self) -> list[str]:
@@ -161,7 +161,7 @@ class Chat(ABC):
             lambda: self.texts() == texts and (labels is None or self.buttons()[-1] == [*labels])
         )
 
-    async def begins(self, question: Question) -> None:
+    async def wait_until_begun(self, question: Question) -> None:
         await self.wait_until(lambda: f"RS{question.name}" in "".join(self.texts()))
 
     async def shows_new(self, beginning: str = "", since: int = 0) -> str:
@@ -171,7 +171,7 @@ class Chat(ABC):
         )
         return self.texts()[-1]
 
-    async def labelled(self, *labels: str) -> None:
+    async def wait_for_labels(self, *labels: str) -> None:
         await self.wait_until(lambda: self.buttons() == [[*labels]])
 
     async def wait_until(
@@ -245,7 +245,7 @@ class TelegramChat(Chat):
         ]
 
     @override
-    def alone(self, who: int = 0) -> list[str]:
+    def private_texts(self, who: int = 0) -> list[str]:
         person = self.people[who]
         texts: list[str] = [*self._wire.texts(person), *self._wire.whispers(person, self.chat)]
         return texts
@@ -274,7 +274,7 @@ class TelegramChat(Chat):
         return str(queries[press]["answered"])
 
     @override
-    def counts(self) -> Iterator[int]:
+    def message_counts(self) -> Iterator[int]:
         gone = self._wire.deleted.get(self.chat, [])
         said = [*self._wire.msgs[self.chat].values(), *(one for _, one in gone)]
         ours = [one["_t"] for one in said if one["from"]["id"] == self._wire.me["id"]]
@@ -385,19 +385,19 @@ class DiscordChat(Chat):
         return str(press.response.content) if press.ephemeral else ""
 
     @override
-    def alone(self, who: int = 0) -> list[str]:
+    def private_texts(self, who: int = 0) -> list[str]:
         private = self._backend.get_dm_channel(self.people[who].id)
         ours = self._backend.bot_user.id
         shown = self._backend.messages.get(private.id, {}).values()
         return [str(one.content) for one in shown if one.author_id == ours]
 
-    def spoken(self) -> list[tuple[str, str]]:
+    def webhook_texts(self) -> list[tuple[str, str]]:
         """Return the author names and texts of webhook messages in this chat."""
         shown = self._wire.messages(self.chat)
         return [(one["author"]["username"], one["content"]) for one in shown if "webhook_id" in one]
 
     @override
-    def counts(self) -> Iterator[int]:
+    def message_counts(self) -> Iterator[int]:
         shown: set[str] = set()
         ours = str(self._backend.bot_user.id)
         for _, event, said in self._wire.history(self.chat):

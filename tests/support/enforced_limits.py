@@ -89,7 +89,7 @@ Window: TypeAlias = FixedWindow | SlidingWindow | Bucket
 @dataclass(frozen=True, slots=True)
 class Refusal:
     scope: str
-    """Such as "telegram-chat -1001": the kind of scope and its name."""
+    """The kind and name of the scope, such as "telegram-chat -1001"."""
     at: float
     """Monotonic time, like `until`."""
     until: float

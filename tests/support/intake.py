@@ -15,7 +15,7 @@ class FakeIntake(Intake):
     events: list[Incoming] = field(default_factory=list)
     stored: dict[str, str] = field(default_factory=dict)
     failures: float = 0
-    """The number of next calls that fail."""
+    """The number of first calls that fail."""
     failed: int = 0
     """The number of calls that have failed."""
 

@@ -163,13 +163,13 @@ class MemoryWorld:
     def consent(self, person: str) -> Consent:
         return self.consents.get(person, Consent.HERE)
 
-    def hears(self, fact: Fact, place: int, preset: str, people: Sequence[str]) -> bool:
+    def may_recall(self, fact: Fact, place: int, preset: str, people: Sequence[str]) -> bool:
         """Return whether a character may recall a fact where these people are present."""
         if fact.is_retired or (fact.present and preset not in fact.present):
             return False
         return self._reaches(fact, place, is_about_present=fact.about in people)
 
-    def sees(self, fact: Fact, person: str, place: int) -> bool:
+    def may_see(self, fact: Fact, person: str, place: int) -> bool:
         """Return whether a person may see a fact in a list."""
         if fact.author == person:
             return True
@@ -301,7 +301,7 @@ class MemoryWorld:
         server = self.place(fact.place).server
         is_concerned = person in {fact.author, fact.about}
         is_admin = kind == "as admin" and self.place(where).server == server
-        may = self.sees(fact, person, where) and (is_concerned or is_admin)
+        may = self.may_see(fact, person, where) and (is_concerned or is_admin)
         match kind:
             case "widen":
                 reach = (None, Reach.CHANNEL, Reach.SERVER, Reach.EVERYWHERE)[number % 4]
@@ -362,10 +362,12 @@ class MemoryWorld:
             place = self.place(where)
             found = await self.memories.recall(MemoryListener(place, preset, asker, others))
             people = {*others, asker, preset, place.channel, place.server}
-            expected = [one.text for one in self.facts if self.hears(one, where, preset, [*people])]
+            expected = [
+                one.text for one in self.facts if self.may_recall(one, where, preset, [*people])
+            ]
             assert sorted(one.text for one in found.memories) == sorted(expected)
             seen = await self.memories.visible(MemoryReader(asker, place))
-            expected = [one.text for one in self.facts if self.sees(one, asker, where)]
+            expected = [one.text for one in self.facts if self.may_see(one, asker, where)]
             assert sorted(one.text for one in seen) == sorted(expected)
 
     async def check_sources(self) -> None:

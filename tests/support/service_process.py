@@ -88,9 +88,9 @@ class Service:
         self.options: Sequence[str] = ()
         """Options of `troupe run`."""
         self._configuration = (TESTER, dict[str, str]())
-        """Its preset, and settings besides `settings`."""
+        """The tester preset, and settings in addition to `settings`."""
         self.keeps_sessions = True
-        """Whether Discord's server lets sessions of an ended process be resumed."""
+        """Whether Discord sessions of an ended process can be resumed."""
         self._platforms = platforms
         self._launcher = running_launcher
         self._process: Process | None = None

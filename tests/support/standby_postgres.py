@@ -25,12 +25,12 @@ class PostgresPair:
 
     url: str
     link: Path
-    """What clients connect to."""
+    """The socket that clients connect to."""
     primary: Path
     standby: Path
     standby_socket: Path
     user: str | None
-    """Who the servers run as."""
+    """The user that runs the servers, if not the current one."""
 
     async def fail_over(self) -> None:
         """Kill the primary, and promote the standby."""

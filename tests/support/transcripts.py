@@ -75,7 +75,7 @@ class CheckResult:
     questions: int = 0
     lost: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Questions that are missing from the beginning of a joint answer with later ones."""
+    """Questions that were answered in a turn that began with a later question."""
 
     repeated: list[str] = field(default_factory=list)
     """Answers that were started more than once."""
@@ -193,7 +193,7 @@ class _TranscriptReader:
         self.started: Counter[str] = Counter()
         self.leftovers: list[str] = []
         self.begun_by: dict[str, str] = {}
-        """The first question of each answer, and `PostedMessage.answers`."""
+        """The `PostedMessage.answers` of each answer, by its first question."""
         self._first = ""
         self._open: re.Match[str] | None = None
         self._counted_waiting = False

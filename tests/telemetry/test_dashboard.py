@@ -19,7 +19,7 @@ _BY = re.compile(r"\bby \(([^)]*)\)")
 _OF_PROMETHEUS = {"le", "instance", "job"}
 
 
-def registered() -> dict[str, set[str]]:
+def registered_labels() -> dict[str, set[str]]:
     """Return the names of all metric samples, each with its labels."""
     found: dict[str, set[str]] = {}
     ours = [one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)]
@@ -53,7 +53,7 @@ def alert_rules() -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))
 def test_every_metric_and_label_in_an_expression_exists(title: str, expression: str) -> None:
-    known = registered()
+    known = registered_labels()
     asked = _METRIC.findall(expression)
     assert asked, title
     labels: set[str] = set()
@@ -74,7 +74,7 @@ def test_minimum_ignores_processes_that_do_not_export_the_metric(
 ) -> None:
     """A metric without labels is 0 in every process that never sets it."""
     for name in re.findall(r"\bmin(?: by \([^)]*\))? ?\((troupe_\w+)", expression):
-        assert registered()[name], f"{title}: {name}"
+        assert registered_labels()[name], f"{title}: {name}"
 
 
 @pytest.mark.parametrize("rule", ["TroupeAnswersWait", "TroupeSendsWait", "TroupeNobodyReceives"])
@@ -101,7 +101,7 @@ def _identifies_left() -> float | None:
 
 def test_every_metric_is_on_the_dashboard() -> None:
     text = (_FOLDER / "grafana-dashboard.json").read_text()
-    samples = {name for name in registered() if not name.endswith("_created")}
+    samples = {name for name in registered_labels() if not name.endswith("_created")}
     bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples}
     counters = {name.removesuffix("_total") for name in bases if name.endswith("_total")}
     missing = {name for name in bases - counters if name not in text}

@@ -18,7 +18,7 @@ WORDS = (
 )
 
 
-def filtered(pieces: list[str]) -> str:
+def filter_pieces(pieces: list[str]) -> str:
     one = TokenFilter()
     return "".join([*(one.feed(piece) for piece in pieces), one.finish()])
 
@@ -29,8 +29,8 @@ def test_token_is_masked_wherever_the_stream_splits_it(token: str) -> None:
     expected = mask_pasted_tokens(text)
     assert "***" in expected
     for cut in range(len(text)):
-        assert filtered([text[:cut], text[cut:]]) == expected
-    assert filtered(list(text)) == expected
+        assert filter_pieces([text[:cut], text[cut:]]) == expected
+    assert filter_pieces(list(text)) == expected
 
 
 @given(
@@ -46,7 +46,7 @@ def test_streamed_pieces_are_masked_like_the_whole_text(text: str, sizes: list[i
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[at : at + size])
         at += size
-    assert filtered(pieces) == mask_pasted_tokens(text)
+    assert filter_pieces(pieces) == mask_pasted_tokens(text)
 
 
 @pytest.mark.parametrize(

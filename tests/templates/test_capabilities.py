@@ -40,7 +40,7 @@ def conversation(*turns: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def parsed(written: str) -> list[dict[str, Any]]:
+def parse_conversation(written: str) -> list[dict[str, Any]]:
     turns = (turn.split(" ", 1) for turn in written.split("; "))
     return conversation(*((role, content) for role, content in turns))
 
@@ -84,7 +84,7 @@ def test_template_that_drops_all_content_is_treated_as_accepting_strings() -> No
 def test_rejected_messages_are_moved_or_merged(
     capabilities: TemplateCapabilities, given: str, adapted: str
 ) -> None:
-    assert adapt_messages(parsed(given), capabilities) == parsed(adapted)
+    assert adapt_messages(parse_conversation(given), capabilities) == parse_conversation(adapted)
 
 
 def test_merged_contents_keep_their_parts() -> None:

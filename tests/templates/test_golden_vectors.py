@@ -31,7 +31,7 @@ def is_expected_difference(case: Case) -> bool:
     return any(fnmatchcase(case["id"], pattern) for pattern in EXPECTED_DIFFERENCES)
 
 
-def differing(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
+def find_differences(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
     assert cases
     return [case["id"] for case in cases if agrees(case) == is_expected_difference(case)]
 
@@ -71,7 +71,7 @@ def chat_agrees(case: Case) -> bool:
     ["render:", "tools:", "continue:", "notokens:", "engine:", "sandbox:", "hfjs:"],
 )
 def test_jinja_templates_render_the_same_as_transformers(prefix: str) -> None:
-    assert differing(chat_cases(prefix), chat_agrees) == []
+    assert find_differences(chat_cases(prefix), chat_agrees) == []
 
 
 async def test_render_process_renders_the_same_as_transformers() -> None:
@@ -132,7 +132,7 @@ def test_lmdeploy_templates_render_the_same_as_lmdeploy(implementation: str) -> 
     rendered = [case for case in cases if case["input"]["op"] != "attributes"]
     attributes = [case for case in cases if case["input"]["op"] == "attributes"]
 
-    assert differing(rendered, lmdeploy_agrees) == []
+    assert find_differences(rendered, lmdeploy_agrees) == []
     assert [case["id"] for case in attributes if not lmdeploy_attributes_agree(case)] == []
 
 
@@ -154,7 +154,7 @@ def rodel_agrees(case: Case) -> bool:
 
 
 def test_string_templates_render_the_samples_in_rodelagents_document() -> None:
-    assert differing(rodel_cases("seed-text"), rodel_agrees) == []
+    assert find_differences(rodel_cases("seed-text"), rodel_agrees) == []
 
 
 def test_string_templates_match_rodelagent_except_for_a_newline_before_the_end() -> None:
@@ -167,4 +167,4 @@ def test_string_templates_match_rodelagent_except_for_a_newline_before_the_end()
         else:
             wanted.append(case)
 
-    assert differing(wanted, rodel_agrees) == []
+    assert find_differences(wanted, rodel_agrees) == []

@@ -38,7 +38,9 @@ CALLS = [
 ]
 
 
-async def sent(connect: Connect, service: FakeAnthropic, **parts: Any) -> dict[str, Any]:
+async def send_and_get_body(
+    connect: Connect, service: FakeAnthropic, **parts: Any
+) -> dict[str, Any]:
     answer = await ask(connect(), prompt("roll", **parts))
     assert answer.error is None
     body: dict[str, Any] = service.log[-1]["body"]
@@ -47,11 +49,11 @@ async def sent(connect: Connect, service: FakeAnthropic, **parts: Any) -> dict[s
 
 
 async def test_tools_are_offered(connect: Connect, service: FakeAnthropic) -> None:
-    body = await sent(connect, service, tools=(SPEC,))
+    body = await send_and_get_body(connect, service, tools=(SPEC,))
     schema = {"type": "object", "properties": {}}
     assert body["tools"] == [{"name": "dice", "description": "Roll dice.", "input_schema": schema}]
     assert "tool_choice" not in body
-    assert "tools" not in await sent(connect, service)
+    assert "tools" not in await send_and_get_body(connect, service)
 
 
 async def test_calls_are_joined_from_their_blocks(connect: Connect, service: FakeAnthropic) -> None:
@@ -75,7 +77,7 @@ async def test_calls_in_an_unstreamed_message_are_parsed(
 
 async def test_results_follow_their_calls(connect: Connect, service: FakeAnthropic) -> None:
     exchange = ToolExchange("Let me see.", (CALL, CALL), ("> 7", "> 8"))
-    body = await sent(connect, service, tools=(SPEC,), tool_exchanges=(exchange,))
+    body = await send_and_get_body(connect, service, tools=(SPEC,), tool_exchanges=(exchange,))
     [question, called, results] = body["messages"]
     assert question["role"] == "user"
     assert [one["type"] for one in called["content"]] == ["text", "tool_use", "tool_use"]
@@ -89,7 +91,7 @@ async def test_even_an_invalid_call_is_sent_back_in_a_valid_form(
 ) -> None:
     call = ToolCall("id with spaces", "na me\n", arguments)
     exchange = ToolExchange(" ", (call,), ("> error",))
-    body = await sent(connect, service, tool_exchanges=(exchange, exchange))
+    body = await send_and_get_body(connect, service, tool_exchanges=(exchange, exchange))
     assert body["tools"] == [{"name": "na_me_", "input_schema": {"type": "object"}}]
     assert body["tool_choice"] == {"type": "none"}  # the last round, in which it has to answer
 
@@ -98,9 +100,11 @@ async def test_reasoning_is_not_requested_after_a_call_without_reasoning(
     connect: Connect, service: FakeAnthropic
 ) -> None:
     given = {"tools": (SPEC,), "parameters": {"reasoning_effort": "low"}}
-    assert "thinking" in await sent(connect, service, **given)
+    assert "thinking" in await send_and_get_body(connect, service, **given)
     exchange = ToolExchange("", (CALL,), ("> 7",))
-    assert "thinking" not in await sent(connect, service, **given, tool_exchanges=(exchange,))
+    assert "thinking" not in await send_and_get_body(
+        connect, service, **given, tool_exchanges=(exchange,)
+    )
 
 
 async def test_signed_reasoning_is_sent_back(connect: Connect, service: FakeAnthropic) -> None:

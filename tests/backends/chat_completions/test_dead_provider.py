@@ -64,7 +64,7 @@ class Provider:
     calls: int = 0
     """The number of requests during the outage."""
     failed_at: float = 0.0
-    """When the first of these requests failed."""
+    """The time when the first of these requests failed."""
 
     async def post(
         self,
@@ -95,11 +95,11 @@ class Outage:
 
     provider: Provider
     requests: int = 0
-    """How many came while the provider was away."""
+    """The number of requests during the outage."""
     opened_at: float = 0.0
     closed_at: float = 0.0
     asked: list[tuple[float, bool]] = field(default_factory=list)
-    """When each question came, and whether it was answered."""
+    """The time of each question, and whether it was answered."""
 
 
 def run_outage(way: str, per_second: float) -> Outage:

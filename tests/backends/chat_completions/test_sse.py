@@ -19,7 +19,7 @@ def all_events(chunks: list[bytes]) -> list[bytes]:
     return [event for chunk in chunks for event in stream.feed(chunk)] + stream.flush()
 
 
-def cut(whole: bytes, offsets: list[int]) -> list[bytes]:
+def split_at(whole: bytes, offsets: list[int]) -> list[bytes]:
     at = sorted({0, len(whole), *(offset % (len(whole) + 1) for offset in offsets)})
     return [whole[start:end] for start, end in pairwise(at)]
 
@@ -28,12 +28,12 @@ def cut(whole: bytes, offsets: list[int]) -> list[bytes]:
 def test_events_do_not_depend_on_chunking(lines: list[str], end: str, offsets: list[int]) -> None:
     whole = end.join(lines).encode()
 
-    assert all_events(cut(whole, offsets)) == all_events([whole])
+    assert all_events(split_at(whole, offsets)) == all_events([whole])
 
 
 @given(st.binary(), st.lists(st.integers(0, 1000)))
 def test_arbitrary_bytes_are_accepted(noise: bytes, offsets: list[int]) -> None:
-    assert all_events(cut(noise, offsets)) == all_events([noise])
+    assert all_events(split_at(noise, offsets)) == all_events([noise])
 
 
 @given(LINES, st.lists(st.integers(0, 1000)))
@@ -41,7 +41,9 @@ def test_all_three_line_endings_are_equivalent(lines: list[str], offsets: list[i
     feeds, crlf, returns = (end.join(lines).encode() for end in ("\n", "\r\n", "\r"))
 
     assert (
-        all_events(cut(crlf, offsets)) == all_events([feeds]) == all_events(cut(returns, offsets))
+        all_events(split_at(crlf, offsets))
+        == all_events([feeds])
+        == all_events(split_at(returns, offsets))
     )
 
 

@@ -16,7 +16,7 @@ from tests.backends.pictures import as_image, png, shown
 MARK = "<__media_abc__>"
 
 
-def of(*messages: Message) -> Prompt:
+def prompt_of(*messages: Message) -> Prompt:
     return Prompt(messages, "default", "chat")
 
 
@@ -24,7 +24,7 @@ def test_images_are_encoded_in_order() -> None:
     one, other = png(1), png(2)
 
     found = encode_images(
-        of(shown("a", one), Message("user", "b"), shown("c", other)), "m", has_vision=True
+        prompt_of(shown("a", one), Message("user", "b"), shown("c", other)), "m", has_vision=True
     )
 
     assert found == [each.url.partition(",")[2] for each in (one, other)]
@@ -32,7 +32,10 @@ def test_images_are_encoded_in_order() -> None:
 
 @pytest.mark.parametrize("kind", [b"\xff\xd8\xff\xe0", b"GIF89a", b"BM6\x04"])
 def test_image_formats_that_llama_cpp_reads_are_accepted(kind: bytes) -> None:
-    assert len(encode_images(of(shown("a", as_image(kind + bytes(9)))), "m", has_vision=True)) == 1
+    assert (
+        len(encode_images(prompt_of(shown("a", as_image(kind + bytes(9)))), "m", has_vision=True))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,14 +53,14 @@ def test_image_formats_that_llama_cpp_reads_are_accepted(kind: bytes) -> None:
 def test_links_and_other_formats_are_refused(image: Image) -> None:
     why = r"is not a `data:image/\.\.\.;base64,` URI of a PNG, JPEG, GIF, or BMP"
     with pytest.raises(BackendUnavailable, match=why) as said:
-        encode_images(of(shown("a", image)), "m", has_vision=True)
+        encode_images(prompt_of(shown("a", image)), "m", has_vision=True)
 
     assert len(str(said.value)) < 200
 
 
 def test_model_without_a_projector_gets_an_error_with_a_remedy() -> None:
     with pytest.raises(BackendUnavailable, match="or set the provider's PROJECTOR_PATH"):
-        encode_images(of(shown("a", png(1))), "m", has_vision=False)
+        encode_images(prompt_of(shown("a", png(1))), "m", has_vision=False)
 
 
 def test_only_images_are_replaced_with_placeholders() -> None:

@@ -28,7 +28,7 @@ def put(tmp_path: Path) -> Callable[[str], Path]:
     return put
 
 
-def found(word: str, data_dir: Path, **given: object) -> Path:
+def find_model(word: str, data_dir: Path, **given: object) -> Path:
     settings = LlamaCppSettings.model_validate(given)
     return model_store.find_model(word, settings, data_dir)
 
@@ -57,7 +57,7 @@ def test_model_name_refers_to_a_file(
     if "/" in word:
         word = str(tmp_path / word)
 
-    assert found(word, tmp_path, **given) == tmp_path / file
+    assert find_model(word, tmp_path, **given) == tmp_path / file
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
@@ -69,7 +69,7 @@ def test_hostile_name_does_not_open_a_file(
     (tmp_path / "models" / "symlink_to_root.gguf").symlink_to(put("secret"))
 
     with pytest.raises(SettingsError) as refused:
-        found(word, tmp_path)
+        find_model(word, tmp_path)
 
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
@@ -99,7 +99,7 @@ def test_common_model_names_are_valid(name: str) -> None:
 
 def test_unknown_name_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"models/qwen.gguf; `troupe model list`"):
-        found("qwen", tmp_path)
+        find_model("qwen", tmp_path)
 
 
 def test_imported_file_is_listed(tmp_path: Path, put: Callable[[str], Path]) -> None:

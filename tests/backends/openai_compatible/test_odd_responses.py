@@ -26,7 +26,7 @@ SILENCE = Script([30.0])
 WAITS = json.loads(Path(__file__).with_name("waits.json").read_text("utf-8"))
 
 
-def read(
+def parse_response(
     body: bytes, *, is_streamed: bool = True, size: int = 1 << 20
 ) -> tuple[str, FinishReason | None, RequestFailed | None]:
     """Parse a response that arrives in pieces; return the text, finish reason, and error."""
@@ -66,7 +66,7 @@ VLLM = {
 )  # fmt: skip
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_error_in_an_unusual_form_gets_the_usual_message(body: bytes, told: str, size: int) -> None:
-    text, reason, failed = read(body, size=size)
+    text, reason, failed = parse_response(body, size=size)
     assert (text, reason) == ("", None)
     assert failed is not None
     assert told in failed.notice
@@ -76,13 +76,13 @@ def test_error_in_an_unusual_form_gets_the_usual_message(body: bytes, told: str,
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_error_line_of_ollama_within_a_stream_interrupts_it(size: int) -> None:
     body = said("Hel", "lo") + b'{"error":"an error was encountered while running the model"}\n'
-    text, reason, failed = read(body, size=size)
+    text, reason, failed = parse_response(body, size=size)
     assert (text, reason) == ("Hello", None)
     assert "returned status 502" in str(failed)
 
 
 def test_web_page_instead_of_events_is_reported() -> None:
-    _, _, failed = read(b"<html><body>Log in, SECRET</body></html>")
+    _, _, failed = parse_response(b"<html><body>Log in, SECRET</body></html>")
     assert "sent a web page; check TROUPE_PROVIDERS__ACME__BASE_URL" in str(failed)
 
 
@@ -104,14 +104,14 @@ ANSWER = json.dumps({
     ],
 )
 def test_answer_with_an_unexpected_content_type_is_read(body: bytes, is_streamed: bool) -> None:
-    assert read(body, is_streamed=is_streamed) == ("Hello", FinishReason.STOP, None)
+    assert parse_response(body, is_streamed=is_streamed) == ("Hello", FinishReason.STOP, None)
 
 
 @pytest.mark.parametrize("finish", ["null", "None", "", None, False])
 def test_null_finish_reason_does_not_end_the_answer(finish: object) -> None:
     body = chunk("Hel", finish=finish) + chunk("lo", finish=finish)
-    assert read(body + STOP + DONE) == ("Hello", FinishReason.STOP, None)
-    text, reason, failed = read(body + DONE)
+    assert parse_response(body + STOP + DONE) == ("Hello", FinishReason.STOP, None)
+    text, reason, failed = parse_response(body + DONE)
     assert (text, reason) == ("Hello", None)
     assert failed is not None
 
@@ -120,17 +120,17 @@ def test_incomplete_answer_outside_of_events_is_an_error() -> None:
     lines = b"\n".join(
         json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in "ab"
     )
-    text, reason, failed = read(lines + b"\n" + ANSWER + b"\n")
+    text, reason, failed = parse_response(lines + b"\n" + ANSWER + b"\n")
     assert (text, reason) == ("", None)
     assert failed is not None
-    text, reason, failed = read(said("one") + ANSWER + b"\n")
+    text, reason, failed = parse_response(said("one") + ANSWER + b"\n")
     assert (text, reason) == ("one", None)
     assert failed is not None
 
 
 def test_endless_lines_outside_events_are_not_kept_in_memory() -> None:
     lines = b"nothing of an event, over and over\n" * 40_000
-    _, _, failed = read(lines, size=10_000)
+    _, _, failed = parse_response(lines, size=10_000)
     assert "sent an event of more than" in str(failed)
 
 

@@ -46,7 +46,7 @@ def _summarize_message(message: dict[str, Any]) -> str:
     return f"{' '.join(filter(None, (message['role'], message.get('name'))))}: {text}"
 
 
-async def summary(case: str) -> dict[str, Any]:
+async def summarize_requests(case: str) -> dict[str, Any]:
     """Summarize the requests for a case: provider, model, and optionally an address."""
     provider, model, *address = case.split()
     backend = make_backend(provider, *address)
@@ -70,7 +70,7 @@ async def summary(case: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", REQUESTS)
 async def test_each_service_gets_a_request_it_accepts(case: str) -> None:
-    assert await summary(case) == REQUESTS[case]
+    assert await summarize_requests(case) == REQUESTS[case]
 
 
 def test_every_well_known_service_has_a_test_request() -> None:

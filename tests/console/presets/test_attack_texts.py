@@ -32,7 +32,7 @@ def batches(texts: list[str], size: int) -> Iterator[list[str]]:
         yield texts[begin : begin + size]
 
 
-async def fill(console: Playground, texts: list[str]) -> None:
+async def save_draft_with(console: Playground, texts: list[str]) -> None:
     """Save a draft that contains these texts in every text field of a preset."""
     _, found = await call(console, "GET", "/presets/nora")
     joined = "\n".join(texts)
@@ -58,18 +58,18 @@ async def test_attacks_inject_no_element_or_attribute(console: Playground) -> No
     texts = [one[:_MAX_CHARS] for one in attack_texts("markup", "ssti", "name_spoof")]
     draft = PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE_NAME, 0.0)
     await console.service.container.preset_drafts.save(draft)
-    await fill(console, ["harmless <b>"] * 3)
+    await save_draft_with(console, ["harmless <b>"] * 3)
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
-    await fill(console, ["also harmless", "& quiet"])
+    await save_draft_with(console, ["also harmless", "& quiet"])
     expected = set().union(*[elements(await read(console, path)) for path in _PAGES])
     assert ("b", "") in expected  # the pages' own
     assert ("img", "") not in expected
     for some in batches(texts, 40):
-        await fill(console, some)
+        await save_draft_with(console, some)
         for path in _PAGES:
             more = elements(await read(console, path)) - expected
             assert not {one for one in more if one[0] not in _ALLOWED or one[1]}, path
 
 
 _ALLOWED = {"li", "p", "ul", "mark", "span", "del", "ins"}
-"""Elements of the pages for problems and marks, which harmless presets may lack."""
+"""Elements for problems and marks, which do not occur on the pages of harmless presets."""

@@ -35,7 +35,7 @@ PRESET: dict[str, object] = {
 }
 
 
-def sent(value: dict[str, object]) -> dict[str, str]:
+def untouched_fields(value: dict[str, object]) -> dict[str, str]:
     """Return the fields that a browser sends if nothing in the form is changed."""
     fields = {}
     for name, one in form_fields(value).items():
@@ -65,7 +65,7 @@ def test_every_preset_key_has_a_field_or_is_listed_as_missing() -> None:
 
 
 def test_untouched_form_changes_nothing() -> None:
-    assert apply_form(PRESET, sent(PRESET)) == PRESET
+    assert apply_form(PRESET, untouched_fields(PRESET)) == PRESET
 
 
 @given(
@@ -86,7 +86,8 @@ def test_untouched_form_changes_nothing() -> None:
 )
 def test_untouched_form_of_any_preset_changes_nothing(value: dict[str, object]) -> None:
     fields = {
-        name: text.replace("\r\n", "\n").replace("\r", "\n") for name, text in sent(value).items()
+        name: text.replace("\r\n", "\n").replace("\r", "\n")
+        for name, text in untouched_fields(value).items()
     }
     assert apply_form(value, fields) == value
 
@@ -95,7 +96,7 @@ def test_fields_are_converted_to_values_of_their_type() -> None:
     changed = apply_form(
         PRESET,
         {
-            **sent(PRESET),
+            **untouched_fields(PRESET),
             "persona": "You mend\r\nclocks.",
             "parameters.temperature": "0.7",
             "max_output_tokens": "300",

@@ -35,17 +35,17 @@ CARD: dict[str, Any] = {
 BOOKS = pytest.mark.parametrize("book", [WORLD_INFO, CARD], ids=["world info", "card"])
 
 
-def fields_of(book: object, number: int) -> dict[str, str]:
+def untouched_fields(book: object, number: int) -> dict[str, str]:
     """Return the fields that a browser sends if nothing in the form is changed."""
     form = entry_form(book, number)
     assert form is not None
     return {one.spec.name: one.texts[0].replace("\n", "\r\n") for one in form.fields}
 
 
-def changed(book: object, number: int, **given: str) -> dict[str, Any]:
+def change_entry(book: object, number: int, **given: str) -> dict[str, Any]:
     """Return the lorebook with some fields of an entry changed."""
     written = {f"lorebook.{number}.{name}": text for name, text in given.items()}
-    value = apply_entry_forms({"lorebook": book}, fields_of(book, number) | written)
+    value = apply_entry_forms({"lorebook": book}, untouched_fields(book, number) | written)
     found = value["lorebook"]
     assert isinstance(found, dict)
     return found
@@ -54,7 +54,7 @@ def changed(book: object, number: int, **given: str) -> dict[str, Any]:
 @BOOKS
 def test_untouched_form_changes_nothing(book: dict[str, Any]) -> None:
     for number in (1, 2):
-        assert changed(book, number) == book
+        assert change_entry(book, number) == book
 
 
 _SCALARS = st.none() | st.booleans() | st.integers(-3, 9) | st.text(max_size=5)
@@ -76,12 +76,12 @@ def test_untouched_form_of_any_entry_changes_nothing(
     entry: dict[str, object], is_card: bool
 ) -> None:
     book = {"entries": [entry] if is_card else {"0": entry}}
-    assert changed(book, 1) == book
+    assert change_entry(book, 1) == book
 
 
 @BOOKS
 def test_every_form_field_is_understood_by_the_lorebook_parser(book: dict[str, Any]) -> None:
-    made = changed(
+    made = change_entry(
         book,
         1,
         name="The lamp",
@@ -117,10 +117,12 @@ def test_every_form_field_is_understood_by_the_lorebook_parser(book: dict[str, A
 @BOOKS
 def test_position_of_each_entry_can_be_changed(book: dict[str, Any], position: str) -> None:
     for number in (1, 2):
-        entry = read_lorebook(changed(book, number, position=position), "test").entries[number - 1]
+        entry = read_lorebook(change_entry(book, number, position=position), "test").entries[
+            number - 1
+        ]
         assert entry.position.value == (position or "before_char")
     # One that was switched off counts once it is written.
-    made = changed(book, 2, probability="30")
+    made = change_entry(book, 2, probability="30")
     assert read_lorebook(made, "test").entries[1].probability == 30
 
 

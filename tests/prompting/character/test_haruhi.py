@@ -71,11 +71,11 @@ def outcome(make: Callable[[Case], object], given: Case) -> object:
         return REFUSED
 
 
-def table(vectors: Case) -> Callable[[str], Vector]:
+def make_embedding(vectors: Case) -> Callable[[str], Vector]:
     return lambda text: vectors["vectors"].get(text, vectors["default"])
 
 
-def parsed(given: Case) -> object:
+def parse_placeholders(given: Case) -> object:
     return [
         {
             "n": placeholder.stories,
@@ -88,30 +88,30 @@ def parsed(given: Case) -> object:
 
 
 def test_placeholders_match_chatharuhi() -> None:
-    assert find_differences(cases("parse_rag"), parsed) == []
+    assert find_differences(cases("parse_rag"), parse_placeholders) == []
 
 
-def played(given: Case) -> object:
+def play_conversation(given: Case) -> object:
     character = Character(
         given["role_name"],
         given["persona"],
         user_name=given.get("user_name"),
         texts=given.get("stories"),
         vecs=given.get("vecs"),
-        embedding=table(given["embedding"]),
+        embedding=make_embedding(given["embedding"]),
         token_counter=COUNTERS_BY_NAME[given["token_counter"]],
         max_input_token=given["max_input_token"] or 1800,
         user_name_in_message=given.get("unim", "default"),
         transfer_haruhi_2_zero=False,  # which ChatHaruhi's own code does not know
     )
-    steps = [step(character, turn) for turn in given["turns"]]
+    steps = [play_turn(character, turn) for turn in given["turns"]]
     history = [
         {"speaker": line.speaker or "{{role}}", "content": line.text} for line in character.history
     ]
     return steps, history
 
 
-def step(character: Character, turn: Case) -> object:
+def play_turn(character: Character, turn: Case) -> object:
     asked: list[object] = []
 
     def answer(messages: list[dict[str, str]]) -> str:
@@ -136,10 +136,13 @@ def test_conversations_match_chatharuhi() -> None:
     expected = [(one["steps"], one["state"]["history"]) for one in (c["expected"] for c in chosen)]
     pairs = zip(chosen, expected, strict=True)
 
-    assert find_differences([{**case, "expected": seen} for case, seen in pairs], played) == []
+    assert (
+        find_differences([{**case, "expected": seen} for case, seen in pairs], play_conversation)
+        == []
+    )
 
 
-def constructed(given: Case) -> object:
+def construct_character(given: Case) -> object:
     renamed = {"stories": "texts", "story_vecs": "vecs"}
     options = {renamed.get(key, key): value for key, value in given["kwargs"].items()}
     character = Character(**{"embedding": lambda text: [float(len(text))], **options})
@@ -161,10 +164,10 @@ def test_constructor_matches_chatharuhi() -> None:
         if case["input"]["kwargs"].get("token_counter") != "<callable len>"
     ]
 
-    assert find_differences(chosen, constructed) == []
+    assert find_differences(chosen, construct_character) == []
 
 
-def loaded(given: Case, folder: Path) -> Character:
+def load_character(given: Case, folder: Path) -> Character:
     rows = [row if isinstance(row, str) else json.dumps(row) for row in given["rows"]]
     file = folder / "role.jsonl"
     file.write_text("\n".join(rows), "utf-8")
@@ -173,13 +176,13 @@ def loaded(given: Case, folder: Path) -> Character:
         file,
         given.get("role_name", "haruhi"),
         column=given.get("embed_column"),
-        embedding=table(given.get("embedding", embedding)),
+        embedding=make_embedding(given.get("embedding", embedding)),
     )
 
 
 def test_loaded_files_match_chatharuhi(tmp_path: Path) -> None:
     def seen(given: Case) -> object:
-        character = loaded(given, tmp_path)
+        character = load_character(given, tmp_path)
         return {
             "persona": character.persona,
             "role_name": character.role_name,
@@ -193,7 +196,7 @@ def test_loaded_files_match_chatharuhi(tmp_path: Path) -> None:
 
 def test_saved_files_match_chatharuhi(tmp_path: Path) -> None:
     def saved(given: Case) -> object:
-        loaded(given, tmp_path).save_to_jsonl(tmp_path / "saved.jsonl")
+        load_character(given, tmp_path).save_to_jsonl(tmp_path / "saved.jsonl")
         return (tmp_path / "saved.jsonl").read_text("utf-8")
 
     assert find_differences(cases("save_datas_to_jsonl"), saved) == []
@@ -209,7 +212,7 @@ async def test_without_a_model_there_is_no_answer() -> None:
     assert character.history == ()
 
 
-def searched(given: Case) -> object:
+def search_stories(given: Case) -> object:
     vectors = given["vectors"]
     embedding = FunctionEmbedder(lambda _: given["query"], lambda _: given["query"])
     index = StoryIndex([""] * len(vectors), vectors, embedding)
@@ -219,12 +222,12 @@ def searched(given: Case) -> object:
     ]
 
 
-def known(given: Case) -> object:
+def find_builtin_role(given: Case) -> object:
     name = builtin_role_name(given["role_name"])
     return {"is_sugar": name is not None, "zh": name}
 
 
-def merged(given: Case) -> object:
+def merge_messages(given: Case) -> object:
     system = not given["if_replace_system"]
     capabilities = replace(
         ALL_CAPABILITIES,
@@ -262,13 +265,13 @@ def tagged(given: Case) -> object:
 SMALL: dict[str, Callable[[Case], object]] = {
     "package_system_prompt": lambda given: roleplay_prompt(given["role_name"], given["persona"]),
     "tiktoken_counter": lambda given: count_tokens([given["text"]])[0],
-    "naive_db_search": searched,
+    "naive_db_search": search_stories,
     "base64_to_float_array": lambda given: list(decode_floats(given["data"])),
     "float_array_to_base64": lambda given: encode_floats(given["floats"]),
     "base64_to_string": lambda given: decode_base64_text(given["data"]),
-    "normalize2uaua": merged,
+    "normalize2uaua": merge_messages,
     "message2query4GLM": as_chatglm_reads,
-    "check_sugar": known,
+    "check_sugar": find_builtin_role,
     "replacement_of_one_RAG_dialogue_line": fill_case,
     "tagging": tagged,
     "placeholders": lambda given: fill_names(

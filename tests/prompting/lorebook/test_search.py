@@ -27,7 +27,7 @@ def entry(uid: str, *keys: str, **values: Any) -> LoreEntry:
     return LoreEntry(uid, **{"content": f"about {uid}", "keys": keys, **values})
 
 
-def lore(
+def search_lore(
     *entries: LoreEntry,
     said: Sequence[str] = SAID,
     budget: int = 1000,
@@ -45,7 +45,7 @@ def lore(
     ).run()
 
 
-def active(found: LoreResult) -> list[str]:
+def active_ids(found: LoreResult) -> list[str]:
     return [entry.uid for entry in found.entries]
 
 
@@ -57,7 +57,7 @@ def reasons(found: LoreResult) -> dict[str, str]:
     "case", [pytest.param(one, id=rule) for rule, cases in RULES.items() for one in cases]
 )
 def test_active_entries_follow_from_the_rules(case: dict[str, Any]) -> None:
-    found = lore(
+    found = search_lore(
         *(entry(uid, **values) for uid, values in case["entries"].items()),
         said=case.get("said", SAID),
         budget=case.get("budget", 1000),
@@ -66,14 +66,16 @@ def test_active_entries_follow_from_the_rules(case: dict[str, Any]) -> None:
         **case.get("book", {}),
     )
 
-    assert active(found) == case["active"]
+    assert active_ids(found) == case["active"]
     assert reasons(found) | case.get("reasons", {}) == reasons(found)
 
 
 def test_reason_quotes_the_newest_line_around_the_key() -> None:
     long = "Alice: " + "so we walked and walked " * 9 + "to the dragon " + "and went home " * 9
 
-    found = lore(entry("d", "dragon"), said=("Bob: a dragon", long, "Bob: oh\nno"), scan_depth=3)
+    found = search_lore(
+        entry("d", "dragon"), said=("Bob: a dragon", long, "Bob: oh\nno"), scan_depth=3
+    )
 
     reason = reasons(found)["d"]
     assert reason.startswith("key 'dragon' in “… ")
@@ -82,7 +84,7 @@ def test_reason_quotes_the_newest_line_around_the_key() -> None:
 
 
 def test_only_entries_over_the_budget_count_as_left_out() -> None:
-    found = lore(
+    found = search_lore(
         entry("kept", constant=True, order=2),
         entry("cut", constant=True, order=1),
         entry("off", constant=True, enabled=False),
@@ -102,22 +104,24 @@ def test_only_entries_over_the_budget_count_as_left_out() -> None:
 def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
     slow = [entry(str(n), f"/(a|a|{n})+$/") for n in range(1000)]
 
-    assert active(lore(*slow, said=["a" * 40 + "!"])) == []
+    assert active_ids(search_lore(*slow, said=["a" * 40 + "!"])) == []
 
 
 def test_sticky_entry_stays_active_then_cools_down_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
     def at(messages: int, activated_at: Mapping[str, int], *, said: str = "nothing") -> LoreResult:
-        return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], activated_at=activated_at)
+        return search_lore(
+            one, said=["A: -"] * (messages - 1) + [f"A: {said}"], activated_at=activated_at
+        )
 
     first = at(10, {}, said="dragon")
     assert first.activated_at == {"d": 10}
     assert reasons(at(12, first.activated_at))["d"] == "it is sticky"
     ended = at(13, first.activated_at, said="dragon")
-    assert active(ended) == []
+    assert active_ids(ended) == []
     assert reasons(ended)["d"] == "it is on cooldown until there are 15 messages"
-    assert active(at(15, ended.activated_at, said="dragon")) == ["d"]
+    assert active_ids(at(15, ended.activated_at, said="dragon")) == ["d"]
 
 
 def test_macros_are_expanded_in_keys_and_contents() -> None:
