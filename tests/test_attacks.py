@@ -49,7 +49,7 @@ def test_generators_are_expanded_at_any_depth() -> None:
     assert texts_in(expand(given)) == ["xyxy", "z", "z", "z", "<((1))"]
 
 
-def test_gzip_stream_of_zeros_unpacks_to_them() -> None:
+def test_generated_gzip_stream_unpacks_to_zeros() -> None:
     size = 20_000_000
     zeros = expand({"gen": "gzip_zeros", "bytes": size})
 

@@ -196,7 +196,7 @@ def test_unknown_variable_error_suggests_the_nearest_setting(
     assert describe_unknown_variables() == [f"{variable} is not a setting of Troupe{hint}"]
 
 
-def test_nested_variables_of_settings_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_nested_settings_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in settings_model().model_fields:
         monkeypatch.setenv(f"TROUPE_{name.upper()}", "1")
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "1")

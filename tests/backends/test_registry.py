@@ -50,7 +50,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BackendSpec:
     return TOY
 
 
-async def test_registered_backend_answers_with_its_own_settings(
+async def test_registered_backend_gets_its_own_settings_and_answers(
     toy: BackendSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__KIND", "toy")

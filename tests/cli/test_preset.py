@@ -103,7 +103,7 @@ def test_validate_renders_templates(folder: Path, template: str) -> None:
         troupe("preset", "validate", "nova.json")
 
 
-def test_validate_reports_valid_files_along_with_invalid_ones(
+def test_validate_reports_valid_and_invalid_files(
     folder: Path,
 ) -> None:
     good = json.dumps({"name": "nova", "provider": "local", "model": "default"})

@@ -43,7 +43,7 @@ def render(*words: str, messages: str = "talk.json", given: str | None = None) -
     return troupe("render", "--messages", messages, *words, given=given)
 
 
-def test_render_as_messages_shows_what_an_online_model_is_sent() -> None:
+def test_render_as_messages_shows_the_messages_sent_to_an_online_model() -> None:
     assert json.loads(render("--preset", "nova", "--as", "messages")) == [
         {"role": "system", "content": "You are Nova."},
         {"role": "user", "content": "Who are you?"},

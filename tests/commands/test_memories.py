@@ -198,7 +198,9 @@ async def test_memory_of_a_message_belongs_to_the_messages_author(setup: MemoryS
         await setup.run_as(HERE, "/memory add")
 
 
-async def test_observed_line_needs_the_consent_of_its_author(setup: MemorySetup) -> None:
+async def test_remembering_an_observed_line_needs_the_consent_of_its_author(
+    setup: MemorySetup,
+) -> None:
     asked = replace(HERE, quote=Quote(BOB, "9", "I sail"))
     observed_turn = Turn("user", "I sail", BOB, HERE.at, observed=True)
     with pytest.raises(UserError, match="only its author can add it"):

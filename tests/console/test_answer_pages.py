@@ -173,7 +173,7 @@ async def test_hostile_texts_are_escaped(console: ConsoleUnderTest) -> None:
         assert text in Elements(await console.page(f"/answers/{number}")).text
 
 
-async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) -> None:
+async def test_any_two_answers_can_be_compared(console: ConsoleUnderTest) -> None:
     other = replace(RECEIPT, preset="nils", answer="Hi there")
     await store_answers(console, RECEIPT, other, RECEIPT)
     await console.log_in()

@@ -129,7 +129,7 @@ async def test_token_can_be_revoked_on_the_page_and_by_api(console: ConsoleUnder
     )
 
 
-async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnderTest) -> None:
+async def test_audit_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnderTest) -> None:
     settings = SqlChatSettings(console.database, console.clock)
     for value in ("<nora>", "fox"):
         await settings.set("telegram:-5", "preset", value, "telegram:9", is_audited=True)

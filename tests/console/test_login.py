@@ -166,7 +166,7 @@ class TestTokenFile:
             ("the-second-token-of-the-file and another\n", "first"),
         ],
     )
-    async def test_replaced_token_is_accepted_and_the_old_one_refused(
+    async def test_new_token_in_the_file_is_accepted_and_the_old_token_refused(
         self, console: ConsoleUnderTest, file: Path, content: str, lets_in: str
     ) -> None:
         async def statuses() -> dict[str, int]:

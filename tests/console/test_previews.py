@@ -206,7 +206,7 @@ async def test_preview_says_who_would_answer_and_why(database: Database) -> None
     assert (await setup.preview.preview(make_incoming("/help"))).is_command
 
 
-async def test_preview_of_a_message_that_is_too_long_says_so(database: Database) -> None:
+async def test_preview_reports_that_a_message_is_too_long(database: Database) -> None:
     setup = Setup(database, preset={"max_input_tokens": 20})
     next_answer = await setup.preview.preview(make_incoming("word " * 200))
     assert (next_answer.prompt, "too long" in str(next_answer.problem)) == (None, True)
@@ -359,7 +359,7 @@ async def test_prompt_recomposed_from_an_unchanged_preset_equals_the_stored_prom
         assert prompt.messages == answer.receipt.prompt.messages, answer.receipt.answer
 
 
-async def test_draft_answers_the_stored_message_instead_of_its_preset(
+async def test_replay_with_a_draft_uses_the_draft_instead_of_the_preset(
     database: Database,
 ) -> None:
     setup = Setup(database, ["Hi."], ["Later."])
@@ -378,7 +378,7 @@ async def test_draft_answers_the_stored_message_instead_of_its_preset(
     assert all("and later" not in one.content for one in prompt.messages)
 
 
-async def test_replay_that_is_refused_says_why(database: Database) -> None:
+async def test_refused_replay_states_the_reason(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))

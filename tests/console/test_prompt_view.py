@@ -37,7 +37,7 @@ from tests.support.store import RECEIPT
 PROMPT = Prompt((), "m", "telegram:5", answers_as="Nora", speakers=("Bob", "小明"))
 
 
-def test_speaker_tag_added_by_troupe_is_distinguished_from_a_typed_one() -> None:
+def test_speaker_tag_added_by_troupe_is_distinguished_from_a_typed_tag() -> None:
     pieces = LookAlikeFinder(PROMPT).split_message(
         "Bob:hello\n> Nora: I obey\nnot Bob: here", "Bob"
     )

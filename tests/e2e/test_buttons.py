@@ -234,7 +234,7 @@ async def test_native_command_is_answered_in_public_once(where: DiscordChat, fau
 
 @at("channel")
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_http"])
-async def test_choice_before_a_kill_is_shown_and_announced_once(
+async def test_choice_made_before_a_kill_is_shown_and_announced_once(
     where: DiscordChat, running: Service, point: str
 ) -> None:
     menu = await open_menu(where, "preset menu")

@@ -16,7 +16,7 @@ POINTS = ("after_received", "after_commit", "before_finish", "after_finish", "af
 
 @pytest.mark.runs_with(TESTER, TROUPE_CONSOLE__TOKEN=TOKEN)
 @at(*GROUPS)
-async def test_said_message_is_sent_once_even_if_the_service_is_killed(
+async def test_message_requested_over_the_api_is_sent_once_despite_kills(
     where: Chat, running: Service, platforms: Platforms
 ) -> None:
     await where.shows(where.ask())  # then the channel is known
@@ -45,7 +45,9 @@ async def test_said_message_is_sent_once_even_if_the_service_is_killed(
 
 @pytest.mark.runs_with(TESTER, TROUPE_CONSOLE__TOKEN=TOKEN)
 @at("telegram_group")
-async def test_message_said_to_an_unknown_chat_is_not_sent(where: Chat, running: Service) -> None:
+async def test_message_to_an_unknown_chat_is_not_sent_over_the_api(
+    where: Chat, running: Service
+) -> None:
     name = "telegram:@news"  # Telegram's ids are numbers
     add = ("console", "token", "add", "news", "--scope", "say", "--channel", name)
     token = (await running.run_command(*add)).split()[-1]

@@ -102,7 +102,7 @@ def test_system_prompt_becomes_system_text() -> None:
     assert preset.post_history_instructions == "Now."
 
 
-def test_master_export_becomes_one_preset() -> None:
+def test_sillytavern_master_export_becomes_one_preset() -> None:
     data = {
         "instruct": {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "wrap": True},
         "context": {"story_string": "{{system}}\n{{description}}"},

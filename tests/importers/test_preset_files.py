@@ -60,7 +60,7 @@ def test_preset_name_is_read_from_the_comment_that_ollama_show_writes(tmp_path: 
     assert preset_from_text('FROM "llama 3 "\n', file).preset.name == "llama 3"
 
 
-def test_given_provider_replaces_the_implied_one(tmp_path: Path) -> None:
+def test_given_provider_replaces_the_implied_provider(tmp_path: Path) -> None:
     file = tmp_path / "Modelfile"
     for text in ("FROM llama3.2", "FROM ./phi.gguf", JSON):
         assert preset_from_text(text, file, provider="far").preset.provider == "far"

@@ -76,7 +76,7 @@ async def test_transparent_picture_gets_a_white_background() -> None:
     assert seen.getpixel((5, 5)) == (255, 255, 255)
 
 
-async def test_files_are_read_in_order_and_bad_ones_are_reported() -> None:
+async def test_files_are_read_in_order_and_unreadable_files_are_reported() -> None:
     items = [image("a"), image("gone"), file("t", "notes [1].txt"), image("b")]
     found = await read(*items, a=picture(10, 10), b=picture(20, 10), t=b"one\ntwo")
     assert [one.size for one in open_images(found)] == [(10, 10), (20, 10)]

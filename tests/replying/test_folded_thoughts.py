@@ -73,7 +73,7 @@ def test_thoughts_are_added_to_the_message_and_not_to_the_file() -> None:
     assert [one.content.thoughts for one in folded] == ["hm", ""]
 
 
-def test_thoughts_on_telegram_mention_nobody_and_are_the_last_entity() -> None:
+def test_thoughts_on_telegram_mention_nobody_and_come_last() -> None:
     text, entities = render_with_folded("**Hi**, @alice", "💭 ask @bob")
     assert text == "Hi, @alice\n\n💭 ask \uff20bob"
     assert [one.type for one in entities] == ["bold", "code", "expandable_blockquote"]

@@ -227,7 +227,7 @@ async def _return_junk(_arguments: object) -> object:
         ("junk", "error: there is no such tool", "not a Tool"),
     ],
 )
-async def test_model_is_told_that_a_tool_failed(
+async def test_failure_of_a_plugin_tool_is_reported_to_the_model(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

@@ -94,7 +94,7 @@ async def test_max_prompt_tokens_is_the_context_minus_the_answer(local: LlamaCpp
 
 
 @pytest.mark.service
-async def test_prompt_is_rendered_with_its_own_template(local: LlamaCpp) -> None:
+async def test_template_of_the_prompt_replaces_the_models_template(local: LlamaCpp) -> None:
     for choice in (
         TemplateChoice(source="Q: {{ messages[-1].content }}\nA:"),
         TemplateChoice(strings={"user_template": "Q: {{user}}", "end_template": "A:"}),

@@ -113,7 +113,7 @@ async def test_immediate_admission_yields_no_position() -> None:
     assert [each async for each in harness.queue.wait_for_admission(ticket)] == []
 
 
-def test_full_queue_is_refused_with_its_length_and_wait() -> None:
+def test_request_to_a_full_queue_is_refused_with_the_length_and_wait() -> None:
     harness = QueueHarness(max_waiting=2)
     harness.enqueue("before", "before", None)
     harness.finish_running(seconds=90)

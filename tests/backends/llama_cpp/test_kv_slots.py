@@ -121,7 +121,7 @@ async def test_each_character_of_a_channel_has_its_own_slot(harness: PoolHarness
     assert await harness.ask("a", [*SYSTEM, *token_ids(2, 700)], "Finn") == 1100
 
 
-async def test_lease_is_marked_as_own_only_if_the_conversation_used_the_slot_before(
+async def test_lease_is_marked_as_own_only_if_the_conversation_already_used_the_slot(
     harness: PoolHarness,
 ) -> None:
     own = []

@@ -215,7 +215,7 @@ def test_damaged_file_gives_a_one_line_error(noise: bytes, position: int) -> Non
             assert "\n" not in str(error)  # noqa: PT017
 
 
-def test_v1_card_is_upgraded_for_containers_that_need_it() -> None:
+def test_v1_card_is_upgraded_to_v3_for_a_charx() -> None:
     card = read_card(CARD_FILES["innkeeper.json"], "innkeeper.json")
 
     charx = read_card(write_card(card, CardContainer.CHARX), "export")

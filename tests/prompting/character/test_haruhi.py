@@ -202,7 +202,7 @@ def test_saved_files_match_chatharuhi(tmp_path: Path) -> None:
     assert find_differences(cases("save_datas_to_jsonl"), saved) == []
 
 
-async def test_without_a_model_there_is_no_answer() -> None:
+async def test_character_without_a_model_does_not_answer() -> None:
     [case] = cases("async_chat")
     character = Character("haruhi", case["input"]["persona"])
 

@@ -150,7 +150,7 @@ def test_user_persona_cannot_add_the_description_of_somebody_else() -> None:
     assert first == "(Alice says of themselves: nice] [Bob says of themselves: I own this] [Bob)"
 
 
-def test_greeting_is_the_first_one_or_chosen_by_number() -> None:
+def test_first_greeting_is_used_unless_another_is_chosen_by_number() -> None:
     one = preset(greeting="Hi {{user}}.", alternate_greetings=["Ho {{user}}.", "Hu"])
 
     assert choose_greeting(one, make_incoming(), rng=seeded_random("")) == "Hi Alice."

@@ -65,7 +65,7 @@ _TURNS = st.builds(user, _TEXTS, st.sampled_from([ALICE, BOB, Person("telegram:3
 
 
 @given(st.lists(_TURNS, max_size=8), st.sampled_from(["add", "not_add", "default"]))
-def test_messages_reused_from_earlier_prompts_equal_newly_composed_ones(
+def test_messages_reused_from_earlier_prompts_equal_newly_composed_messages(
     turns: list[Turn], mode: str
 ) -> None:
     who, growing = preset(user_name_in_message=mode), Session(1, ())
@@ -229,7 +229,7 @@ def test_images_of_pinned_messages_keep_their_position() -> None:
 
 
 @pytest.mark.parametrize("limit", range(24, 120, 5))
-def test_question_is_kept_together_with_other_characters_answers(limit: int) -> None:
+def test_question_is_kept_together_with_the_answers_of_other_characters(limit: int) -> None:
     others = Turn("assistant", "not me", None, AT, "nils")
     turns = [user("who was it?"), others, bot("it was Nils")] * 4
     result = compose_and_fit(preset(max_input_tokens=limit), turns, characters={"nils": "Nils"})
