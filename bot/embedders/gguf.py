@@ -59,8 +59,8 @@ class GgufEmbedder(Embedder):
         vectors: list[PackedVector] = []
         for batch in in_batches(inputs):
             body = {"input": batch, "encoding_format": "float"}
-            found = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
-            vectors += pack_vectors(found.ordered_vectors, len(batch))
+            response = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
+            vectors += pack_vectors(response.ordered_vectors, len(batch))
         return vectors
 
     @override
@@ -78,14 +78,14 @@ class GgufEmbedder(Embedder):
             async with self._start_lock:
                 if self._server is None:
                     check_cpu("TROUPE_EMBEDDING__")
-                    self._server = await self._exit_stack.enter_async_context(self._start())
+                    self._server = await self._exit_stack.enter_async_context(self._run_server())
             child, _ = self._server
             await child.wait_until_ready(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._server
 
-    def _start(self) -> AbstractAsyncContextManager[UnixServer]:
+    def _run_server(self) -> AbstractAsyncContextManager[UnixServer]:
         options = {
             "model": self._model,
             "pooling": self._pooling,

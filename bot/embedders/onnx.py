@@ -29,17 +29,17 @@ _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 class _OnnxModel:
     """An ONNX model with its tokenizer, loaded on first use; thread-safe."""
 
-    def __init__(self, model: Path, tokenizer: Path, *, uses_mean: bool) -> None:
+    def __init__(self, model: Path, tokenizer: Path, *, uses_mean_pooling: bool) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._uses_mean = uses_mean
-        self._loading = threading.Lock()
-        self._loaded: tuple[Any, Any] | None = None  # session and tokenizer
+        self._uses_mean_pooling = uses_mean_pooling
+        self._load_lock = threading.Lock()
+        self._session_and_tokenizer: tuple[Any, Any] | None = None
 
     def embed(self, text: str) -> Vector:
-        with self._loading:
-            self._loaded = self._loaded or self._load()
-        return self._run(*self._loaded, text)
+        with self._load_lock:
+            self._session_and_tokenizer = self._session_and_tokenizer or self._load()
+        return self._run(*self._session_and_tokenizer, text)
 
     def _load(self) -> tuple[Any, Any]:
         runtime, tokenizers = (import_module(name) for name in _REQUIRED_PACKAGES)
@@ -61,39 +61,39 @@ class _OnnxModel:
     def _run(self, session: Any, tokenizer: Any, text: str) -> Vector:
         ids = tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
         row = np.array([ids], dtype=np.int64)
-        given = {
+        inputs = {
             "input_ids": row,
             "attention_mask": np.ones_like(row),
             "token_type_ids": np.zeros_like(row),
         }
         names = {one.name for one in session.get_inputs()}
-        outputs = session.run(None, {name: given[name] for name in given.keys() & names})
+        outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & names})
         # The output of a model that does its own pooling has two dimensions.
-        pooled = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
-        if pooled is None:
+        output = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
+        if output is None:
             tokens = outputs[0][0]
-            pooled = tokens.mean(axis=0) if self._uses_mean else tokens[0]
-        vector: Vector = pooled.tolist()
+            output = tokens.mean(axis=0) if self._uses_mean_pooling else tokens[0]
+        vector: Vector = output.tolist()
         return vector
 
 
-def _model_file(path: Path) -> Path:
+def _find_model_file(path: Path) -> Path:
     if path.is_dir():
-        found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
-        if not found:
+        files = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
+        if not files:
             raise SettingsError(f"{_PATH_SETTING}: there is no .onnx file in {path}")
         # Besides model.onnx, there may be variants for other hardware.
-        return next((file for file in found if file.name == "model.onnx"), found[0])
+        return next((file for file in files if file.name == "model.onnx"), files[0])
     return path
 
 
-def _find_beside(model: Path, name: str) -> Path | None:
+def _find_nearby_file(model: Path, name: str) -> Path | None:
     candidates = (model.parent / name, model.parent.parent / name)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def _uses_mean_pooling(model: Path) -> bool:
-    config = _find_beside(model, "1_Pooling/config.json")
+    config = _find_nearby_file(model, "1_Pooling/config.json")
     if config is None:
         return False
     try:
@@ -112,11 +112,11 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
             f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
             f"`pip install {' '.join(missing)}`"
         )
-    file = _model_file(settings.model_path.expanduser())
-    tokenizer = _find_beside(file, "tokenizer.json")
+    file = _find_model_file(settings.model_path.expanduser())
+    tokenizer = _find_nearby_file(file, "tokenizer.json")
     if tokenizer is None:
         raise SettingsError(f"{_PATH_SETTING}: there is no tokenizer.json beside {file}")
-    uses_mean = _uses_mean_pooling(file)
-    embed = _OnnxModel(file, tokenizer, uses_mean=uses_mean).embed
-    version = f"{model_fingerprint(file)}:{'mean' if uses_mean else 'first'}"
+    uses_mean_pooling = _uses_mean_pooling(file)
+    embed = _OnnxModel(file, tokenizer, uses_mean_pooling=uses_mean_pooling).embed
+    version = f"{model_fingerprint(file)}:{'mean' if uses_mean_pooling else 'first'}"
     return FunctionEmbedder(embed, embed, name="onnx", version=version, description=file.name)

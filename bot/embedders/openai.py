@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class OpenAIEmbedder(Embedder):
-    """Embeds texts with a service, after truncating them by OpenAI's tokenizer."""
+    """Embeds texts with a service, after truncating them to a limit in OpenAI's tokens."""
 
     def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""
@@ -44,8 +44,8 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        short = [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
-        for batch in in_batches(short):
+        short_texts = [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
+        for batch in in_batches(short_texts):
             vectors += pack_vectors((await self._embed(batch)).ordered_vectors, len(batch))
         return vectors
 
@@ -88,7 +88,7 @@ class EmbeddingEndpoint(Endpoint):
 
     @override
     def __str__(self) -> str:
-        return f"the embeddings at {self.base_url}"
+        return f"the embedding service at {self.base_url}"
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:

@@ -1,4 +1,4 @@
-"""Create the embedder of a kind.
+"""Create an embedder of the kind named in the settings.
 
 To add a kind, write a module with a function `make` and add a line here, or write a plug-in whose
 entry point is such a function.
@@ -48,7 +48,7 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     thread = PluginThread(settings.kind, _TIMEOUT_SECONDS, EmbeddingError, (EmbeddingError,))
     factory = enabled_plugins("embedders")[settings.kind]
-    made: Embedder = thread.make(lambda: factory(settings, data_dir))
-    facts = thread.make(lambda: {"model_id": made.model_id, "is_metered": made.is_metered})
-    embedder: Embedder = wrap(made, Embedder, thread, **facts)
+    plugin: Embedder = thread.make(lambda: factory(settings, data_dir))
+    attributes = thread.make(lambda: {"model_id": plugin.model_id, "is_metered": plugin.is_metered})
+    embedder: Embedder = wrap(plugin, Embedder, thread, **attributes)
     return embedder

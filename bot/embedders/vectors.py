@@ -11,7 +11,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The maximum tokens per text: small models accept no more, and need 0.5 s for it on one core."""
+"""The maximum tokens per text: the limit of small models, which take 0.5 s for it on one core."""
 
 _BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
@@ -42,8 +42,8 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count(text) <= MAX_TEXT_TOKENS:
         return text
-    ends = range(len(text))
-    return text[: bisect_right(ends, MAX_TEXT_TOKENS, key=lambda end: count(text[:end])) - 1]
+    sizes = range(len(text))
+    return text[: bisect_right(sizes, MAX_TEXT_TOKENS, key=lambda size: count(text[:size])) - 1]
 
 
 def model_fingerprint(path: Path) -> str:
