@@ -17,7 +17,7 @@ from bot.tool_servers.settings import McpServerSettings
 async def open_tool_servers(
     settings: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
-    """Keep servers connected in the background; raises `SettingsError` if `mcp` is missing."""
+    """Keep servers connected in the background; raise `SettingsError` if `mcp` is missing."""
     servers = make_tool_servers(settings, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")
@@ -30,7 +30,7 @@ async def open_tool_servers(
 
 
 def make_tool_servers(settings: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
-    """Return unconnected servers by name; raises `SettingsError` if package `mcp` is missing."""
+    """Return unconnected servers by name; raise `SettingsError` if package `mcp` is missing."""
     if not settings:
         return {}
     module = import_extra("bot.tool_servers.mcp_server", "TROUPE_MCP_SERVERS__...")

@@ -64,7 +64,7 @@ _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
-    """A connection to an MCP server; `run` connects, and reconnects with growing delays."""
+    """A connection to an MCP server. `run` opens it, and reopens it after growing delays."""
 
     def __init__(
         self, name: str, settings: McpServerSettings, log_file: Path, clock: Clock
@@ -80,14 +80,14 @@ class McpServer(ToolServer):
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
         self._first_attempt_ended = asyncio.Event()
-        self._failures = 0
+        self._failure_count = 0
         self.omitted_tools: Sequence[str] = ()
         """The names of the server's tools that are not offered to models."""
 
     @property
     @override
     def specs(self) -> Sequence[ToolSpec]:
-        is_offered = self._client is not None or self._failures < _MAX_TOLERATED_FAILURES
+        is_offered = self._client is not None or self._failure_count < _MAX_TOLERATED_FAILURES
         return self._specs if is_offered else ()
 
     @property
@@ -112,13 +112,13 @@ class McpServer(ToolServer):
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
             ) from error
-        text = "\n".join(map(_block_text, result.content))
+        text = "\n".join(map(_to_text, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool, again if the server was restarted. Raises one of `_CONNECTION_ERRORS`."""
+        """Call a tool; retry if the server was restarted. Raises one of `_CONNECTION_ERRORS`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -134,17 +134,17 @@ class McpServer(ToolServer):
                 if not can_repeat or (was_sent and not _is_repeatable(tool)):
                     raise
             else:
-                self._failures = 0
+                self._failure_count = 0
                 return result
-        raise AssertionError("the second call ends the loop")
+        raise AssertionError("the second attempt returns or raises")
 
     def _was_sent(self, error: MCPError) -> bool | None:
-        """Return whether a failed call was sent before the server exited; None if it still runs."""
+        """Return whether a call was sent before the server exited; None if the server is up."""
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
-        ended = mcp_types.CONNECTION_CLOSED if is_process else NOT_ANSWERED
-        return True if error.code == ended else None
+        lost_code = mcp_types.CONNECTION_CLOSED if is_process else NOT_ANSWERED
+        return True if error.code == lost_code else None
 
     async def run(self) -> None:
         """Keep the connection open until cancelled."""
@@ -154,14 +154,14 @@ class McpServer(ToolServer):
                     self._first_attempt_ended.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
-                reason = "the server ended or was restarted"
+                reason = "the server stopped or was restarted"
             except _CONNECTION_ERRORS as error:
                 reason = describe_error(error)
-            self._failures += 1
+            self._failure_count += 1
             self._first_attempt_ended.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
-            if self._failures > 1:  # the first attempt to reconnect is immediate
-                await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
+            if self._failure_count > 1:  # the first attempt to reconnect is immediate
+                await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failure_count - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
         """Connect once, and return the tools to offer; raise `ToolServerError` if that fails."""
@@ -172,21 +172,21 @@ class McpServer(ToolServer):
             raise ToolServerError(self._explain_check_error(error)) from error
 
     def _explain_check_error(self, error: BaseException) -> str:
-        given, group = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
+        settings, prefix = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
         why = describe_error(error)
-        if given.url is not None:
-            parts = urlsplit(given.url)
+        if settings.url is not None:
+            parts = urlsplit(settings.url)
             address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
             setting = "TOKEN" if LOGIN_REFUSED in why else "URL"
-            return f"{address}: {why}; is it running, and is {group}{setting} right?"
-        command = mask_pasted_tokens(shlex.join(given.command or ()))
+            return f"{address}: {why}; is the server running, and is {prefix}{setting} correct?"
+        command = mask_pasted_tokens(shlex.join(settings.command or ()))
         has_log = self._log_file.is_file()
-        said = self._log_file.read_text("utf-8", "replace").strip() if has_log else ""
-        line = mask_pasted_tokens(said.rpartition("\n")[2])[:200]
-        last = f" (last line: {line})" if said else ""
+        log_text = self._log_file.read_text("utf-8", "replace").strip() if has_log else ""
+        line = mask_pasted_tokens(log_text.rpartition("\n")[2])[:200]
+        last = f" (last line: {line})" if log_text else ""
         return (
-            f"`{command}` cannot be used ({why}); try it in a shell, see {self._log_file}{last}"
-            f", and correct {group}COMMAND or {group}ENVIRONMENT"
+            f"`{command}` does not work ({why}); try it in a shell, see {self._log_file}{last}"
+            f", and correct {prefix}COMMAND or {prefix}ENVIRONMENT"
         )
 
     def _mark_disconnected(self, client: Client) -> None:
@@ -212,13 +212,13 @@ class McpServer(ToolServer):
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[Client]:
-        given = self._settings
+        settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            if given.command is not None:
+            if settings.command is not None:
                 log = stack.enter_context(self._log_file.open("w", encoding="utf-8"))
-                program, *arguments = given.command
+                program, *arguments = settings.command
                 environment = {
-                    name: value.get_secret_value() for name, value in given.environment.items()
+                    name: value.get_secret_value() for name, value in settings.environment.items()
                 }
                 parameters = StdioServerParameters(
                     command=program,
@@ -231,19 +231,19 @@ class McpServer(ToolServer):
                 token = await asyncio.to_thread(self._read_token)
                 http = httpx2.AsyncClient(
                     headers={"Authorization": f"Bearer {token}"} if token else None,
-                    timeout=httpx2.Timeout(given.seconds, read=_REFRESH_SECONDS * 2),
+                    timeout=httpx2.Timeout(settings.seconds, read=_REFRESH_SECONDS * 2),
                     transport=BoundedTransport(),
                 )
                 await stack.enter_async_context(http)
-                transport = streamable_http_client(given.url or "", http_client=http)
+                transport = streamable_http_client(settings.url or "", http_client=http)
             yield await stack.enter_async_context(Client(transport, cache=None))
 
     def _read_token(self) -> str | None:
         """Return the token, or the previous token while its file is being replaced."""
-        given = self._settings
-        if given.token_file is not None:
+        settings = self._settings
+        if settings.token_file is not None:
             try:
-                token = read_single_secret(given.token_file, "token")
+                token = read_single_secret(settings.token_file, "token")
             except ValueError as error:
                 _log.warning("secret_file_not_read", server=self._name, reason=str(error))
             else:
@@ -261,29 +261,29 @@ class McpServer(ToolServer):
             if client is not None:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     await self._list_tools(client)
-                self._failures = 0
+                self._failure_count = 0
 
     async def _list_tools(self, client: Client) -> None:
-        listed: list[mcp_types.Tool] = []
+        all_tools: list[mcp_types.Tool] = []
         cursor: str | None = None
         for _ in range(_MAX_TOOL_LIST_PAGES):
             page = await client.list_tools(cursor=cursor)
-            listed += page.tools
+            all_tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
                 break
         tools: dict[str, mcp_types.Tool] = {}
-        for tool in listed:
+        for tool in all_tools:
             name = tool_name_for_models(self._name, tool.name)
             fits = len(json.dumps(tool.input_schema)) <= _MAX_SCHEMA_CHARS
             if self._may_offer(tool) and fits and name is not None and len(tools) < MAX_TOOLS:
                 tools.setdefault(name, tool)
         self._tools = tools
         self._specs = tuple(
-            ToolSpec(name, _description(tool), tool.input_schema) for name, tool in tools.items()
+            ToolSpec(name, _describe(tool), tool.input_schema) for name, tool in tools.items()
         )
-        offered = {tool.name for tool in tools.values()}
-        self.omitted_tools = [tool.name for tool in listed if tool.name not in offered]
+        offered_names = {tool.name for tool in tools.values()}
+        self.omitted_tools = [tool.name for tool in all_tools if tool.name not in offered_names]
 
     def _may_offer(self, tool: mcp_types.Tool) -> bool:
         if self._settings.tools:
@@ -304,11 +304,11 @@ def describe_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _description(tool: mcp_types.Tool) -> str:
+def _describe(tool: mcp_types.Tool) -> str:
     return strip_hidden_text(tool.description or tool.title or "")[:_MAX_DESCRIPTION_CHARS]
 
 
-def _block_text(block: mcp_types.ContentBlock) -> str:
+def _to_text(block: mcp_types.ContentBlock) -> str:
     match block:
         case mcp_types.TextContent():
             return block.text

@@ -57,7 +57,7 @@ class McpServerSettings(BaseModel):
     )
     token_file: Path | None = Field(
         None,
-        description="A file with the token instead, such as a mounted secret. It is read each time"
+        description="A file that contains the token, such as a mounted secret. It is read each time"
         " Troupe connects.",
     )
     environment: Annotated[dict[str, SecretStr], BeforeValidator(_parse_json), NoDecode] = Field(
@@ -70,9 +70,7 @@ class McpServerSettings(BaseModel):
         description="The names of the tools to offer, separated by commas; by default those that"
         " the server declares to be read-only.",
     )
-    seconds: float = Field(
-        10, gt=0, le=60, description="How many seconds the call of a tool may take."
-    )
+    seconds: float = Field(10, gt=0, le=60, description="How many seconds a tool call may take.")
 
     @model_validator(mode="after")
     def _check_transport(self) -> Self:
@@ -80,5 +78,5 @@ class McpServerSettings(BaseModel):
             raise ValueError("set either __COMMAND or __URL")
         self.token = resolve_secret(self.token, self.token_file, "token")
         if self.url is None and self.token is not None:
-            raise ValueError("__TOKEN needs __URL; a process gets its secrets from __ENVIRONMENT")
+            raise ValueError("__TOKEN works only with __URL; for a process, use __ENVIRONMENT")
         return self

@@ -59,7 +59,7 @@ def test_token_from_a_file_is_secret_and_invalid_settings_are_reported(tmp_path:
     assert "hidden-1" in collect_secrets(read_settings(mcp_servers={"wiki": wiki}))
     with pytest.raises(SettingsError, match="token and token_file are both set"):
         read_settings(mcp_servers={"wiki": {**wiki, "token": "other"}})
-    with pytest.raises(SettingsError, match="__TOKEN needs __URL"):
+    with pytest.raises(SettingsError, match="__TOKEN works only with __URL"):
         read_settings(mcp_servers={"wiki": {"command": "a", "token_file": file}})
     file.write_text("one two\n", encoding="utf-8")
     with pytest.raises(SettingsError, match="should contain exactly one token"):

@@ -177,16 +177,16 @@ async def test_overlong_response_fails_without_affecting_other_calls(tmp_path: P
     [
         (
             {"command": "/no/such/program --fast"},
-            "`/no/such/program --fast` cannot be used .*No such file.*, and correct "
+            "`/no/such/program --fast` does not work .*No such file.*, and correct "
             "TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (
             {"command": [sys.executable, "-c", "import sys; sys.exit('no license')"]},
-            "cannot be used.*last line: no license., and correct TROUPE_MCP_SERVERS__X__COMMAND",
+            "does not work.*last line: no license., and correct TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (
             {"url": "http://127.0.0.1:1/mcp?key=hidden"},
-            "^http://127.0.0.1:1/mcp: it cannot be reached .*TROUPE_MCP_SERVERS__X__URL right",
+            "^http://127.0.0.1:1/mcp: it cannot be reached .*TROUPE_MCP_SERVERS__X__URL correct",
         ),
     ],
 )

@@ -43,7 +43,7 @@ def test_servers_are_read_from_variables(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"files": {}}, "set either __COMMAND or __URL"),
         ({"files": {"command": "a", "url": "http://x/"}}, "set either __COMMAND or __URL"),
-        ({"files": {"command": "a", "token": "t"}}, "__TOKEN needs __URL"),
+        ({"files": {"command": "a", "token": "t"}}, "__TOKEN works only with __URL"),
         ({"files": {"command": "'a"}}, "cannot be read as a command line"),
         ({"files": {"command": ""}}, "TROUPE_MCP_SERVERS__FILES__COMMAND"),
         ({"files": {"commands": "a"}}, "did you mean TROUPE_MCP_SERVERS__FILES__COMMAND?"),
