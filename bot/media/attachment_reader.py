@@ -38,13 +38,13 @@ _PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89
 
 _TOO_LARGE_REASON = translatable("it is larger than 10 MiB")
 _TOO_MANY_REASON = translatable("I read at most 10 files per message")
-_DOWNLOAD_REASON = translatable("it could not be downloaded")
+_DOWNLOAD_FAILED_REASON = translatable("it could not be downloaded")
 _DAMAGED_REASON = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND_REASON = translatable("I can only read pictures, text files and PDFs")
 _ENCODING_REASON = translatable("please save it as UTF-8")
 _EMPTY_REASON = translatable("it contains no text")
-_NOT_INSTALLED_REASON = translatable("I am not set up to read this kind of file")
-_NOT_PUBLIC_REASON = translatable("I am not allowed to download from its address")
+_NOT_INSTALLED_REASON = translatable("I'm not set up to read this kind of file")
+_NOT_PUBLIC_REASON = translatable("I'm not allowed to download files from its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
 )
@@ -56,7 +56,7 @@ Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Downloads the file at a URL, up to a number of bytes; raises `FetchFailed`."""
 
 _DownloadItem: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
-Conversion: TypeAlias = Literal["picture", "pdf", "card"]
+ConversionKind: TypeAlias = Literal["picture", "pdf", "card"]
 _CONVERSION_SECONDS = 20.0  # wall-clock time; the child limits its own CPU time
 _CARD_SECONDS = 60.0  # longer, because no answer waits for a card
 _conversion_slots = asyncio.Semaphore(2)
@@ -71,22 +71,22 @@ class AttachmentReader:
 
     async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
         """Read the files of a message and of its quote; read pictures only if `with_images`."""
-        own = (*message.earlier_files, *message.repeated_files, *message.attachments)
-        linked: list[MediaItem] = []
+        message_files = (*message.earlier_files, *message.repeated_files, *message.attachments)
+        pictures: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:
             addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(message.text))
-            linked = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
-        if not own and not linked and not (message.quote and message.quote.attachments):
+            pictures = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
+        if not message_files and not pictures and not (message.quote and message.quote.attachments):
             return NO_FILES
-        reading = _FileCollector(partial(self._download, message.address), with_images=with_images)
+        files = _FileCollector(partial(self._download, message.address), with_images=with_images)
         deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
-        await reading.read(own, deadline)
+        await files.read(message_files, deadline)
         if (fetch := self._fetch) is not None:
-            await reading.read(linked, deadline, lambda item, most: fetch(item.source, most))
-        unread = tuple(reading.unread)
+            await files.read(pictures, deadline, lambda item, limit: fetch(item.source, limit))
+        unread_files = tuple(files.unread)
         if message.quote:
-            await reading.read(message.quote.attachments, deadline)
-        return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
+            await files.read(message.quote.attachments, deadline)
+        return AttachedFiles(tuple(files.images), tuple(files.texts), unread_files)
 
 
 class _FileCollector:
@@ -101,7 +101,7 @@ class _FileCollector:
     async def read(
         self, items: Sequence[MediaItem], deadline: float, get: _DownloadItem | None = None
     ) -> None:
-        """Read files and collect their contents; `get`, if given, replaces `download`."""
+        """Read files and collect their contents; `get`, if given, downloads them instead."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE_KINDS or is_hidden or not item.source:
@@ -128,7 +128,7 @@ class _FileCollector:
             return _NOT_PUBLIC_REASON
         except (PlatformError, FetchFailed, TimeoutError) as error:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
-            return _DOWNLOAD_REASON
+            return _DOWNLOAD_FAILED_REASON
 
     async def _add_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURE_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
@@ -151,8 +151,8 @@ class _FileCollector:
         if not text.strip():
             return _EMPTY_REASON
         is_cut = len(data) > MAX_TEXT_BYTES
-        safe, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
-        self.texts.append(AttachedText(name, safe, is_cut))
+        safe_text, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
+        self.texts.append(AttachedText(name, safe_text, is_cut))
         return None
 
 
@@ -160,10 +160,10 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class Unconvertible(TroupeError):
-    """A file is damaged, too large when unpacked, or of another kind than it claims."""
+    """A file is damaged, too large when unpacked, or not of the kind that it claims to be."""
 
 
-async def convert_in_child(kind: Conversion, data: bytes) -> bytes:
+async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
     """Convert a file in a child process (to JPEG, text, or preset JSON); raises `Unconvertible`."""
     module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
     if kind == "card":
@@ -179,7 +179,7 @@ async def convert_in_child(kind: Conversion, data: bytes) -> bytes:
         )
         try:
             async with asyncio.timeout(seconds):
-                converted, _ = await child.communicate(data)
+                output, _ = await child.communicate(data)
         except TimeoutError:
             raise Unconvertible(f"reading a {kind} took more than {seconds:.0f} s") from None
         finally:
@@ -189,4 +189,4 @@ async def convert_in_child(kind: Conversion, data: bytes) -> bytes:
     if child.returncode != 0:
         _log.info("file_not_converted", kind=kind, exit_code=child.returncode)
         raise Unconvertible(f"cannot read a {kind} (exit code {child.returncode})")
-    return converted
+    return output

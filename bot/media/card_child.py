@@ -1,4 +1,4 @@
-"""A child process, with limits, that converts an untrusted character card to a preset.
+"""A child process with limited resources that converts an untrusted character card to a preset.
 
 It reads the card from stdin and writes JSON to stdout: the preset's text, or the problem in every
 language. A card cannot choose a provider, a model or tools.
@@ -66,8 +66,8 @@ def _find_picture_url(card: Card) -> str | None:
         for one in (assets if isinstance(assets, list) else [])
         if isinstance(one, dict) and one.get("type") == "icon"
     ]
-    found = [one for one in (*icons, card.fields.values.get("avatar")) if isinstance(one, str)]
-    return next((one for one in found if is_http_address(one)), None)
+    addresses = [one for one in (*icons, card.fields.values.get("avatar")) if isinstance(one, str)]
+    return next((one for one in addresses if is_http_address(one)), None)
 
 
 def _extract_picture(card: Card) -> str | None:

@@ -1,4 +1,4 @@
-"""A child process, with limits, that decodes an untrusted picture or PDF.
+"""A child process with limited resources that decodes an untrusted picture or PDF.
 
 It reads the file from stdin and writes a JPEG or text to stdout. If it cannot read the file, its
 exit code is `UNREADABLE_EXIT_CODE`; if it exceeds its memory or CPU limit, the kernel kills it.
@@ -18,11 +18,11 @@ MAX_TEXT_CHARS = 100 * 1024
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_PIXELS = 50_000_000
-_LONGEST_SIDE = 1568  # providers shrink larger pictures anyway
+_MAX_SIDE_PIXELS = 1568  # providers shrink larger pictures anyway
 _JPEG_QUALITY = 85
 _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
-_MAX_FILES_OF_LIBRARIES = 64
+_MAX_LIBRARY_FILES = 64
 _PDF_END = b"\nstartxref\n0\n%%EOF\n"
 _PICTURE_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 
@@ -32,7 +32,7 @@ def main() -> None:
     convert = CONVERSIONS[kind]
     Image.preinit()  # imports the decoders now, because files cannot be opened later
     # pypdf imports modules when a file needs them; picture decoders are native code.
-    max_open_files = 3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES
+    max_open_files = 3 if kind == "picture" else _MAX_LIBRARY_FILES
     limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
     try:
         converted = convert(sys.stdin.buffer.read())
@@ -47,13 +47,13 @@ def to_jpeg(data: bytes) -> bytes:
         width, height = opened.size
         if width * height > _MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels are too many")
-        opened.draft("RGB", (_LONGEST_SIDE, _LONGEST_SIDE))
+        opened.draft("RGB", (_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
         opened.load()
         picture = ImageOps.exif_transpose(opened)
-    picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    written = io.BytesIO()
-    _flatten_on_white(picture).save(written, "JPEG", quality=_JPEG_QUALITY)
-    return written.getvalue()
+    picture.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
+    output = io.BytesIO()
+    _flatten_on_white(picture).save(output, "JPEG", quality=_JPEG_QUALITY)
+    return output.getvalue()
 
 
 def crop_face(png: bytes) -> bytes:
@@ -63,9 +63,9 @@ def crop_face(png: bytes) -> bytes:
         if width * height > _MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels are too many")
         face = ImageOps.fit(opened.convert("RGBA"), _FACE_SIZE, centering=(0.5, 0.2))
-    written = io.BytesIO()
-    face.save(written, "PNG")
-    return written.getvalue()
+    output = io.BytesIO()
+    face.save(output, "PNG")
+    return output.getvalue()
 
 
 def _flatten_on_white(picture: Image.Image) -> Image.Image:

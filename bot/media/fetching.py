@@ -47,7 +47,7 @@ _EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(one) for one in _IPV6_TRANSITION_
 
 
 class FetchFailed(TroupeError):
-    """A file cannot be downloaded; the text contains the reason, for the log."""
+    """A file cannot be downloaded; the message contains the reason, for the log."""
 
 
 class FetchRefused(FetchFailed):
@@ -57,12 +57,12 @@ class FetchRefused(FetchFailed):
 def is_public_address(address: str) -> bool:
     """Return whether an IP address is on the public internet."""
     try:
-        found = ipaddress.ip_address(address)
+        ip_address = ipaddress.ip_address(address)
     except ValueError:  # has a scope, such as fe80::1%eth0
         return False
-    if found.version == 6 and any(found in one for one in _EMBEDDED_IPV4_RANGES):
+    if ip_address.version == 6 and any(ip_address in one for one in _EMBEDDED_IPV4_RANGES):
         return False
-    return found.is_global and not found.is_multicast
+    return ip_address.is_global and not ip_address.is_multicast
 
 
 class PublicFetcher:
@@ -103,8 +103,8 @@ class PublicFetcher:
                 allows_address=self._is_allowed,
             )
             try:
-                target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-                async with await client.request("GET", target, None, deadline) as response:
+                path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+                async with await client.request("GET", path, None, deadline) as response:
                     if response.status not in _REDIRECT_STATUSES:
                         return await _read_response(response, max_bytes, deadline)
                     address = urljoin(url.geturl(), response.headers.get("location", ""))
@@ -141,7 +141,7 @@ def parse_public_url(address: str, ports: Collection[int] = _ALLOWED_PORTS) -> S
 
 def _is_ip_address(host: str) -> bool:
     try:
-        found = ipaddress.ip_address(host)
+        ip_address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    return str(found) == host or found.version == 6
+    return str(ip_address) == host or ip_address.version == 6

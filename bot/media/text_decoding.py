@@ -1,7 +1,7 @@
 """Decode text files in UTF-8, in UTF-16 with a byte order mark, or in Windows-1252.
 
 Windows-1252 accepts nearly any bytes, so it is assumed only if the text looks plausible: without
-control characters, with mostly ASCII letters, and with few other letters in a row.
+control characters, with mostly ASCII letters, and with few non-ASCII letters in a row.
 """
 
 import re

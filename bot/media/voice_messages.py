@@ -30,7 +30,7 @@ class VoiceTranscriber:
         self._admits = admits
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
-        """Transcribe a voice message to the bot, if possible and preferably by `provider`."""
+        """Replace a message's voice attachments by their text, preferably using `provider`."""
         if message.wake is None or all(
             one.kind is not MediaKind.VOICE for one in message.attachments
         ):
@@ -40,15 +40,15 @@ class VoiceTranscriber:
         if backend is None or not (self._admits is None or await self._admits(message)):
             return message
         texts = [message.text] if message.text else []
-        kept: list[MediaItem] = []
+        other_attachments: list[MediaItem] = []
         for item in message.attachments:
-            is_read = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
-            words = await self._transcribe_item(backend, message, item) if is_read else ""
-            if words:
-                texts.append(words)
+            is_usable = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
+            transcript = await self._transcribe_item(backend, message, item) if is_usable else ""
+            if transcript:
+                texts.append(transcript)
             else:
-                kept.append(item)
-        return replace(message, text="\n".join(texts), attachments=tuple(kept))
+                other_attachments.append(item)
+        return replace(message, text="\n".join(texts), attachments=tuple(other_attachments))
 
     async def _transcribe_item(
         self, backend: Backend, message: IncomingMessage, item: MediaItem
@@ -59,8 +59,8 @@ class VoiceTranscriber:
             audio = await self._download(message.address, item, _MAX_AUDIO_BYTES + 1)
             if len(audio) > _MAX_AUDIO_BYTES:
                 return ""
-            words = await backend.transcribe(item.name or "voice.ogg", audio)
+            transcript = await backend.transcribe(item.name or "voice.ogg", audio)
         except (PlatformError, BackendUnavailable, TimeoutError) as error:
             _log.warning("voice_not_transcribed", reason=str(error) or "it took too long")
             return ""
-        return mask_pasted_tokens(to_storable_text(words))
+        return mask_pasted_tokens(to_storable_text(transcript))

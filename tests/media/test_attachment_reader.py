@@ -137,7 +137,7 @@ async def test_files_that_need_a_missing_package_are_reported(
 
     found = await read(image("a"), file("p"), file("t"), a=seen, p=LETTER, t=b"text")
 
-    assert unread_reasons(found) == ["I am not set up to read this kind of file"] * 2
+    assert unread_reasons(found) == ["I'm not set up to read this kind of file"] * 2
     assert [one.text for one in found.texts] == ["text"]
 
 
@@ -225,7 +225,7 @@ async def test_picture_is_downloaded_from_a_url_in_a_message() -> None:
     ("text", "why"),
     [
         ("https://a.example/gone.png", "it could not be downloaded"),
-        ("http://localhost/cat.png", "I am not allowed to download from its address"),
+        ("http://localhost/cat.png", "I'm not allowed to download files from its address"),
         ("https://a.example/page.png", "it is damaged, or too large when unpacked"),
     ],
 )

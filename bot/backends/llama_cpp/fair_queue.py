@@ -20,7 +20,7 @@ _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
 _MAX_REMEMBERED_REQUESTERS = 1000  # chats and people
 _SMOOTHING_FACTOR = 0.3  # the weight of the newest answer in the average duration
-_DEFAULT_ANSWER_SECONDS = 20.0  # assumed until an answer was measured
+_DEFAULT_ANSWER_SECONDS = 20.0  # assumed before the first answer is measured
 
 
 @dataclass(eq=False, slots=True)
@@ -41,42 +41,42 @@ class FairQueue:
         self._slots = slots
         self._max_waiting = max_waiting
         self._clock = clock
-        self._waiting: list[Ticket] = []
-        self._running: Counter[str] = Counter()  # by chat
+        self._waiting_tickets: list[Ticket] = []
+        self._running_by_chat: Counter[str] = Counter()
         self._shares = ChatShares(clock, slots)
-        self._tickets = self._served_count = 0
-        # by chat: the value of `_served_count` when it was last served
-        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
+        self._ticket_count = self._served_count = 0
+        # By requester: the value of `_served_count` when it was last served.
+        self._last_served = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
         self._answer_seconds: float | None = None
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting_tickets)
 
     @contextmanager
     def hold_ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Hold a place in the queue, then a slot; raise `BackendUnavailable` if it is full."""
-        self._tickets += 1
+        """Queue for a slot, then hold it; raise `BackendUnavailable` if the queue is full."""
+        self._ticket_count += 1
         requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
-        ticket = Ticket(chat, requesters, self._tickets)
-        self._waiting.append(ticket)
+        ticket = Ticket(chat, requesters, self._ticket_count)
+        self._waiting_tickets.append(ticket)
         self._admit_waiting()
         # Checked only now, because a request may have to wait while a slot is free for other chats.
-        if not ticket.admitted.is_set() and len(self._waiting) > self._max_waiting:
-            self._waiting.remove(ticket)
-            raise BackendUnavailable("the model's queue is full", self._full_notice())
+        if not ticket.admitted.is_set() and len(self._waiting_tickets) > self._max_waiting:
+            self._waiting_tickets.remove(ticket)
+            raise BackendUnavailable("the model's queue is full", self._queue_full_notice())
         try:
             yield ticket
         finally:
             if ticket.admitted.is_set():
-                self._running -= Counter([chat])
+                self._running_by_chat -= Counter([chat])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
-                self._waiting.remove(ticket)
+                self._waiting_tickets.remove(ticket)
             self._admit_waiting()
 
     async def wait_for_admission(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
-        """Wait for a slot; after three seconds, yield the queue position from time to time."""
+        """Wait for a slot; after three seconds, yield the queue position every five seconds."""
         timeout = _FIRST_NOTICE_SECONDS
         while not ticket.admitted.is_set():
             try:
@@ -84,54 +84,54 @@ class FairQueue:
                     await ticket.admitted.wait()
             except TimeoutError:
                 if not ticket.admitted.is_set():
-                    yield self._position(ticket)
+                    yield self._queue_position(ticket)
             timeout = _NEXT_NOTICE_SECONDS
 
-    def _position(self, ticket: Ticket) -> QueuePosition:
-        own = self._priority(ticket)
-        position = 1 + sum(self._priority(each) < own for each in self._waiting)
+    def _queue_position(self, ticket: Ticket) -> QueuePosition:
+        own_priority = self._priority(ticket)
+        position = 1 + sum(self._priority(each) < own_priority for each in self._waiting_tickets)
         average = self._answer_seconds
         seconds = None if average is None else average * position / self._slots
         return QueuePosition(position, seconds)
 
     @property
     def _free_slots(self) -> int:
-        return self._slots - self._running.total()
+        return self._slots - self._running_by_chat.total()
 
     def _admit_waiting(self) -> None:
-        while self._free_slots and (admissible := list(filter(self._may_run, self._waiting))):
-            ticket = min(admissible, key=self._priority)
-            self._waiting.remove(ticket)
+        while self._free_slots and (eligible := list(filter(self._may_run, self._waiting_tickets))):
+            ticket = min(eligible, key=self._priority)
+            self._waiting_tickets.remove(ticket)
             self._served_count += 1
-            self._served_at.update(dict.fromkeys(ticket.requesters, self._served_count))
-            held_by_others = self._running.total() - self._running[ticket.chat]
-            self._shares.record_slot(ticket.chat, held_by_others)
-            self._running[ticket.chat] += 1
+            self._last_served.update(dict.fromkeys(ticket.requesters, self._served_count))
+            other_slots = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
+            self._shares.record_slot(ticket.chat, other_slots)
+            self._running_by_chat[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admitted.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
-        """Return whether the ticket's chat may hold another slot at present."""
+        """Return whether the ticket's chat may hold another slot right now."""
         if self._slots < MIN_SHARED_SLOTS:
             return True
         if not self._shares.may_take_slot(ticket.chat, self._free_slots):
             return False
-        return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
+        return self._running_by_chat[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
-        served_at = max(self._served_at.get(requester, 0) for requester in ticket.requesters)
+        served_at = max(self._last_served.get(requester, 0) for requester in ticket.requesters)
         return served_at, ticket.number
 
     def _record_duration(self, seconds: float) -> None:
         average = seconds if self._answer_seconds is None else self._answer_seconds
         self._answer_seconds = average + _SMOOTHING_FACTOR * (seconds - average)
 
-    def _full_notice(self) -> Text:
+    def _queue_full_notice(self) -> Text:
         average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
-        seconds = average * len(self._waiting) / self._slots
+        seconds = average * len(self._waiting_tickets) / self._slots
         return translatable(
-            "I am busy: your message would be number {position} in the queue for the model. Please"
+            "I'm busy: your message would be number {position} in the queue for the model. Please"
             " try again in {minutes} min.",
-            position=len(self._waiting) + 1,
+            position=len(self._waiting_tickets) + 1,
             minutes=max(1, round(seconds / 60)),
         )

@@ -124,7 +124,7 @@ def test_request_to_a_full_queue_is_refused_with_the_length_and_wait() -> None:
         harness.enqueue("d", "d", "d")
 
     assert refused.value.notice == (
-        "I am busy: your message would be number 3 in the queue for the model."
+        "I'm busy: your message would be number 3 in the queue for the model."
         " Please try again in 3 min."
     )
     assert "3" in translate(refused.value.notice, "zh")
