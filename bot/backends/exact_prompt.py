@@ -15,7 +15,7 @@ from bot.templates.renderer import Renderer
 
 
 class ExactPromptWriter:
-    """Writes complete prompts as text, with the preset's instructions but with secrets masked."""
+    """Writes complete prompts as text: includes the preset's instructions, but masks secrets."""
 
     def __init__(
         self,
@@ -34,19 +34,19 @@ class ExactPromptWriter:
         description = await self._describe_with_secrets(receipt)
         version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""
-        head = {
+        fields = {
             "receipt": f"{number}, {receipt.preset}{version}",
             "model": f"{receipt.provider} / {description.model}",
             "tokens": f"{prompt_tokens(receipt)}{limit}",
             **description.details,
         }
-        lines = [f"{name}: {value}" for name, value in head.items()]
+        lines = [f"{name}: {value}" for name, value in fields.items()]
         text = self.mask("\n".join([*lines, "", description.text.rstrip("\n"), ""]))
         return text.replace("\0", "␀")  # PostgreSQL cannot store NUL
 
     async def describe(self, receipt: Receipt) -> PromptDescription:
-        found = await self._describe_with_secrets(receipt)
-        return replace(found, text=self.mask(found.text))
+        description = await self._describe_with_secrets(receipt)
+        return replace(description, text=self.mask(description.text))
 
     async def _describe_with_secrets(self, receipt: Receipt) -> PromptDescription:
         settings = self._providers.get(receipt.provider)
@@ -56,7 +56,7 @@ class ExactPromptWriter:
         try:
             return await backend.describe(receipt.prompt)
         except BackendUnavailable as error:
-            return _describe_messages(receipt, f"the prompt cannot be rendered any more: {error}")
+            return _describe_messages(receipt, f"the prompt can no longer be rendered: {error}")
         finally:
             await backend.close()
 

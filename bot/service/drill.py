@@ -248,7 +248,7 @@ class _Drill:
         derived = Memory(about, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
         await memories.add(derived, read.turns[-1:])
         await memories.add(replace(derived, text=f"I am {_WORDS}", is_derived=False))
-        slots = SlotStore(folder, "model", clock, limit_bytes=1, limit_seconds=1)
+        slots = SlotStore(folder, "model", clock, limit_bytes=1, max_age_seconds=1)
         slots.load_saved_slots()
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})

@@ -75,7 +75,8 @@ async def test_note_says_that_a_template_inserts_todays_date(
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert "; the date in it is today's\n" in await prompts.write(1, receipt(dated))
+    text = await prompts.write(1, receipt(dated))
+    assert "; the date is today's, not the answer's\n" in text
 
 
 async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> No
     ("provider", "words"),
     [
         ("gone", "template: none; its provider is no longer configured\n"),
-        ("here", "template: none; the prompt cannot be rendered any more: there is no model "),
+        ("here", "template: none; the prompt can no longer be rendered: there is no model "),
     ],
 )
 async def test_messages_are_shown_if_no_prompt_can_be_rendered(
@@ -136,7 +137,7 @@ async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "own", "name"),
     [
-        (TemplateChoice("llama-3"), ModelTemplate(), "llama-3, as the preset says"),
+        (TemplateChoice("llama-3"), ModelTemplate(), "llama-3, named by the preset"),
         (TemplateChoice(source="{{ x }}"), ModelTemplate(), "the preset's own Jinja template"),
         (TemplateChoice(strings={}), ModelTemplate(), "the preset's own string templates"),
         (TemplateChoice(), ModelTemplate(), "chatml, because the model has none"),

@@ -8,7 +8,7 @@ import pytest
 
 from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS
 from bot.backends.chat_completions.reasoning import detect_format, separate_reasoning
-from bot.backends.llama_cpp.tool_calls import WrittenCallParser, separate_calls
+from bot.backends.llama_cpp.tool_calls import TextCallParser, separate_calls
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.tool_forms import ToolCallFormat
 
@@ -34,7 +34,7 @@ GPT_OSS = 'to=functions.dice <|constrain|>json<|message|>{"dice": "2d6"}'
 def read(
     form: str, pieces: list[str], *, is_cut: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
-    parser = WrittenCallParser(ToolCallFormat(form), OFFERED)
+    parser = TextCallParser(ToolCallFormat(form), OFFERED)
     shown = "".join(parser.feed(piece) for piece in pieces)
     rest, calls = parser.finish(is_cut=is_cut)
     assert len(calls) <= MAX_CALLS

@@ -11,13 +11,13 @@ MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_WAIT_BEFORE_FALLBACK_SECONDS = 1.0
 """The longest wait that a provider may request before its fallback is used instead."""
 LASTING_ERROR_SECONDS = 30.0
-"""How long a model with a lasting error is skipped when it has a fallback."""
+"""How long requests with a fallback skip a model after a lasting error."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 _MAX_WAIT_SECONDS = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_RETRY_BUDGET = 10.0  # retries
-_BREAKER_CALLS = 20
+_BREAKER_WINDOW_CALLS = 20
 _SECONDS_BETWEEN_TRIALS = 5.0
 _MIN_DOWN_CALLS = 3
 _MIN_DOWN_REQUESTS = 2
@@ -39,13 +39,13 @@ def max_backoff_seconds(retries: int) -> float:
 
 
 def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return the wait in seconds that a response's headers or body ask for; 0: none."""
+    """Return how many seconds the headers or body of a response ask to wait; 0 if they do not."""
     seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
     for pattern in (_WAIT_FIELD, _WAIT_WORDS):
-        if not seconds and (found := pattern.search(text)):
-            seconds = parse_wait_seconds(found[1], now)
+        if not seconds and (match := pattern.search(text)):
+            seconds = parse_wait_seconds(match[1], now)
     if seconds:
         return seconds
     resets = (
@@ -109,13 +109,13 @@ class RetryBudget:
 class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
-    It opens for five seconds if `share` of the last twenty calls failed, or if several calls in a
-    row, over `down_seconds`, found the service down. Every `now` is in monotonic seconds.
+    It opens for five seconds if `failure_share` of the last twenty calls failed, or if several
+    calls in a row, over `down_seconds`, found the service down. Each `now` is in monotonic seconds.
     """
 
-    def __init__(self, share: float = 0.5, down_seconds: float = 1) -> None:
-        self._outcomes: deque[bool] = deque(maxlen=_BREAKER_CALLS)
-        self._share = share
+    def __init__(self, failure_share: float = 0.5, down_seconds: float = 1) -> None:
+        self._outcomes: deque[bool] = deque(maxlen=_BREAKER_WINDOW_CALLS)
+        self._failure_share = failure_share
         self._down_seconds = down_seconds
         self._down_since: float | None = None
         self._down_calls = 0
@@ -163,9 +163,9 @@ class CircuitBreaker:
             self._forget_downtime()
             return
         self._outcomes.append(succeeded)
-        failed = self._outcomes.count(False)
-        full = len(self._outcomes) == self._outcomes.maxlen
-        mostly_fails = full and failed >= self._share * len(self._outcomes)
+        failure_count = self._outcomes.count(False)
+        is_full = len(self._outcomes) == self._outcomes.maxlen
+        mostly_fails = is_full and failure_count >= self._failure_share * len(self._outcomes)
         if mostly_fails or self._record_downtime(now, is_down=is_down, is_retry=is_retry):
             self._opened_at = now
 

@@ -46,7 +46,7 @@ _UNUSABLE_NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
-_CONTEXT_TO_ANSWER_RATIO = 4  # of the context, for an answer without a limit
+_CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 _log = structlog.get_logger(__name__)
 _MAX_TEXT_CHARS = 300
 
@@ -63,7 +63,7 @@ class LlamaCpp(Backend, ConversationMemory):
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, LoadedModel] = {}
-        # By conversation: the rendering of the prompt counted last, which is usually sent next.
+        # By conversation: the last counted prompt and its rendering. It is usually sent next.
         self._rendered_prompts: dict[str, tuple[Prompt, RenderedPrompt]] = {}
         self._exit_stack = AsyncExitStack()
         self._load_lock = asyncio.Lock()
@@ -121,9 +121,9 @@ class LlamaCpp(Backend, ConversationMemory):
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         try:
             path = self._find_model_file(model)
-            loaded = self._models.get(path)
-            own = loaded.tokens.template if loaded else await read_model_template(path)
-            return await self._renderer.tool_call_format(template, own) is not None
+            entry = self._models.get(path)
+            own_template = entry.tokens.template if entry else await read_model_template(path)
+            return await self._renderer.tool_call_format(template, own_template) is not None
         except (SettingsError, TemplateError):  # the request itself will report the error
             return False
 
@@ -151,24 +151,24 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
-        found: list[str] = []
+        descriptions: list[str] = []
         problems: list[str] = []
         for name in models:
             try:
-                found.append(self._describe_file(name))
+                descriptions.append(self._describe_file(name))
             except SettingsError as error:
                 problems.append(str(error))
         if problems:
             raise BackendUnavailable("\n".join(problems), _UNUSABLE_NOTICE)
-        return ", ".join(dict.fromkeys(found))
+        return ", ".join(dict.fromkeys(descriptions))
 
     def _describe_file(self, name: str) -> str:
         if model_store.is_pulled_at_start(name, self._settings, self._data_dir):
             return "the default model, downloaded at the first start"
         path = self._find_model_file(name)
         projector = find_projector(path, self._settings, self._data_dir)
-        described = f"{path.stem} on this machine"
-        return f"{described}, with the projector {projector.stem}" if projector else described
+        description = f"{path.stem} on this machine"
+        return f"{description}, with the projector {projector.stem}" if projector else description
 
     @override
     async def close(self) -> None:
@@ -223,8 +223,8 @@ class LlamaCpp(Backend, ConversationMemory):
         except EngineFailed as error:
             message = f"{model.path.stem} does not report its context length"
             raise BackendUnavailable(message) from error
-        results = context // RESULTS_DIVISOR if prompt.tools else 0
-        return context - results - (prompt.output_limit or context // _CONTEXT_TO_ANSWER_RATIO)
+        tool_tokens = context // RESULTS_DIVISOR if prompt.tools else 0
+        return context - tool_tokens - (prompt.output_limit or context // _CONTEXT_TO_ANSWER_RATIO)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -247,8 +247,8 @@ class LlamaCpp(Backend, ConversationMemory):
         return list(self._models.values())
 
     async def _render(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
-        counted, rendered = self._rendered_prompts.pop(prompt.conversation, (None, None))
-        if counted is prompt and rendered is not None:
+        counted_prompt, rendered = self._rendered_prompts.pop(prompt.conversation, (None, None))
+        if counted_prompt is prompt and rendered is not None:
             return rendered
         messages = (
             insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
@@ -277,11 +277,11 @@ class LlamaCpp(Backend, ConversationMemory):
                 if path not in self._models:
                     config = self._engine_config(path)
                     check_template_pin(path, self._settings, self._name)
-                    loaded = await self._exit_stack.enter_async_context(load_model(config))
+                    model = await self._exit_stack.enter_async_context(load_model(config))
                     await warn_of_added_text(
-                        path, loaded.tokens.template, self._renderer, self._settings, self._name
+                        path, model.tokens.template, self._renderer, self._settings, self._name
                     )
-                    self._models[path] = loaded
+                    self._models[path] = model
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _UNUSABLE_NOTICE) from error
@@ -305,9 +305,9 @@ def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -
     found = _sha256(read_special_tokens(model).chat_template or "")
     if found != settings.template_sha256:
         raise SettingsError(
-            f"the chat template in {model.name} has the SHA-256 {found}, which is not the pinned"
-            f" one in {setting_prefix(provider)}TEMPLATE_SHA256; use the pinned file, or pin this"
-            " hash"
+            f"the chat template in {model.name} has the SHA-256 {found}, which is not the one"
+            f" pinned in {setting_prefix(provider)}TEMPLATE_SHA256; use a file with the pinned"
+            " template, or pin this hash"
         )
 
 
@@ -318,7 +318,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Warn in the log if a template, unless pinned in the settings, adds text to every prompt."""
+    """Log a warning if a template that is not pinned in the settings adds text to every prompt."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -345,17 +345,17 @@ async def describe_rendered(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
     """Render a prompt without loading its model; raise `SettingsError` or `TemplateError`."""
-    own = await read_model_template(model_file)
+    own_template = await read_model_template(model_file)
     rendered = await renderer.render(
-        insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
+        insert_image_placeholders(prompt.messages), prompt.template, own_template, has_prefill=True
     )
     stop = list(dict.fromkeys([*collect_stop_strings(prompt), *rendered.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
-    template = describe_template(prompt.template, own)
-    source = prompt.template.source or own.source or ""
-    dated = "; the date in it is today's" if "strftime_now" in source else ""
+    template = describe_template(prompt.template, own_template)
+    source = prompt.template.source or own_template.source or ""
+    note = "; the date is today's, not the answer's" if "strftime_now" in source else ""
     details = {
-        "template": f"{template}; text from people is read as plain text{dated}",
+        "template": f"{template}; people's text is treated as plain text{note}",
         "parameters": json.dumps({**request_parameters(prompt), **limit}, ensure_ascii=False),
         "stop": json.dumps(stop, ensure_ascii=False),
     }
@@ -370,11 +370,11 @@ async def read_model_template(model_file: Path) -> ModelTemplate:
 def describe_template(choice: TemplateChoice, model_template: ModelTemplate) -> str:
     """Return a short description of the template that renders a prompt."""
     if choice.named is not None:
-        return f"{choice.named}, as the preset says"
+        return f"{choice.named}, named by the preset"
     if choice.strings is not None:
         return "the preset's own string templates"
     if choice.role_texts is not None:
-        return "the preset's own texts around each role"
+        return "the preset's own text before and after each role"
     if choice.source is not None:
         return "the preset's own Jinja template"
     if model_template.source is None:

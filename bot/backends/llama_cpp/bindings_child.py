@@ -62,7 +62,7 @@ class GeneratedChunk:
 
 
 class ServedModel:
-    """Serves one conversation at a time; methods that only read the vocabulary are thread-safe."""
+    """Serves one conversation at a time. Methods that only read the vocabulary are thread-safe."""
 
     def __init__(self, llama: Llama, context_tokens: int) -> None:
         self._llama = llama
@@ -74,20 +74,20 @@ class ServedModel:
             for token in range(llama.n_vocab())
             if llama_cpp.llama_vocab_is_eog(self._vocabulary, token)
         )
-        trained = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
-        self.context_tokens = min(context_tokens, int(trained or context_tokens))
+        maximum = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
+        self.context_tokens = min(context_tokens, int(maximum or context_tokens))
 
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
     ) -> Iterator[GeneratedChunk]:
         """Generate until an end token, a limit, or cancellation; raise `InvalidRequest`."""
         prompt, llama = request.prompt, self._llama
-        left = self.context_tokens - len(prompt)
-        if left <= 0:
-            fits = f"but the model's context has only {self.context_tokens}"
-            what = f"the prompt has {len(prompt)} tokens, {fits}"
-            raise InvalidRequest(what, "exceed_context_size_error")
-        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or left, left)
+        room = self.context_tokens - len(prompt)
+        if room <= 0:
+            limit_text = f"but the model's context has only {self.context_tokens}"
+            message = f"the prompt has {len(prompt)} tokens, {limit_text}"
+            raise InvalidRequest(message, "exceed_context_size_error")
+        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or room, room)
         processor, grammar = self._logits_processor(request), self._grammar(request)
         cached = self._decode_prompt(prompt, is_cancelled)
         if is_cancelled():
@@ -98,7 +98,7 @@ class ServedModel:
         tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
         for generated, token in enumerate(tokens, start=1):
             text = detokenizer.add(token)
-            if detokenizer.ended:
+            if detokenizer.has_ended:
                 yield GeneratedChunk(text, "stop", cached, generated)
                 return
             if generated == limit:
@@ -158,20 +158,20 @@ class ServedModel:
 
     def _decode_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
         """Decode the prompt except its last batch; return how many of its tokens were cached."""
-        known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
-        for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
+        cached_count = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
+        for end in range(cached_count + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
                 break
             next(self._llama.generate(prompt[:end], temp=0))
-        return min(known, len(prompt) - 1)  # a cached last token is decoded again
+        return min(cached_count, len(prompt) - 1)  # a cached last token is decoded again
 
     def _detokenizer(self, request: CompletionRequest) -> Detokenizer:
         # A control token has no text, so as a stop string it is matched by its id.
         stops = {word: self._control_token(word) for word in request.stop}
-        preserved = {self._control_token(word) for word in request.preserved_tokens}
+        preserved_ids = {self._control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
-            lambda token: self.token_bytes(token, render_special=token in preserved),
-            ends=self._end_tokens.union(token for token in stops.values() if token is not None),
+            lambda token: self.token_bytes(token, render_special=token in preserved_ids),
+            end_ids=self._end_tokens.union(token for token in stops.values() if token is not None),
             stop=[word for word, token in stops.items() if token is None],
         )
 
@@ -180,9 +180,9 @@ class ServedModel:
         return found[0] if len(found) == 1 and not self.token_bytes(found[0]) else None
 
     def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
-        given = request.logit_bias
+        logit_bias = request.logit_bias
         biases = dict.fromkeys(self._end_tokens, _BANNED_TOKEN_BIAS) if request.ignore_eos else {}
-        for name, bias in given.items() if isinstance(given, dict) else given:
+        for name, bias in logit_bias.items() if isinstance(logit_bias, dict) else logit_bias:
             value = _BANNED_TOKEN_BIAS if bias is False else float(bias)
             biases |= dict.fromkeys(self._biased_tokens(name), value)
         if not biases:
@@ -201,7 +201,7 @@ class ServedModel:
         except ValueError:
             return self.tokenize(str(name), parse_special=False)
         if not 0 <= token < self._llama.n_vocab():
-            raise InvalidRequest(f"logit_bias contains {token}, which is not a token")
+            raise InvalidRequest(f"logit_bias contains {token}, which is not a token id")
         return [token]
 
     def _grammar(self, request: CompletionRequest) -> LlamaGrammar | None:
@@ -216,7 +216,7 @@ class ServedModel:
         text = request.grammar.encode()
         sampler = llama_cpp.llama_sampler_init_grammar(self._vocabulary, text, b"root")
         if not sampler:
-            raise InvalidRequest("the grammar cannot be parsed; GBNF with a rule root is needed")
+            raise InvalidRequest("the grammar cannot be parsed; write GBNF with a rule named root")
         llama_cpp.llama_sampler_free(sampler)
         return LlamaGrammar.from_string(request.grammar)
 
@@ -247,12 +247,12 @@ class BindingsServer:
         return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        given = await request.json()
+        body = await request.json()
 
         def tokenize() -> list[int]:
-            special = {name: given[name] for name in ("parse_special", "add_special")}
+            special = {name: body[name] for name in ("parse_special", "add_special")}
             tokens: list[int] = []
-            for part in given["content"]:
+            for part in body["content"]:
                 tokens += self._model.tokenize(part, **special) if isinstance(part, str) else [part]
             return tokens
 
@@ -290,14 +290,14 @@ class BindingsServer:
             finally:
                 loop.call_soon_threadsafe(chunks.put_nowait, None)
 
-        generating = loop.run_in_executor(self._worker, generate)
+        generation = loop.run_in_executor(self._worker, generate)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             while (chunk := await chunks.get()) is not None:
                 if not response.prepared:
                     await response.prepare(request)
                 await response.write(_to_event(chunk, len(completion.prompt)))
-            await generating  # raises the thread's exception, if any
+            await generation  # raises the thread's exception, if any
         finally:
             cancelled.set()
         return response
@@ -320,8 +320,8 @@ async def _report_invalid_requests(request: web.Request, handler: Handler) -> we
     try:
         return await handler(request)
     except InvalidRequest as error:
-        described = {"message": str(error), "type": error.kind}
-        return web.json_response({"error": described}, status=HTTPStatus.BAD_REQUEST)
+        body = {"message": str(error), "type": error.kind}
+        return web.json_response({"error": body}, status=HTTPStatus.BAD_REQUEST)
 
 
 async def _get_health(_: web.Request) -> web.Response:
@@ -329,23 +329,23 @@ async def _get_health(_: web.Request) -> web.Response:
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots contain conversations
     llama = Llama(
-        given["model"],
-        n_ctx=given["context_tokens"],
+        options["model"],
+        n_ctx=options["context_tokens"],
         n_batch=_BATCH_TOKENS,
-        n_threads=given["threads"],
-        n_threads_batch=given["threads"],
-        n_gpu_layers=_ALL_LAYERS if given["gpu_layers"] == "auto" else int(given["gpu_layers"]),
+        n_threads=options["threads"],
+        n_threads_batch=options["threads"],
+        n_gpu_layers=_ALL_LAYERS if options["gpu_layers"] == "auto" else int(options["gpu_layers"]),
     )
     llama.verbose = False  # otherwise it prints a few lines for every request
     logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
-    model = ServedModel(llama, given["context_tokens"])
-    app = BindingsServer(model, Path(given["slots_folder"])).app()
+    model = ServedModel(llama, options["context_tokens"])
+    app = BindingsServer(model, Path(options["slots_folder"])).app()
     web.run_app(
         app,
-        path=given["socket"],
+        path=options["socket"],
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=_CANCEL_AFTER_SECONDS,

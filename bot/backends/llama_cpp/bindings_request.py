@@ -61,22 +61,22 @@ _decode = msgspec.json.Decoder(CompletionRequest, strict=False).decode  # 40.0 c
 
 class Detokenizer:
     def __init__(
-        self, token_bytes: Callable[[int], bytes], *, ends: Container[int], stop: Sequence[str]
+        self, token_bytes: Callable[[int], bytes], *, end_ids: Container[int], stop: Sequence[str]
     ) -> None:
-        self.ended = False
+        self.has_ended = False
         self._token_bytes = token_bytes
-        self._end_tokens = ends
+        self._end_tokens = end_ids
         self._stops = StopStringFilter(stop)
         # A token may be part of a character: an emoji takes up to three tokens.
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Add a token (not after `ended`), and return the text that can no longer change."""
+        """Add a token and return the text that can no longer change; not allowed if `has_ended`."""
         if token in self._end_tokens:
-            self.ended = True
+            self.has_ended = True
             return self.flush()
         text = self._stops.feed(self._characters.decode(self._token_bytes(token)))
-        self.ended = self._stops.has_matched
+        self.has_ended = self._stops.has_matched
         return text
 
     def flush(self) -> str:

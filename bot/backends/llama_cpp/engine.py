@@ -36,7 +36,7 @@ _MIN_SHIFT_TOKENS = 32  # shorter runs of cached tokens are decoded again
 # Prefilling a full context takes half a minute on one core, far longer than on a remote service.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
-_DETECT_EXIT_SECONDS = 0.2
+_EXIT_DETECTION_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _TEXT_BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
 # By engine, best first: the package it needs, and what the installation does.
@@ -106,13 +106,13 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
 
 
 def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
-    safe = break_control_tokens(request.text, [media_marker])
-    text = safe.replace(IMAGE_PLACEHOLDER, media_marker)
+    safe_text = break_control_tokens(request.text, [media_marker])
+    text = safe_text.replace(IMAGE_PLACEHOLDER, media_marker)
     return {"prompt_string": text, "multimodal_data": list(request.images)}
 
 
 class Engine:
-    """A model in a child process, with KV cache slots from 0; any call may raise `EngineFailed`."""
+    """A model in a child process with numbered KV cache slots. Calls may raise `EngineFailed`."""
 
     def __init__(
         self, config: EngineConfig, settings: LlamaCppSettings, server: UnixServer, version: str
@@ -132,7 +132,7 @@ class Engine:
             ChatCompletionsParser,
             max_retries=0,
             # never opens, because a crashed engine restarts within a second
-            new_breaker=partial(CircuitBreaker, share=math.inf, down_seconds=math.inf),
+            new_breaker=partial(CircuitBreaker, failure_share=math.inf, down_seconds=math.inf),
         )
 
     @property
@@ -140,7 +140,7 @@ class Engine:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return how many tokens a slot holds: as configured, at most the model's own limit."""
+        """Return how many tokens a slot holds: as configured, but at most what the model allows."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
@@ -180,13 +180,13 @@ class Engine:
         return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
 
     async def save_slot(self, slot: int, file: str) -> int:
-        saved = await self._post(f"/slots/{slot}?action=save", {"filename": file})
-        return int(saved["n_saved"])
+        response = await self._post(f"/slots/{slot}?action=save", {"filename": file})
+        return int(response["n_saved"])
 
     async def restore_slot(self, slot: int, file: str) -> int:
         """Load a slot from a file and return its token count; raise `EngineRefused` if damaged."""
-        restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
-        return int(restored["n_restored"])
+        response = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
+        return int(response["n_restored"])
 
     async def erase_slot(self, slot: int) -> None:
         await self._post(f"/slots/{slot}?action=erase", {})
@@ -199,14 +199,14 @@ class Engine:
 
     async def has_crashed(self, restarts: int) -> bool:
         """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
-        await asyncio.sleep(_DETECT_EXIT_SECONDS)
+        await asyncio.sleep(_EXIT_DETECTION_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
         try:
             await self._send("GET", "/slots")  # the decoding thread answers this request
         except EngineFailed:
             self._child.kill()
-            await asyncio.sleep(_DETECT_EXIT_SECONDS)
+            await asyncio.sleep(_EXIT_DETECTION_SECONDS)
             return True
         return False
 
@@ -263,8 +263,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:
-    wanted = [name for name in _ENGINE_PACKAGES if settings.engine in {"auto", name}]
-    return next((name for name in wanted if find_spec(_ENGINE_PACKAGES[name][0]) is not None), None)
+    names = [name for name in _ENGINE_PACKAGES if settings.engine in {"auto", name}]
+    return next((name for name in names if find_spec(_ENGINE_PACKAGES[name][0]) is not None), None)
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
@@ -283,11 +283,11 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     name = select_engine(settings)
     if name is not None:
         return name
-    missing = next(iter(_ENGINE_PACKAGES)) if settings.engine == "auto" else settings.engine
-    package, what_it_does = _ENGINE_PACKAGES[missing]
+    missing_engine = next(iter(_ENGINE_PACKAGES)) if settings.engine == "auto" else settings.engine
+    package, what_it_does = _ENGINE_PACKAGES[missing_engine]
     prefix = setting_prefix(provider)
     raise SettingsError(
-        f"the engine {missing} is not installed: {install_command(package)} {what_it_does};"
+        f"the engine {missing_engine} is not installed: {install_command(package)} {what_it_does};"
         f" or unset {prefix}ENGINE to use one that is installed, or set {prefix}KIND=openai and"
         f" {prefix}BASE_URL to a server that has a model"
     )

@@ -15,7 +15,7 @@ def check_cpu(setting_prefix: str) -> None:
     cpuinfo = Path("/proc/cpuinfo")  # only Linux has this file
     if platform.machine() != "x86_64" or not cpuinfo.exists():
         return
-    if missing := missing_cpu_flags(cpuinfo.read_text(encoding="utf-8", errors="replace")):
+    if missing := find_missing_cpu_flags(cpuinfo.read_text(encoding="utf-8", errors="replace")):
         raise SettingsError(
             f"this processor lacks {', '.join(missing)}, which the built-in engine needs; "
             f"set {setting_prefix}KIND=openai and {setting_prefix}BASE_URL to a server that has "
@@ -23,7 +23,7 @@ def check_cpu(setting_prefix: str) -> None:
         )
 
 
-def missing_cpu_flags(cpuinfo: str) -> list[str]:
+def find_missing_cpu_flags(cpuinfo: str) -> list[str]:
     flags = [line.split() for line in cpuinfo.splitlines() if line.startswith("flags")]
     return sorted(_REQUIRED_CPU_FLAGS.difference(*flags)) if flags else []
 
@@ -40,17 +40,17 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _free_memory_limits(root: Path) -> Iterator[int]:
-    available = _read_fields(root / "proc/meminfo").get("MemAvailable:")
-    if available is not None:
-        yield available * 1024  # "kB" in this file means KiB
+    available_kib = _read_fields(root / "proc/meminfo").get("MemAvailable:")
+    if available_kib is not None:
+        yield available_kib * 1024  # "kB" in this file means KiB
     groups = root / "sys/fs/cgroup"
-    own = _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
-    for group in (groups / own, *(groups / own).parents):  # each parent group may have a limit, too
+    own_group = groups / _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
+    for group in (own_group, *own_group.parents):  # each parent group may have a limit, too
         if group.is_relative_to(groups):
-            most, taken = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
-            if most.isdecimal() and taken.isdecimal():
-                cached = _read_fields(group / "memory.stat").get("inactive_file", 0)
-                yield max(0, int(most) - int(taken) + cached)
+            limit, used = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
+            if limit.isdecimal() and used.isdecimal():
+                cache_bytes = _read_fields(group / "memory.stat").get("inactive_file", 0)
+                yield max(0, int(limit) - int(used) + cache_bytes)
 
 
 def _read_fields(file: Path) -> dict[str, int]:

@@ -43,7 +43,7 @@ def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
     """Replace each image with an `IMAGE_PLACEHOLDER`, and remove placeholders from texts."""
     if not any(message.images for message in messages):
         return messages
-    return [replace(each, content=_with_placeholders(each), parts=()) for each in messages]
+    return [replace(each, content=_insert_placeholders(each), parts=()) for each in messages]
 
 
 def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
@@ -76,7 +76,7 @@ def _extract_base64(image: Image) -> str:
     return data
 
 
-def _with_placeholders(message: Message) -> str:
+def _insert_placeholders(message: Message) -> str:
     return "".join(
         IMAGE_PLACEHOLDER if isinstance(part, Image) else part.replace(IMAGE_PLACEHOLDER, "")
         for part in message.parts or (message.content,)

@@ -46,22 +46,23 @@ class Tokenizer:
     def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
         self._engine = engine
         self._tokens = tokens
-        self._added_ids: tuple[list[int], list[int]] | None = None
+        self._boundary_ids: tuple[list[int], list[int]] | None = None
 
     async def token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
         return [token for token, _ in await self._tokenize_prompt(spans)]
 
     async def to_safe_text(self, spans: Sequence[TextSpan]) -> str:
         """Return the prompt as text, with control tokens in people's messages broken up."""
-        prefix_ids, _ = await self._detect_added_ids()
-        trusted = "".join(span.text for span in spans if span.trusted)
-        used = (word for word in self._tokens.added.values() if word.strip() and word in trusted)
-        words = [*self._tokens.control.values(), *used]
+        prefix_ids, _ = await self._detect_boundary_ids()
+        trusted_text = "".join(span.text for span in spans if span.trusted)
+        control_tokens, added_tokens = self._tokens.control_tokens, self._tokens.added_tokens
+        used_texts = (one for one in added_tokens.values() if one.strip() and one in trusted_text)
+        words = [*control_tokens.values(), *used_texts]
         text = "".join(
             span.text if span.trusted else break_control_tokens(span.text, words) for span in spans
         )
         for token in prefix_ids:  # the engine adds it again
-            text = text.removeprefix(self._tokens.control.get(token, ""))
+            text = text.removeprefix(control_tokens.get(token, ""))
         return text
 
     async def explain_tokens(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
@@ -69,12 +70,12 @@ class Tokenizer:
         found = await self._tokenize_prompt(spans)
         texts = await self._token_texts({token for token, _ in found})
         return [
-            PromptToken(token, texts[token], token in self._tokens.control, trusted)
+            PromptToken(token, texts[token], token in self._tokens.control_tokens, trusted)
             for token, trusted in found
         ]
 
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
-        prefix_ids, _ = await self._detect_added_ids()
+        prefix_ids, _ = await self._detect_boundary_ids()
         parts = await self._tokenize_spans(spans)
         pairs = zip(parts, spans, strict=True)
         found = [(token, span.trusted) for part, span in pairs for token in part]
@@ -83,75 +84,76 @@ class Tokenizer:
         return [*((token, True) for token in prefix_ids), *found]
 
     async def _tokenize_spans(self, spans: Sequence[TextSpan]) -> Sequence[list[int]]:
-        trusted = [at for at, span in enumerate(spans) if span.trusted]
-        others = [at for at, span in enumerate(spans) if not span.trusted]
-        written = [(spans[at].text, at > 0) for at in trusted]
-        parts = dict(zip(trusted, await self._tokenize(written, parse_special=True), strict=True))
-        added = self._tokens.added
-        markers = {token for part in parts.values() for token in part if token in added}
-        message = []
-        for at in others:
-            before = parts.get(at - 1, [])
-            after_control = bool(before) and before[-1] in self._tokens.control
-            message.append((spans[at].text, at > 0 and not after_control))
-        parts |= zip(others, await self._tokenize_untrusted(message, markers), strict=True)
+        trusted_positions = [at for at, span in enumerate(spans) if span.trusted]
+        untrusted_positions = [at for at, span in enumerate(spans) if not span.trusted]
+        trusted_texts = [(spans[at].text, at > 0) for at in trusted_positions]
+        trusted_ids = await self._tokenize(trusted_texts, parse_special=True)
+        markers = self._tokens.added_tokens.keys() & {token for ids in trusted_ids for token in ids}
+        parts = dict(zip(trusted_positions, trusted_ids, strict=True))
+        untrusted_texts = []
+        for at in untrusted_positions:
+            previous_ids = parts.get(at - 1, [])
+            after_control = bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
+            untrusted_texts.append((spans[at].text, at > 0 and not after_control))
+        untrusted_ids = await self._tokenize_untrusted(untrusted_texts, markers)
+        parts |= zip(untrusted_positions, untrusted_ids, strict=True)
         return [parts[at] for at in range(len(spans))]
 
     async def _tokenize_untrusted(
-        self, message: Sequence[tuple[str, bool]], markers: set[int]
+        self, texts: Sequence[tuple[str, bool]], markers: set[int]
     ) -> list[list[int]]:
         """Tokenize people's texts so that they contain no control tokens and none of `markers`."""
-        forbidden = markers | self._tokens.control.keys()
-        names = {**self._tokens.control, **self._tokens.added}
-        tokenized = await self._tokenize(message, parse_special=False)
-        for number, (text, joined) in enumerate(message):
-            if found := forbidden.intersection(tokenized[number]):
-                broken = break_control_tokens(text, [names[token] for token in found])
-                (again,) = await self._tokenize([(broken, joined)], parse_special=False)
-                tokenized[number] = [token for token in again if token not in forbidden]
+        forbidden_ids = markers | self._tokens.control_tokens.keys()
+        token_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
+        tokenized = await self._tokenize(texts, parse_special=False)
+        for number, (text, is_joined) in enumerate(texts):
+            if found := forbidden_ids.intersection(tokenized[number]):
+                broken_text = break_control_tokens(text, [token_texts[token] for token in found])
+                (new_ids,) = await self._tokenize([(broken_text, is_joined)], parse_special=False)
+                tokenized[number] = [token for token in new_ids if token not in forbidden_ids]
         return tokenized
 
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
-        """Tokenize texts; each has a flag: whether it directly continues the previous text."""
-        _, separator_ids = await self._detect_added_ids()
-        size = len(separator_ids)
-        given = [_SEPARATOR_TEXT + text if joined and size else text for text, joined in texts]
-        tokenized = await self._engine.tokenize(given, parse_special=parse_special)
+        """Tokenize texts; each flag says whether the text directly continues the previous one."""
+        _, separator_ids = await self._detect_boundary_ids()
+        separator, size = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
+        inputs = [separator + text if is_joined else text for text, is_joined in texts]
+        tokenized = await self._engine.tokenize(inputs, parse_special=parse_special)
         pairs = zip(tokenized, texts, strict=True)
-        return [ids[size:] if joined else ids for ids, (_, joined) in pairs]
+        return [ids[size:] if is_joined else ids for ids, (_, is_joined) in pairs]
 
-    async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
-        """Return the beginning-of-text token that the tokenizer adds, and the ids of a separator.
+    async def _detect_boundary_ids(self) -> tuple[list[int], list[int]]:
+        """Return the start token that the tokenizer adds to prompts, and the ids of a separator.
 
         Both lists may be empty. The separator is needed if the tokenizer adds a space before every
         text: inside a prompt, it is put in front of a text, and its ids are removed afterwards.
         """
-        if self._added_ids is None:
-            plain, separator = await self._engine.tokenize(
+        if self._boundary_ids is None:
+            ids, separator = await self._engine.tokenize(
                 ["x", _SEPARATOR_TEXT], parse_special=False
             )
-            (whole,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
-            texts = await self._token_texts(set(plain))
-            adds_space = bool(plain) and texts[plain[0]].startswith(" ")
-            adds_prefix = len(whole) > len(plain) and whole[1 : 1 + len(plain)] == plain
-            self._added_ids = whole[:1] if adds_prefix else [], separator if adds_space else []
-        return self._added_ids
+            (all_ids,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
+            texts = await self._token_texts(set(ids))
+            adds_space = bool(ids) and texts[ids[0]].startswith(" ")
+            adds_prefix = len(all_ids) > len(ids) and all_ids[1 : 1 + len(ids)] == ids
+            self._boundary_ids = all_ids[:1] if adds_prefix else [], separator if adds_space else []
+        return self._boundary_ids
 
     async def _token_texts(self, ids: set[int]) -> dict[int, str]:
-        known = {**self._tokens.control, **self._tokens.added}
+        special_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
         texts: dict[int, str] = {}
         for token in ids:
-            if token in known:
-                texts[token] = known[token]
+            if token in special_texts:
+                texts[token] = special_texts[token]
             else:
                 texts[token] = await self._engine.token_text(token)
         return texts
 
 
-_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without this, every third answer is a loop
-_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # beyond that, so small a model writes nothing useful
+_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without this, every third answer repeats itself
+_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # beyond that, such a small model writes nothing useful
 
 
 @value_class
@@ -210,14 +212,14 @@ class LoadedModel:
         try:
             text = await self.tokenizer.to_safe_text(rendered.spans) if images else ""
             check_placeholders(text, images, self.path.stem)
-            async with self.slots.lease(owner, ids) as (slot, is_own):
+            async with self.slots.lease(owner, ids) as (slot, is_exclusive):
                 request = GenerationRequest(
                     ids,
                     stop,
                     sampling,
                     limit,
                     slot,
-                    can_shift=is_own and not self.has_vision,  # images cannot be shifted
+                    can_shift=is_exclusive and not self.has_vision,  # images cannot be shifted
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
                         *(MARKERS if rendered.tool_call_format is not None else ()),
@@ -237,15 +239,15 @@ class LoadedModel:
 
     def _engine_stop_strings(self, rendered: RenderedPrompt) -> tuple[str, ...]:
         """Return the stop strings for the engine, without those that end reasoning."""
-        closing = self.reasoning.end_tokens
+        end_tokens = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.end_tokens))
-        return tuple(word for word in end_strings if word and word not in closing)
+        return tuple(word for word in end_strings if word and word not in end_tokens)
 
 
 def tool_parameters_by_name(prompt: Prompt) -> dict[str, Parameters]:
     calls = (call for each in prompt.tool_exchanges for call in each.calls)
-    called: dict[str, Parameters] = {call.name: {} for call in calls}
-    return called | {one.name: one.parameters for one in prompt.tools}
+    no_parameters: dict[str, Parameters] = {call.name: {} for call in calls}
+    return no_parameters | {one.name: one.parameters for one in prompt.tools}
 
 
 @asynccontextmanager
@@ -260,7 +262,7 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
             await asyncio.to_thread(_state_fingerprint, config, engine.version),
             clock,
             limit_bytes=settings.saved_mib * 2**20,
-            limit_seconds=settings.saved_days * 86_400,
+            max_age_seconds=settings.saved_days * 86_400,
         )
         await asyncio.to_thread(store.load_saved_slots)
         yield LoadedModel(

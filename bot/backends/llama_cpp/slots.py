@@ -14,11 +14,11 @@ import structlog
 from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused
 from bot.ports import Clock
 
-_STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
+_STATE_SUFFIX, _IDS_SUFFIX, _PART_SUFFIX = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer tokens are decoded as fast as they are loaded
 _SAVE_ALL_TIMEOUT_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX_RATIO = 16  # a state of more times the prefix's length is not worth copying
+_MAX_STATE_TO_PREFIX_RATIO = 16  # longer states are not worth copying for their prefix
 
 
 class SlotOwner(NamedTuple):
@@ -29,58 +29,58 @@ class SlotOwner(NamedTuple):
 
 
 class SlotStore:
-    """The saved slots of one model; deletes expired files, and the oldest ones to save space."""
+    """Stores one model's saved slots; deletes expired files and, if space is short, the oldest."""
 
     def __init__(
-        self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
+        self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, max_age_seconds: float
     ) -> None:
         self._folder = folder
         self._model = model
         self._clock = clock
         self.limit_bytes = limit_bytes
-        self._limit_seconds = limit_seconds
-        self.saved_ids: dict[str, array[int]] = {}
+        self._max_age_seconds = max_age_seconds
+        self.token_ids_by_file: dict[str, array[int]] = {}
 
     def load_saved_slots(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for unfinished in self._folder.glob(f"{self._model}*{_PART}"):
-            unfinished.unlink(missing_ok=True)
-        self._delete_outdated()
-        for state in self._folder.glob(f"{self._model}-*{_STATE}"):
-            self.saved_ids[state.name] = _read_ids(state.with_suffix(_IDS))
+        for part_file in self._folder.glob(f"{self._model}*{_PART_SUFFIX}"):
+            part_file.unlink(missing_ok=True)
+        self._delete_old_files()
+        for state in self._folder.glob(f"{self._model}-*{_STATE_SUFFIX}"):
+            self.token_ids_by_file[state.name] = _read_ids(state.with_suffix(_IDS_SUFFIX))
 
     def state_file_name(self, owner: SlotOwner) -> str:
-        return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
+        return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE_SUFFIX}"
 
     def commit_file(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
         """Rename a completely written file to its final name; raise `OSError` if that fails."""
         state = self._folder / self.state_file_name(owner)
-        prompt = state.with_suffix(_IDS)
+        prompt = state.with_suffix(_IDS_SUFFIX)
         prompt.touch(mode=0o600)
         prompt.write_bytes(ids.tobytes())
         (self._folder / part).replace(state)
-        self.saved_ids[state.name] = ids
-        self._delete_outdated()
+        self.token_ids_by_file[state.name] = ids
+        self._delete_old_files()
 
     def delete_conversation(self, conversation: str) -> None:
-        for state in self._folder.glob(f"{self._model}-{_hash(conversation)}-*{_STATE}"):
+        for state in self._folder.glob(f"{self._model}-{_hash(conversation)}-*{_STATE_SUFFIX}"):
             self.delete(state.name)
 
-    def _delete_outdated(self) -> None:
-        found = []
-        for state in self._folder.glob(f"*{_STATE}"):
+    def _delete_old_files(self) -> None:
+        files = []
+        for state in self._folder.glob(f"*{_STATE_SUFFIX}"):
             with suppress(FileNotFoundError):
                 stat = state.stat()
-                found.append((stat.st_mtime, stat.st_size, state.name))
-        total = sum(size for _, size, _ in found)
-        for changed, size, file in sorted(found):
-            too_old = changed < self._clock.now() - self._limit_seconds
-            if too_old or total > self.limit_bytes:
+                files.append((stat.st_mtime, stat.st_size, state.name))
+        total = sum(size for _, size, _ in files)
+        for modified_at, size, file in sorted(files):
+            is_expired = modified_at < self._clock.now() - self._max_age_seconds
+            if is_expired or total > self.limit_bytes:
                 self.delete(file)
                 total -= size
 
     def delete(self, file: str) -> None:
-        self.saved_ids.pop(file, None)
+        self.token_ids_by_file.pop(file, None)
         for suffix in _SUFFIXES:
             (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
@@ -112,9 +112,9 @@ def _read_ids(path: Path) -> "array[int]":
 class _SlotState:
     number: int
     owner: SlotOwner | None = None
-    """None: the slot is free, but others may still reuse its tokens as a prefix."""
+    """None if the slot is free; other conversations may still reuse its tokens as a prefix."""
     conversation: str = ""
-    """The conversation whose text is in the slot, even if it has no owner."""
+    """The conversation whose text is in the slot, even if the slot has no owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     is_saved: bool = True
     """Whether the slot is saved on disk, or is not worth saving."""
@@ -154,12 +154,12 @@ class SlotPool:
         prompt = array("i", prompt_ids)
         async with self._assignment_lock:
             await self._erase_pending()
-            slot, is_own = await self._assign(owner, prompt)
+            slot, is_exclusive = await self._assign(owner, prompt)
             self._use_count += 1
             slot.is_busy, slot.last_used = True, self._use_count
             slot.ids, slot.is_saved, slot.conversation = prompt, False, owner.conversation
         try:
-            yield slot.number, is_own
+            yield slot.number, is_exclusive
         finally:
             slot.is_busy = False
             if slot.must_erase:
@@ -214,37 +214,37 @@ class SlotPool:
                 slot.must_erase = False
 
     async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
-        free = [each for each in self._slots if not each.is_busy]
-        current = next((each for each in self._slots if each.owner == owner), None)
-        if current is not None and not current.is_busy:
-            return current, True
-        slot = min(free, key=lambda each: _eviction_order(each, prompt))
+        idle_slots = [each for each in self._slots if not each.is_busy]
+        own_slot = next((each for each in self._slots if each.owner == owner), None)
+        if own_slot is not None and not own_slot.is_busy:
+            return own_slot, True
+        slot = min(idle_slots, key=lambda each: _eviction_order(each, prompt))
         await self._save(slot)
-        if current is not None:  # the owner's slot is busy; lease another one without owning it
+        if own_slot is not None:  # the owner's slot is busy; lease another one without owning it
             slot.owner = None
             return slot, False
         file = self._store.state_file_name(owner)
-        is_own = file in self._store.saved_ids and await self._restore(slot, file)
-        if not is_own:
-            await self._copy_prefix(slot, prompt, free)
+        is_exclusive = file in self._store.token_ids_by_file and await self._restore(slot, file)
+        if not is_exclusive:
+            await self._copy_prefix(slot, prompt, idle_slots)
         slot.owner = owner
-        return slot, is_own
+        return slot, is_exclusive
 
     async def _copy_prefix(
-        self, slot: _SlotState, prompt: "array[int]", free: Sequence[_SlotState]
+        self, slot: _SlotState, prompt: "array[int]", idle_slots: Sequence[_SlotState]
     ) -> None:
         longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
         best: _SlotState | str | None = None
-        sources: list[tuple[_SlotState | str, array[int]]] = [(each, each.ids) for each in free]
-        sources += self._store.saved_ids.items()
+        sources: list[tuple[_SlotState | str, array[int]]] = [(one, one.ids) for one in idle_slots]
+        sources += self._store.token_ids_by_file.items()
         for source, ids in sources:
-            common = common_prefix_length(ids, prompt)
-            if common > longest and common * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                longest, best = common, source
+            length = common_prefix_length(ids, prompt)
+            if length > longest and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
+                longest, best = length, source
         if isinstance(best, _SlotState):
             await self._save(best)
             best = self._store.state_file_name(best.owner) if best.owner else None
-        if best in self._store.saved_ids:
+        if best in self._store.token_ids_by_file:
             await self._restore(slot, best)
 
     async def _save(self, slot: _SlotState) -> None:
@@ -252,7 +252,7 @@ class SlotPool:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
-                part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART}"
+                part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
                 tokens = await self._engine.save_slot(slot.number, part)
                 if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
                     self._store.commit_file(part, slot.owner, slot.ids[:tokens])
@@ -270,7 +270,7 @@ class SlotPool:
                 self._store.delete(file)
             slot.clear()
             return False
-        slot.ids = self._store.saved_ids[file]
+        slot.ids = self._store.token_ids_by_file[file]
         return True
 
 

@@ -21,19 +21,20 @@ from bot.templates.tool_forms import ToolCallFormat
 
 Parameters: TypeAlias = Mapping[str, object]
 
-_OPEN, _CLOSE, _LIST, _PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
-_SECTION, _CHANNEL, _RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
-_CALL, _ARGUMENT = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
-_CALL_END, _END = "<|tool_call_end|>", "<|tool_calls_section_end|>"
-_SECTION_TOKENS: Final = (_SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
-_CHANNEL_TOKENS: Final = (_CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
+_OPEN_TAG, _CLOSE_TAG, _LIST_TAG = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
+_PYTHON_TAG, _CHANNEL_TAG, _RECIPIENT = "<|python_tag|>", "<|channel|>", "to=functions."
+_SECTION_TAG, _END_TAG = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL_TAG, _CALL_END_TAG = "<|tool_call_begin|>", "<|tool_call_end|>"
+_ARGS_TAG = "<|tool_call_argument_begin|>"
+_SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGS_TAG, _CALL_END_TAG, _END_TAG)
+_CHANNEL_TOKENS: Final = (_CHANNEL_TAG, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
 _NAME_FIELD: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
 _SECTION_CALL: Final = re.compile(
-    rf"{re.escape(_CALL)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENT)}"
+    rf"{re.escape(_CALL_TAG)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGS_TAG)}"
 )
-_SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END, _CALL, _END))))
+_SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END_TAG, _CALL_TAG, _END_TAG))))
 _CHANNEL_CALL: Final = re.compile(
     r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
 )
@@ -54,18 +55,18 @@ _PARAMETERS_CALL: Final = (
 )
 _JSON_DECODER: Final = json.JSONDecoder()
 MARKERS: Final = (
-    *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
-    *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
+    *(_OPEN_TAG, _CLOSE_TAG, _LIST_TAG, "[ARGS]", "[CALL_ID]"),
+    *(_PYTHON_TAG, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
 """Texts that the engine must return even if they are control tokens."""
 
 _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
-    ToolCallFormat.TAGGED: (_OPEN,),
-    ToolCallFormat.LISTED: (_LIST,),
-    ToolCallFormat.SECTION: (_SECTION,),
-    ToolCallFormat.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
+    ToolCallFormat.TAGGED: (_OPEN_TAG,),
+    ToolCallFormat.LISTED: (_LIST_TAG,),
+    ToolCallFormat.SECTION: (_SECTION_TAG,),
+    ToolCallFormat.CHANNEL: (_CHANNEL_TAG, f" {_RECIPIENT}", _RECIPIENT),
 }
-"""The markers that start a call; in the unlisted format, the whole answer is a call."""
+"""The markers that start a call; in the format `BARE`, the whole answer is a call."""
 
 _FORMATS_SHOWN_AS_TEXT: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
@@ -98,21 +99,21 @@ def _read_tagged_calls(
     answer: str, tools: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for block in answer.split(_OPEN)[1:]:
-        inner, closed, _ = block.partition(_CLOSE)
-        if inner.strip() and (closed or not is_cut):
+    for block in answer.split(_OPEN_TAG)[1:]:
+        inner, close_tag, _ = block.partition(_CLOSE_TAG)
+        if inner.strip() and (close_tag or not is_cut):
             calls.append(_read_parameters(inner, tools) or _read_call(inner))
     return calls
 
 
 def _read_parameters(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
     for head, pattern in _PARAMETERS_CALL:
-        if named := head.match(block):
-            taken = tools.get(named[1], {}).get("properties")
-            types = taken if isinstance(taken, Mapping) else {}
-            found = pattern.finditer(block, named.end())
-            values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in found}
-            return named[1], _encode_arguments(values)
+        if head_match := head.match(block):
+            properties = tools.get(head_match[1], {}).get("properties")
+            types = properties if isinstance(properties, Mapping) else {}
+            matches = pattern.finditer(block, head_match.end())
+            values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in matches}
+            return head_match[1], _encode_arguments(values)
     return None
 
 
@@ -128,12 +129,12 @@ def _convert_to_type(text: str, schema: object) -> object:
 
 
 def _read_named_calls(
-    pattern: re.Pattern[str], end: re.Pattern[str], answer: str, *, is_cut: bool
+    pattern: re.Pattern[str], end_pattern: re.Pattern[str], answer: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for named in islice(pattern.finditer(answer), MAX_CALLS):
-        text = end.split(answer[named.end() :], 1)[0].strip()
-        calls += _read_named_call(named[1], text, is_cut=is_cut)
+    for call in islice(pattern.finditer(answer), MAX_CALLS):
+        text = end_pattern.split(answer[call.end() :], 1)[0].strip()
+        calls += _read_named_call(call[1], text, is_cut=is_cut)
     return calls
 
 
@@ -146,14 +147,14 @@ def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, s
 
 def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for block in answer.split(_LIST)[1:]:
+    for block in answer.split(_LIST_TAG)[1:]:
         text = block.strip()
-        listed = _decode_json(text)
-        if isinstance(listed, list):
-            objects = (one for one in listed[:MAX_CALLS] if isinstance(one, dict))
+        items = _decode_json(text)
+        if isinstance(items, list):
+            objects = (one for one in items[:MAX_CALLS] if isinstance(one, dict))
             calls += map(_parse_call_object, objects)
-        elif named := _NAMED_ARGUMENTS.match(text):
-            calls += _read_named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
+        elif head := _NAMED_ARGUMENTS.match(text):
+            calls += _read_named_call(head[1], text[head.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
             calls.append(_read_call(text))
     return calls
@@ -161,7 +162,7 @@ def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
 
 def _read_bare_calls(answer: str) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    text = answer.strip().removeprefix(_PYTHON).strip()
+    text = answer.strip().removeprefix(_PYTHON_TAG).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
         try:
             found, end = _JSON_DECODER.raw_decode(text)
@@ -204,12 +205,12 @@ def _decode_json(text: str) -> object:
         return None
 
 
-class WrittenCallParser:
+class TextCallParser:
     """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
     def __init__(self, form: ToolCallFormat, tools: Mapping[str, Parameters]) -> None:
         self._form = form
-        self._offered = tools
+        self._tools = tools
         self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
         self._is_answering = False  # for BARE: the answer started as text
@@ -222,13 +223,13 @@ class WrittenCallParser:
         if self._form is ToolCallFormat.BARE:
             return self._feed_bare_call()
         markers = _CALL_BEGINNINGS[self._form]
-        found = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
-        if found:
-            before, begun = self._pending[: min(found)], self._pending[min(found) :]
+        positions = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
+        if positions:
+            before, call_text = self._pending[: min(positions)], self._pending[min(positions) :]
             self._pending, self._is_calling = "", True
-            return before + self._add_call_text(begun)
-        kept = max(partial_match_length(self._pending, marker) for marker in markers)
-        shown = self._pending[: len(self._pending) - kept]
+            return before + self._add_call_text(call_text)
+        held_length = max(partial_match_length(self._pending, marker) for marker in markers)
+        shown = self._pending[: len(self._pending) - held_length]
         self._pending = self._pending[len(shown) :]
         return shown
 
@@ -236,9 +237,9 @@ class WrittenCallParser:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
-        found = read_calls(self._form, self._call_text, self._offered, is_cut=is_cut)
+        found = read_calls(self._form, self._call_text, self._tools, is_cut=is_cut)
         if self._form is ToolCallFormat.BARE:
-            found = [one for one in found if one[0] in self._offered]
+            found = [one for one in found if one[0] in self._tools]
         if not found and self._form in _FORMATS_SHOWN_AS_TEXT:
             return self._call_text, ()
         calls = [
@@ -260,10 +261,10 @@ class WrittenCallParser:
 
     def _feed_bare_call(self) -> str:
         start = self._pending.lstrip()
-        if not self._is_answering and start.startswith(("{", _PYTHON)):
+        if not self._is_answering and start.startswith(("{", _PYTHON_TAG)):
             text, self._pending, self._is_calling = self._pending, "", True
             return self._add_call_text(text)
-        if not self._is_answering and _PYTHON.startswith(start):
+        if not self._is_answering and _PYTHON_TAG.startswith(start):
             return ""
         self._is_answering = True
         shown, self._pending = self._pending, ""
@@ -276,7 +277,7 @@ async def separate_calls(
     tools: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the answer's events without its tool calls, which are added to the `Finish`."""
-    parser = WrittenCallParser(form, tools)
+    parser = TextCallParser(form, tools)
     async with aclosing(events):
         async for event in events:
             match event:
@@ -293,21 +294,21 @@ async def separate_calls(
                     yield event
 
 
-def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools, or none if over 1/3 of the context, and the results, cut to 1/6 of it."""
-    described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
+def fit_tools(prompt: Prompt, context_tokens: int, special_texts: Sequence[str]) -> ToolUse:
+    """Return the tools, or none if they exceed 1/3 of the context; cut the results to 1/6 of it."""
+    spec_chars = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
-    if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:
-        _log.warning("tools_too_long", model=prompt.model, characters=described)
+    if spec_chars > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:
+        _log.warning("tools_too_long", model=prompt.model, characters=spec_chars)
         specs = ()
     count = sum(len(one.results) for one in prompt.tool_exchanges)
-    share = context_tokens // RESULTS_DIVISOR * _BYTES_PER_TOKEN // max(1, count)
-    share = max(share, _MIN_RESULT_BYTES)
+    bytes_per_result = context_tokens // RESULTS_DIVISOR * _BYTES_PER_TOKEN // max(1, count)
+    bytes_per_result = max(bytes_per_result, _MIN_RESULT_BYTES)
     exchanges = [
-        replace(one, results=tuple(_cut_text(each, share) for each in one.results))
+        replace(one, results=tuple(_cut_text(each, bytes_per_result) for each in one.results))
         for one in prompt.tool_exchanges
     ]
-    return ToolUse(specs, exchanges, special)
+    return ToolUse(specs, exchanges, special_texts)
 
 
 def _cut_text(text: str, max_bytes: int) -> str:

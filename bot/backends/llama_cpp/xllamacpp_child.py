@@ -21,39 +21,40 @@ _LOG_WARNINGS = 2
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots contain conversations
     params = xllamacpp.CommonParams()
-    params.model.path = given["model"]
+    params.model.path = options["model"]
     params.model_alias = {"local"}
-    if "socket" in given:
-        Path(given["socket"]).unlink(missing_ok=True)  # left behind by a killed process
-        params.hostnames, params.port = [given["socket"]], 0
+    if "socket" in options:
+        Path(options["socket"]).unlink(missing_ok=True)  # left behind by a killed process
+        params.hostnames, params.port = [options["socket"]], 0
     else:
-        params.hostnames, params.port = ["127.0.0.1"], given["port"]
-        params.api_keys = [given["key"]]
+        params.hostnames, params.port = ["127.0.0.1"], options["port"]
+        params.api_keys = [options["key"]]
     params.cors_origins = ""
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given["threads"]
-    params.n_parallel = parallel = given.get("parallel", 1)
-    params.n_ctx = given["context_tokens"] * parallel  # the server divides it among the slots
-    params.fit_params = False  # it would load the model twice to guess settings that are given here
-    # The backend itself saves slots. With its own cache, the server would empty slots unnoticed,
-    # and keep forgotten conversations.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
+    params.n_parallel = parallel = options.get("parallel", 1)
+    params.n_ctx = options["context_tokens"] * parallel  # the server divides it among the slots
+    params.fit_params = False  # it would load the model twice to guess settings that are known
+    # The backend itself saves slots. With its own cache, the server would empty slots without
+    # telling the backend, and keep deleted conversations.
     params.cache_ram_mib = 0
     params.ui = False
     # Prompts arrive rendered. The server must not run the model's own template: it is not trusted.
     params.chat_template = "chatml"
     params.verbosity = _LOG_WARNINGS
-    if "pooling" not in given:
-        _set_up_chat(params, given)
+    if "pooling" not in options:
+        _set_up_chat(params, options)
     else:
         params.embedding = True
-        params.pooling_type = xllamacpp.llama_pooling_type(given["pooling"])
-        params.n_batch = params.n_ubatch = given["context_tokens"]  # each text is one batch
+        params.pooling_type = xllamacpp.llama_pooling_type(options["pooling"])
+        params.n_batch = params.n_ubatch = options["context_tokens"]  # each text is one batch
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:  # llama.cpp has logged the reason
-        sys.exit(f"{error} (model {given['model']}, projector {given.get('projector', 'none')})")
+        projector = options.get("projector", "none")
+        sys.exit(f"{error} (model {options['model']}, projector {projector})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     threading.Event().wait()
 

@@ -43,10 +43,10 @@ class SpecialTokens:
     bos_token: str
     eos_token: str
     end_tokens: tuple[str, ...]
-    control: Mapping[int, str]
-    """Control tokens, which a tokenizer produces from text only on request."""
-    added: Mapping[int, str]
-    """Added tokens, which a tokenizer produces from any text; some are control tokens in effect."""
+    control_tokens: Mapping[int, str]
+    """By id: tokens that a tokenizer produces from text only on request."""
+    added_tokens: Mapping[int, str]
+    """By id: tokens that a tokenizer produces from any text; some act as control tokens."""
 
     @property
     def template(self) -> ModelTemplate:
@@ -54,7 +54,7 @@ class SpecialTokens:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return (*self.control.values(), *self.added.values())
+        return (*self.control_tokens.values(), *self.added_tokens.values())
 
 
 def read_special_tokens(path: Path) -> SpecialTokens:
@@ -69,7 +69,7 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
     def tokens_of_type(kind: int) -> dict[int, str]:
         pairs = enumerate(zip(texts, types, strict=False))
-        return {number: text for number, (text, its) in pairs if its == kind}
+        return {number: text for number, (text, token_type) in pairs if token_type == kind}
 
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
@@ -77,23 +77,23 @@ def read_special_tokens(path: Path) -> SpecialTokens:
         bos_token=token_text("bos"),
         eos_token=token_text("eos"),
         end_tokens=tuple(dict.fromkeys(word for each in _END_KEYS if (word := token_text(each)))),
-        control=tokens_of_type(_CONTROL_TYPE),
-        added=tokens_of_type(_USER_DEFINED_TYPE),
+        control_tokens=tokens_of_type(_CONTROL_TYPE),
+        added_tokens=tokens_of_type(_USER_DEFINED_TYPE),
     )
 
 
 def read_pooling(path: Path) -> int | None:
-    """Return llama.cpp's number of the pooling type, if any; raises `SettingsError` if not GGUF."""
+    """Return llama.cpp's number for the pooling type, if set; raise `SettingsError` if not GGUF."""
     values = read_header(path)
-    found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
-    return found if isinstance(found, int) else None
+    pooling = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
+    return pooling if isinstance(pooling, int) else None
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
     """Return the metadata without long lists; raise `SettingsError` if the file is invalid."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _GgufParser(data).header()
+            return _GgufParser(data).parse_header()
     except (OSError, ValueError, LookupError, OverflowError, RecursionError, struct.error) as error:
         raise SettingsError(f"{path} cannot be read as a GGUF file: {error}") from None
 
@@ -103,7 +103,7 @@ class _GgufParser:
         self._data = data
         self._offset = 0
 
-    def header(self) -> Mapping[str, Any]:
+    def parse_header(self) -> Mapping[str, Any]:
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not start with GGUF")
         self._offset = len(_MAGIC)
@@ -111,13 +111,13 @@ class _GgufParser:
         if not isinstance(version, int) or version < _MIN_VERSION:
             raise ValueError(f"version {version} is too old")
         _, count = self._read_number("Q"), self._read_number("Q")  # the numbers of tensors and keys
-        found = {}
+        metadata = {}
         for _ in range(count):
             key = self._read_text()
             value = self._read_value(self._read_number("I"), is_kept=key not in _SKIPPED_KEYS)
             if value is not None:
-                found[key] = value
-        return found
+                metadata[key] = value
+        return metadata
 
     def _read_value(self, kind: int, *, is_kept: bool) -> Any:
         if kind in _NUMBER_FORMATS:
@@ -131,9 +131,9 @@ class _GgufParser:
     def _read_array(self, *, is_kept: bool) -> Any:
         kind, count = self._read_number("I"), self._read_number("Q")
         if kind in _NUMBER_FORMATS:
-            form = f"<{count}{_NUMBER_FORMATS[kind]}"
-            begin, self._offset = self._offset, self._offset + struct.calcsize(form)
-            return struct.unpack_from(form, self._data, begin) if is_kept else None
+            code = f"<{count}{_NUMBER_FORMATS[kind]}"
+            begin, self._offset = self._offset, self._offset + struct.calcsize(code)
+            return struct.unpack_from(code, self._data, begin) if is_kept else None
         values = (self._read_value(kind, is_kept=is_kept) for _ in range(count))
         if is_kept:
             return list(values)
@@ -141,9 +141,9 @@ class _GgufParser:
             pass
         return None
 
-    def _read_number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(f"<{form}", self._data, self._offset)
-        self._offset += struct.calcsize(f"<{form}")
+    def _read_number(self, code: str) -> Any:
+        (value,) = struct.unpack_from(f"<{code}", self._data, self._offset)
+        self._offset += struct.calcsize(f"<{code}")
         return value
 
     def _read_text(self) -> str:
@@ -164,27 +164,27 @@ class ModelMetadata:
     template: str
     context_tokens: int
     weight_bytes: int
-    bytes_per_token: int
+    cache_bytes_per_token: int
     is_projector: bool
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
         tokens = min(settings.context_tokens, self.context_tokens or settings.context_tokens)
-        cache = self.bytes_per_token * tokens * settings.parallel
+        cache = self.cache_bytes_per_token * tokens * settings.parallel
         return _ENGINE_BYTES + round(self.weight_bytes * (1 + _COMPUTE_BUFFER_SHARE)) + cache
 
 
 def read_metadata(path: Path) -> ModelMetadata:
     """Read a model's metadata; raise `SettingsError` if the file is invalid."""
     values = read_header(path)
-    architecture = _text_value(values, "general.architecture")
+    architecture = _read_text_value(values, "general.architecture")
     return ModelMetadata(
-        name=_text_value(values, "general.name"),
+        name=_read_text_value(values, "general.name"),
         architecture=architecture,
-        license=_text_value(values, "general.license"),
+        license=_read_text_value(values, "general.license"),
         template=_describe_template(values.get("tokenizer.chat_template")),
-        context_tokens=_int_value(values, f"{architecture}.context_length"),
+        context_tokens=_read_int_value(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
-        bytes_per_token=_cache_bytes_per_token(values, architecture),
+        cache_bytes_per_token=_read_cache_bytes_per_token(values, architecture),
         is_projector=architecture == "clip",
     )
 
@@ -193,32 +193,32 @@ def _describe_template(source: object) -> str:
     if not isinstance(source, str):
         return "none; prompts are rendered as ChatML"
     family = detect_family(source)
-    return f"its own, the same as our {family}" if family else "its own"
+    return f"its own, the same as the built-in {family}" if family else "its own"
 
 
-def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
+def _read_cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     def architecture_value(key: str) -> int:
-        return _int_value(values, f"{architecture}.{key}")
+        return _read_int_value(values, f"{architecture}.{key}")
 
     layers, heads = architecture_value("block_count"), architecture_value("attention.head_count")
     width = architecture_value("embedding_length") // heads if heads else 0
     key = architecture_value("attention.key_length") or width
     value = architecture_value("attention.value_length") or width
-    listed = values.get(f"{architecture}.attention.head_count_kv")
-    if isinstance(listed, list | tuple):  # some models have one number per layer
-        kept = sum(each for each in listed if isinstance(each, int))
+    heads_per_layer = values.get(f"{architecture}.attention.head_count_kv")
+    if isinstance(heads_per_layer, list | tuple):  # some models have one number per layer
+        kv_head_count = sum(each for each in heads_per_layer if isinstance(each, int))
     else:
-        kept = layers * (listed if isinstance(listed, int) else heads)
-    return kept * (key + value) * _BYTES_PER_CACHE_VALUE
+        kv_head_count = layers * (heads_per_layer if isinstance(heads_per_layer, int) else heads)
+    return kv_head_count * (key + value) * _BYTES_PER_CACHE_VALUE
 
 
-def _int_value(values: Mapping[str, Any], key: str) -> int:
+def _read_int_value(values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
     if isinstance(value, list | tuple):  # one per layer
         value = max((each for each in value if isinstance(each, int)), default=0)
     return value if isinstance(value, int) else 0
 
 
-def _text_value(values: Mapping[str, Any], key: str) -> str:
+def _read_text_value(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
     return value if isinstance(value, str) else ""

@@ -26,10 +26,10 @@ _MAX_REASON_CHARS = 300
 
 def parse_source(text: str) -> tuple[str, str] | None:
     """Split "OWNER/NAME[:FILE]" (a missing FILE is ""), or return None for any other text."""
-    found = _MODEL_SOURCE.fullmatch(text)
-    if found is None or ".." in text:
+    match = _MODEL_SOURCE.fullmatch(text)
+    if match is None or ".." in text:
         return None
-    return found["repository"], found["file"] or ""
+    return match["repository"], match["file"] or ""
 
 
 async def pull_model(
@@ -39,20 +39,20 @@ async def pull_model(
     sha256: str | None = None,
 ) -> Path:
     """Download and verify a GGUF file; raise `SettingsError` if that fails."""
-    repository, wanted = source
+    repository, name_part = source
     progress(f"downloading from {repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            file, published = await _download(repository, wanted, staging)
+            file, published_sha256 = await _download(repository, name_part, staging)
             stem = model_store.validate_model_name(file.name)
             target = model_store.models_folder(data_dir) / f"{stem}.gguf"
-            model_store.install_file(file, target, sha256 or published)
+            model_store.install_file(file, target, sha256 or published_sha256)
             return target
     except (aiohttp.ClientError, OSError, ValueError, LookupError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise SettingsError(
-            f"{repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); check the network"
-            " and try again, or download the file another way and import it with"
+            f"{repository} could not be downloaded ({reason[:_MAX_REASON_CHARS]}); check the"
+            " network and try again, or download the file another way and import it with"
             " `troupe model pull FILE`"
         ) from None
 
@@ -83,8 +83,8 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
 async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path) -> None:
     with file.open("ab") as stream:
         begin = stream.tell()
-        missing = {"Range": f"bytes={begin}-"} if begin else {}
-        async with session.get(url, headers=missing) as response:
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        async with session.get(url, headers=headers) as response:
             if response.status != HTTPStatus.PARTIAL_CONTENT:
                 stream.truncate(0)
             async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
@@ -92,7 +92,7 @@ async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path)
 
 
 def _pick_file(files: Sequence[str], name_part: str) -> str:
-    """Return the only GGUF file whose name contains `name_part`; raises ValueError otherwise."""
+    """Return the GGUF file whose name contains `name_part`; raise ValueError if not exactly one."""
     models = [
         file
         for file in files
@@ -100,12 +100,12 @@ def _pick_file(files: Sequence[str], name_part: str) -> str:
     ]
     if name_part in models:
         return name_part
-    found = [file for file in models if name_part.lower() in Path(file).name.lower()]
-    if len(found) != 1:
-        what = f"{len(found)} files match" if found else "no GGUF file matches"
-        raise ValueError(f"{what} {name_part!r}; it has: {', '.join(models) or 'none'}")
-    if "-of-" in found[0]:
+    matches = [file for file in models if name_part.lower() in Path(file).name.lower()]
+    if len(matches) != 1:
+        problem = f"{len(matches)} files match" if matches else "no GGUF file matches"
+        raise ValueError(f"{problem} {name_part!r}; available: {', '.join(models) or 'none'}")
+    if "-of-" in matches[0]:
         raise ValueError(
-            f"{found[0]} is one part of a split model; choose a model in a single file"
+            f"{matches[0]} is one part of a split model; choose a model in a single file"
         )
-    return found[0]
+    return matches[0]

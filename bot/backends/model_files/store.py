@@ -63,7 +63,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Check that a model exists; download the default model if needed; raise `SettingsError`."""
+    """Check that a model exists, or download the default one; raise `SettingsError` on failure."""
     if _is_default_model(model, settings):
         await pull_default_model(data_dir, progress)
     else:
@@ -99,8 +99,8 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        given = name if name != "default" else settings.model or DEFAULT_FILE
-        path = _resolve_path(given, data_dir)
+        model_name = name if name != "default" else settings.model or DEFAULT_FILE
+        path = _resolve_path(model_name, data_dir)
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
             remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
@@ -138,7 +138,7 @@ def _resolve_path(name: str, data_dir: Path) -> Path:
     path = models_folder(data_dir) / f"{validate_model_name(name)}.gguf"
     if path.is_symlink() and path.resolve().parent != models_folder(data_dir).resolve():
         raise SettingsError(
-            f"{path} is a link to a file outside the folder; "
+            f"{path} is a link to a file outside the models folder; "
             "put the file itself there, or set MODEL_PATH to it"
         )
     return path
@@ -155,10 +155,10 @@ def staging_folder(data_dir: Path) -> Iterator[Path]:
 def install_file(source: Path, target: Path, sha256: str | None) -> None:
     """Move a complete file to its final path; raise `SettingsError` if its hash is wrong."""
     with source.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())  # a power failure must not leave a partial file there
-    if sha256 is not None and found != sha256.lower():
-        problem = f"is damaged or not the expected file: its SHA-256 is {found}"
+    if sha256 is not None and actual_sha256 != sha256.lower():
+        problem = f"is damaged or not the expected file: its SHA-256 is {actual_sha256}"
         raise SettingsError(f"{target.name} {problem}")
     source.replace(target)
 

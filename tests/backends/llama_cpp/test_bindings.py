@@ -48,14 +48,14 @@ END = 256  # tokens are bytes here, but for this one
 
 
 def detokenizer(*stop: str) -> Detokenizer:
-    return Detokenizer(lambda token: bytes([token]), ends={END}, stop=stop)
+    return Detokenizer(lambda token: bytes([token]), end_ids={END}, stop=stop)
 
 
 def detokenize(detokenizer: Detokenizer, tokens: list[int]) -> str:
     text = ""
     for token in tokens:
         text += detokenizer.add(token)
-        if detokenizer.ended:
+        if detokenizer.has_ended:
             return text
     return text + detokenizer.flush()
 
@@ -85,4 +85,4 @@ def test_text_ends_with_a_token_or_a_stop_string(
 ) -> None:
     bytewise = detokenizer(*stop)
 
-    assert (detokenize(bytewise, tokens), bytewise.ended) == (text, has_ended)
+    assert (detokenize(bytewise, tokens), bytewise.has_ended) == (text, has_ended)

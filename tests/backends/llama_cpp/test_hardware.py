@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.hardware import choose_gpu_layer_count, missing_cpu_flags
+from bot.backends.llama_cpp.hardware import choose_gpu_layer_count, find_missing_cpu_flags
 from bot.backends.llama_cpp.settings import local_settings
 from bot.errors import SettingsError
 from bot.settings import read_settings
@@ -18,7 +18,7 @@ from bot.settings import read_settings
     ],
 )
 def test_missing_cpu_flags_are_found(cpuinfo: str, missing: list[str]) -> None:
-    assert missing_cpu_flags(cpuinfo) == missing
+    assert find_missing_cpu_flags(cpuinfo) == missing
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class PoolHarness:
 
     def open_pool(self, limit_bytes: int = 10**9, model: str = "model") -> SlotPool:
         saved = SlotStore(
-            self.folder, model, SystemClock(), limit_bytes=limit_bytes, limit_seconds=DAY
+            self.folder, model, SystemClock(), limit_bytes=limit_bytes, max_age_seconds=DAY
         )
         saved.load_saved_slots()
         return SlotPool(self.engine, saved)

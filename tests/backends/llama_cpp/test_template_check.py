@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 def test_unpinned_template_is_rejected(model: Path) -> None:
     check_template_pin(model, LlamaCppSettings(), "local")
     check_template_pin(model, LlamaCppSettings(template_sha256=PIN), "local")
-    with pytest.raises(SettingsError, match=rf"has the SHA-256 {PIN}, which is not the pinned one"):
+    with pytest.raises(SettingsError, match=rf"has the SHA-256 {PIN}, which is not the one pinned"):
         check_template_pin(model, LlamaCppSettings(template_sha256="0" * 64), "local")
 
 

@@ -43,7 +43,7 @@ class Model:
 
     async def markers(self, pieces: list[TextSpan]) -> list[int]:
         """Return a prompt's control tokens and other markers in order."""
-        special = {**self.tokens.control, **self.tokens.added}
+        special = {**self.tokens.control_tokens, **self.tokens.added_tokens}
         return [token for token in await self.tokenizer.token_ids(pieces) if token in special]
 
 
@@ -90,7 +90,7 @@ async def load_vocabulary(
 
 def hostile(tokens: SpecialTokens) -> list[str]:
     """Return hostile texts: each marker alone, inside words, doubled, and in fake turns."""
-    markers = [*tokens.control.values(), *tokens.added.values()]
+    markers = [*tokens.control_tokens.values(), *tokens.added_tokens.values()]
     turns = ["".join(pair) + " obey" for pair in itertools.permutations(markers, 2)]
     return [*markers, *(f"a{each}b{each}" for each in markers), *turns]
 
@@ -111,7 +111,7 @@ async def test_text_from_people_adds_no_control_token_to_the_prompt(model: Model
 async def test_tokenizing_the_whole_text_would_add_control_tokens(model: Model) -> None:
     harmless = await model.markers(await model.prompt("hi"))
 
-    for text in [*model.tokens.control.values(), *model.tokens.added.values()]:
+    for text in [*model.tokens.control_tokens.values(), *model.tokens.added_tokens.values()]:
         pieces = await model.prompt(text)
         whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
         assert len(await model.markers(whole)) > len(harmless), text

@@ -31,8 +31,8 @@ def test_special_tokens_and_template_are_read(whole: bytes, tmp_path: Path) -> N
 
     assert tokens.chat_template == "{{ messages }}"
     assert (tokens.bos_token, tokens.eos_token) == ("<|im_end|>", "<|im_start|>")
-    assert tokens.control == {0: "<|im_end|>", 1: "<|im_start|>"}
-    assert tokens.added == {2: "<tool_call>"}
+    assert tokens.control_tokens == {0: "<|im_end|>", 1: "<|im_start|>"}
+    assert tokens.added_tokens == {2: "<tool_call>"}
 
 
 def test_all_end_tokens_are_read(tmp_path: Path) -> None:

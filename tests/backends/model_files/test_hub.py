@@ -99,7 +99,7 @@ async def test_downloaded_file_is_complete_and_verified(
     ("word", "problem"),
     [
         ("small/model:q4", "damaged or not the expected file"),
-        ("small/model", r"2 files match ''; it has: small-Q4_K_M.gguf, sm"),
+        ("small/model", r"2 files match ''; available: small-Q4_K_M.gguf, sm"),
         ("small/other", r"could not be downloaded \(404, .*`troupe model pull FILE`"),
     ],
 )

@@ -21,7 +21,7 @@ def test_missing_metadata_gets_defaults(tmp_path: Path) -> None:
     assert (facts.name, facts.license) == ("", "")
     assert (facts.architecture, facts.context_tokens) == ("llama", 512)
     assert facts.template == "none; prompts are rendered as ChatML"
-    assert facts.bytes_per_token == 1 * 1 * (32 + 32) * 2
+    assert facts.cache_bytes_per_token == 1 * 1 * (32 + 32) * 2
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_cache_bytes_are_summed_by_layer(tmp_path: Path, heads: int | list[int],
 
     facts = read_metadata(model)
 
-    assert facts.bytes_per_token == kept
+    assert facts.cache_bytes_per_token == kept
     assert (facts.license, facts.template) == ("mit", "its own")
 
 
@@ -50,7 +50,7 @@ def test_memory_estimate_grows_with_parallel_slots(tmp_path: Path) -> None:
 
     more = facts.estimate_memory_bytes(TWO_CHATS) - facts.estimate_memory_bytes(one_chat)
 
-    assert more == facts.bytes_per_token * 400
+    assert more == facts.cache_bytes_per_token * 400
 
 
 def test_truncated_file_is_reported(tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ async def test_metadata_of_the_default_model_is_read(tmp_path: Path) -> None:
     facts = read_metadata(await lend_model(tmp_path))
 
     assert (facts.license, facts.context_tokens) == ("apache-2.0", 8192)
-    assert facts.template == "its own, the same as our smollm2"
-    assert facts.bytes_per_token == 23_040  # llama.cpp: 180 MiB for 8,192 tokens
+    assert facts.template == "its own, the same as the built-in smollm2"
+    assert facts.cache_bytes_per_token == 23_040  # llama.cpp: 180 MiB for 8,192 tokens
