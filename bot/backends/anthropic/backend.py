@@ -27,7 +27,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.http_client import HttpClient, HttpResponse
 from bot.templates.renderer import Renderer
 
-_CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
+_NON_PARAMETER_FIELDS = frozenset({"model", "messages", "system", "stream"})
 _API_VERSION = "2023-06-01"
 _LIST_TIMEOUT_SECONDS = 10.0
 _MAX_LIST_BYTES = 8 * 2**20
@@ -49,7 +49,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
             body,
             model,
             collect_stop_strings(prompt),
-            parameters=body.keys() - _CONTENT_FIELDS,
+            parameters=body.keys() - _NON_PARAMETER_FIELDS,
             has_fallback=prompt.has_fallback,
             is_continuation=bool(prompt.begun),
         )
@@ -62,7 +62,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
-        return await self.check()  # the model list lacks aliases, so it proves nothing
+        return await self.check()  # the list omits aliases, so a missing model proves nothing
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
@@ -76,7 +76,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """HTTP connections that send one key, and follow no redirects, which could leak the key."""
+    """HTTP connections that send one key. They follow no redirects, which could leak the key."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

@@ -24,9 +24,9 @@ from bot.texts.text import translatable
 DEFAULT_MAX_TOKENS = 4096
 
 _MIN_BUDGET_TOKENS = 1024
-_ADAPTIVE_REASONING_TOKENS = 8192  # added to the limit if the model decides how long it reasons
+_ADAPTIVE_REASONING_TOKENS = 8192  # added to the limit if the model decides how much it reasons
 _EFFORT_LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_EFFORT_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
+_BUDGET_TOKENS_BY_EFFORT = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
 # Models up to 4.5 accept a token budget for reasoning and, when they do not reason, continue a
 # prefilled answer. Later models accept an effort level and reject prefilled answers.
@@ -34,7 +34,7 @@ _MODELS_WITH_THINKING_BUDGET = re.compile(
     r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)"
 )
 _LIMIT_PARAMETERS = ("max_tokens", "max_completion_tokens")
-_PARAMETERS_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
+_UNCHANGED_PARAMETERS = frozenset({"temperature", "top_p", "top_k"})
 
 
 def _is_count(value: object) -> bool:
@@ -68,7 +68,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "thinking": ValueCheck(
         _is_thinking_setting,
         translatable(
-            "{forms} with at least {tokens} tokens",
+            "one of {forms}, where N is at least {tokens}",
             forms=(
                 '{"type": "adaptive"}, {"type": "disabled"},'
                 ' {"type": "enabled", "budget_tokens": N}'
@@ -91,16 +91,16 @@ def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> l
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
     parameter_table.raise_for_problems(parameter_problems(None, prompt.parameters))
-    given = parameters_to_send(prompt.parameters)
-    fields = {name: value for name, value in given.items() if name in _PARAMETERS_SENT_UNCHANGED}
-    if "user" in given:
-        fields["metadata"] = {"user_id": given["user"]}
-    thinking, effort = _reasoning_fields(given, model)
+    parameters = parameters_to_send(prompt.parameters)
+    fields = {name: value for name, value in parameters.items() if name in _UNCHANGED_PARAMETERS}
+    if "user" in parameters:
+        fields["metadata"] = {"user_id": parameters["user"]}
+    thinking, effort = _reasoning_fields(parameters, model)
     if thinking:
         fields["thinking"] = thinking
     if effort:
         fields["output_config"] = {"effort": effort}
-    limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMIT_PARAMETERS)]
+    limits = [prompt.max_output_tokens, *(parameters.get(name) for name in _LIMIT_PARAMETERS)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
     return fields
@@ -109,17 +109,17 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
     thinking, _ = _reasoning_fields(parameters_to_send(prompt.parameters), model)
-    reasons = thinking.get("type", "disabled") != "disabled"
-    return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not reasons
+    is_reasoning = thinking.get("type", "disabled") != "disabled"
+    return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not is_reasoning
 
 
-def _reasoning_fields(value: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
-    """Return the request's `thinking` field, if any, and its effort level, if any."""
-    effort = value.get("reasoning_effort", "none")
+def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
+    """Return the request's `thinking` field, perhaps empty, and its effort level, perhaps None."""
+    effort = given.get("reasoning_effort", "none")
     if effort == "none":
-        return value.get("thinking", {}), None
+        return given.get("thinking", {}), None
     if _MODELS_WITH_THINKING_BUDGET.search(model):
-        budget = _EFFORT_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
+        budget = _BUDGET_TOKENS_BY_EFFORT.get(effort, _MAX_BUDGET_TOKENS)
         return {"type": "enabled", "budget_tokens": budget}, None
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
@@ -166,14 +166,14 @@ def to_wire(
     prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
 ) -> dict[str, Any]:
     """Build a request; raise `BackendUnavailable` if the API would reject the prompt."""
-    begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
-    given = (*prompt.messages, *begun)
-    roles = [message.role for message in given]
+    prefill = (Message("assistant", prompt.begun),) if prompt.begun else ()
+    all_messages = (*prompt.messages, *prefill)
+    roles = [message.role for message in all_messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    system = [block for each in given[:begin] for block in _to_blocks(each)]
-    messages = _merge_roles(given[begin:])
+    system = [block for each in all_messages[:begin] for block in _to_blocks(each)]
+    messages = _merge_roles(all_messages[begin:])
     if not messages or messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [_text_block(_FIRST_USER_TEXT)]})
+        messages.insert(0, {"role": "user", "content": [_to_text_block(_FIRST_USER_TEXT)]})
     if messages[-1]["role"] == "assistant":
         if can_continue(prompt, model):  # the API rejects trailing white space
             last = messages[-1]["content"][-1]
@@ -182,14 +182,14 @@ def to_wire(
             messages.pop()
     if cache != "off":
         _mark_stable_prefix(system, messages, cache)
-    messages += exchange_messages(prompt)
-    body = {"model": model, **to_parameters(prompt, model), **tool_fields(prompt)}
+    messages += build_exchange_messages(prompt)
+    body = {"model": model, **to_parameters(prompt, model), **build_tool_fields(prompt)}
     # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
-    if not all(map(thinking_blocks, prompt.tool_exchanges)):
+    if not all(map(find_thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
     if system:
         body["system"] = system
-    body["messages"] = [{**each, "content": _text_or_blocks(each["content"])} for each in messages]
+    body["messages"] = [{**each, "content": _to_content(each["content"])} for each in messages]
     # The API rejects white space as a stop string; our own search of the answer covers it.
     if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
         body["stop_sequences"] = stop
@@ -217,16 +217,16 @@ def _to_blocks(message: Message) -> Iterator[dict[str, Any]]:
                     " models accept images in user messages only",
                     _IMAGE_NOTICE,
                 )
-            yield {"type": "image", "source": _image_source(part)}
+            yield {"type": "image", "source": _to_image_source(part)}
         elif part.strip():  # empty text is rejected
-            yield _text_block(part)
+            yield _to_text_block(part)
 
 
-def _text_block(text: str) -> dict[str, Any]:
+def _to_text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _image_source(image: Image) -> dict[str, str]:
+def _to_image_source(image: Image) -> dict[str, str]:
     if match := _DATA_URI.match(image.url):
         data = image.url[match.end() :]
         return {"type": "base64", "media_type": match[1], "data": data}
@@ -244,14 +244,14 @@ def _mark_stable_prefix(
 ) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
-    ends = [*system[:1], *system[-1:]]
+    end_blocks = [*system[:1], *system[-1:]]
     answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
-    ends += [answer["content"][-1] for answer in answers][:1]
-    for block in ends:
+    end_blocks += [answer["content"][-1] for answer in answers][:1]
+    for block in end_blocks:
         block["cache_control"] = marker
 
 
-def _text_or_blocks(blocks: Sequence[dict[str, Any]]) -> object:
+def _to_content(blocks: Sequence[dict[str, Any]]) -> object:
     first = blocks[0]
     return first["text"] if len(blocks) == 1 and first.keys() == {"type", "text"} else blocks
 
@@ -268,14 +268,14 @@ class AnthropicParser(StreamParser):
             return False
         event = self._decode(data)
         names = ("message", "content_block", "delta")
-        message, block, delta = (_object_or_empty(event.get(name)) for name in names)
+        message, block, delta = (_read_object(event.get(name)) for name in names)
         self._count_usage(message.get("usage") or event.get("usage"))
         match event.get("type"):
             case "content_block_start" if block:
                 self._is_thinking = block.get("type") in {"thinking", "redacted_thinking"}
                 self._add_block(block, event.get("index"))
                 is_call = block.get("type") == "tool_use"
-                return self._is_thinking or is_call or bool(_string_field(block))
+                return self._is_thinking or is_call or bool(_read_string(block))
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
@@ -285,7 +285,7 @@ class AnthropicParser(StreamParser):
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
-                    self._add_block(_object_or_empty(one), index)
+                    self._add_block(_read_object(one), index)
                 return self._set_finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # A model that hides its reasoning may send only pings for minutes.
@@ -300,15 +300,15 @@ class AnthropicParser(StreamParser):
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
-            what = "an event that is not part of the Messages API"
-            raise errors.malformed_error(context.endpoint, what)
+            problem = "an event that is not part of the Messages API"
+            raise errors.malformed_error(context.endpoint, problem)
         if event.get("type") == "error" or event.get("error"):
-            given = (context.endpoint, context.model, data, context.now)
-            raise errors.translate_error_event(*given, _ERROR_STATUSES)
+            arguments = (context.endpoint, context.model, data, context.now)
+            raise errors.translate_error_event(*arguments, _ERROR_STATUSES)
         return event
 
     def _add_block(self, block: JsonObject, index: object) -> None:
-        self._add_answer(_string_field(block))
+        self._add_answer(_read_string(block))
         match block.get("type"):
             case "thinking":
                 self._add_thinking(block)
@@ -322,7 +322,7 @@ class AnthropicParser(StreamParser):
                 pass
 
     def _add_thinking(self, block: JsonObject) -> None:
-        text = _string_field(block, "thinking")
+        text = _read_string(block, "thinking")
         self._add_reasoning(text)
         signature = block.get("signature") or None
         self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
@@ -337,7 +337,7 @@ class AnthropicParser(StreamParser):
         self._tool_calls.feed([{"index": index, "function": function, **more}])
 
     def _parse_delta(self, delta: JsonObject, index: object) -> bool:
-        text, arguments = _string_field(delta), _string_field(delta, "partial_json")
+        text, arguments = _read_string(delta), _read_string(delta, "partial_json")
         self._add_answer(text)
         if delta.get("thinking") or delta.get("signature"):
             self._add_thinking(delta)
@@ -363,45 +363,43 @@ class AnthropicParser(StreamParser):
     def _count_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        given = {name: count for name, each in usage.items() if (count := parse_token_count(each))}
-        self._tokens = tokens = {**self._tokens, **given}
-        cached = tokens.get("cache_read_input_tokens", 0)
-        written = tokens.get("cache_creation_input_tokens", 0)
+        counts = {name: count for name, each in usage.items() if (count := parse_token_count(each))}
+        self._tokens = tokens = {**self._tokens, **counts}
+        cache_reads = tokens.get("cache_read_input_tokens", 0)
+        cache_writes = tokens.get("cache_creation_input_tokens", 0)
         self.usage = Usage(
-            prompt_tokens=tokens.get("input_tokens", 0) + cached + written,
-            cached_tokens=cached,
+            prompt_tokens=tokens.get("input_tokens", 0) + cache_reads + cache_writes,
+            cached_tokens=cache_reads,
             output_tokens=tokens.get("output_tokens", 0),
-            written_tokens=written,
+            written_tokens=cache_writes,
         )
 
 
-def _object_or_empty(value: object) -> JsonObject:
+def _read_object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _string_field(fields: JsonObject, name: str = "text") -> str:
+def _read_string(fields: JsonObject, name: str = "text") -> str:
     text = fields.get(name)
     return text if isinstance(text, str) else ""
 
 
-def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the request fields for tools; they are required even if only past answers use them."""
+def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
+    """Build the request fields for tools. The API requires them if an earlier answer used tools."""
     if prompt.tools:
-        offered = [
+        specs = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}
             for one in prompt.tools
         ]
-        return {"tools": offered}
-    called = [_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
-    if not called:
+        return {"tools": specs}
+    names = [_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
+    if not names:
         return {}
-    described = [
-        {"name": name, "input_schema": {"type": "object"}} for name in dict.fromkeys(called)
-    ]
-    return {"tools": described, "tool_choice": {"type": "none"}}
+    stubs = [{"name": name, "input_schema": {"type": "object"}} for name in dict.fromkeys(names)]
+    return {"tools": stubs, "tool_choice": {"type": "none"}}
 
 
-def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
+def build_exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for number, exchange in enumerate(prompt.tool_exchanges):
         given = (_INVALID_NAME_CHARS.sub("_", one.id) for one in exchange.calls)
         ids = [f"{number}_{at}_{one}" for at, one in enumerate(given)]
@@ -410,7 +408,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
             {"type": "tool_use", "id": each, "name": _tool_name(call), "input": _tool_input(call)}
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
-        yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
+        yield {"role": "assistant", "content": [*find_thinking_blocks(exchange), *text, *calls]}
         results = [
             {"type": "tool_result", "tool_use_id": each, "content": result}
             for each, result in zip(ids, exchange.results, strict=True)
@@ -418,7 +416,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": results}
 
 
-def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
+def find_thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     """Return the signed reasoning blocks that the model sent with its tool calls."""
     attached: Mapping[str, Any] = exchange.attached
     blocks = attached.get(THINKING_BLOCKS, ())

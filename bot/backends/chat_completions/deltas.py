@@ -76,8 +76,8 @@ class ToolCallParser:
             self.feed(calls)
 
     def _add_delta(self, delta: Mapping[str, Any], position: int) -> None:
-        given = delta.get("function")
-        function: Mapping[str, Any] = given if isinstance(given, dict) else delta
+        nested_fields = delta.get("function")
+        function: Mapping[str, Any] = nested_fields if isinstance(nested_fields, dict) else delta
         index, identifier = _read_index(delta.get("index")), _read_id(delta.get("id"))
         name = function.get("name")
         name = name if isinstance(name, str) else ""
@@ -94,8 +94,8 @@ class ToolCallParser:
         call.add_arguments(piece)
         call.keep_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if function is not delta:
-            more = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
-            call.keep_fields({"function": more} if more else {})
+            extra = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
+            call.keep_fields({"function": extra} if extra else {})
 
     def _find_continued_call(
         self, index: int | None, identifier: str, name: str, piece: str, position: int
@@ -105,20 +105,20 @@ class ToolCallParser:
         Services reuse or omit indexes and repeat ids and names. So a delta is matched by id, then
         by index, then to the last call. Only a delta with a name can start a call.
         """
-        known = [one for one in self._calls if identifier and one.id == identifier]
-        candidates = known or self._calls
-        at_index = [one for one in candidates if index is None or one.index == index]
-        if not name or known:
-            at_index = at_index or candidates
-        if not at_index:
+        calls_with_id = [one for one in self._calls if identifier and one.id == identifier]
+        candidates = calls_with_id or self._calls
+        calls_at_index = [one for one in candidates if index is None or one.index == index]
+        if not name or calls_with_id:
+            calls_at_index = calls_at_index or candidates
+        if not calls_at_index:
             return None
-        call = at_index[-1]
+        call = calls_at_index[-1]
         if not name or not call.name:
             return call
-        has_new_id = bool(identifier and call.id and not known)
-        if has_new_id or (call.name != name and (not known or call.is_complete)):
+        has_new_id = bool(identifier and call.id and not calls_with_id)
+        if has_new_id or (call.name != name and (not calls_with_id or call.is_complete)):
             return None
-        if known and (index is None or call.index in {index, None}):
+        if calls_with_id and (index is None or call.index in {index, None}):
             return call
         if index is not None and call.index == index:
             is_repeated = call.arguments == piece or not piece.lstrip().startswith("{")
@@ -137,7 +137,7 @@ class ToolCallParser:
                     identifier,
                     to_storable_text(one.name)[:MAX_NAME_CHARS],
                     to_storable_text(one.arguments)[:MAX_ARGUMENT_CHARS],
-                    to_storable_json(one.attached),
+                    to_storable_json(one.extra_fields),
                 )
         return tuple(found.values())
 
@@ -147,7 +147,7 @@ class _PartialCall:
         self.index = index
         self.id = ""
         self.name = ""
-        self.attached: dict[str, Any] = {}
+        self.extra_fields: dict[str, Any] = {}
         self._pieces: list[str] = []
         self._chars = 0
 
@@ -160,7 +160,7 @@ class _PartialCall:
             self._chars += len(piece)
 
     def keep_fields(self, fields: Mapping[str, Any]) -> None:
-        self.attached |= {key: value for key, value in fields.items() if value is not None}
+        self.extra_fields |= {key: value for key, value in fields.items() if value is not None}
 
     @property
     def arguments(self) -> str:
@@ -170,8 +170,8 @@ class _PartialCall:
             return whole
         # Some services repeat all arguments at the end, or send an empty object first.
         begins = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
-        ends = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
-        return next(filter(_is_object, ends), whole)
+        candidates = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
+        return next(filter(_is_object, candidates), whole)
 
     @property
     def is_complete(self) -> bool:
@@ -195,33 +195,33 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def text_in_delta(delta: JsonObject) -> str:
+def extract_text(delta: JsonObject) -> str:
     content = delta.get("content")
     if isinstance(content, list):  # Mistral's reasoning models send parts
-        return "".join(_strings_in(content, ("text",)))
+        return "".join(_iterate_strings(content, ("text",)))
     refusal = delta.get("refusal")  # OpenAI puts a refusal here instead of in `content`
     return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
 
 
-def reasoning_in_delta(delta: JsonObject) -> str:
+def extract_reasoning(delta: JsonObject) -> str:
     for name in _REASONING_FIELDS:
-        if isinstance(given := delta.get(name), str) and given:
-            return given
+        if isinstance(value := delta.get(name), str) and value:
+            return value
     for name in _REASONING_LISTS:
-        if texts := "".join(_strings_in(delta.get(name), _TEXT_FIELDS)):
+        if texts := "".join(_iterate_strings(delta.get(name), _TEXT_FIELDS)):
             return texts
     content = delta.get("content")
-    return "".join(_strings_in(content, ("thinking",))) if isinstance(content, list) else ""
+    return "".join(_iterate_strings(content, ("thinking",))) if isinstance(content, list) else ""
 
 
-def _strings_in(items: object, names: Sequence[str]) -> Iterator[str]:
+def _iterate_strings(items: object, names: Sequence[str]) -> Iterator[str]:
     for item in items if isinstance(items, list) else ():
         for name in names if isinstance(item, dict) else ():
-            given = item.get(name)
-            if isinstance(given, list):
-                yield from _strings_in(given, ("text",))
-            elif isinstance(given, str):
-                yield given
+            value = item.get(name)
+            if isinstance(value, list):
+                yield from _iterate_strings(value, ("text",))
+            elif isinstance(value, str):
+                yield value
 
 
 @lru_cache(256)
@@ -260,8 +260,8 @@ class ReturnedFields:
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
     """Append an item or, if it continues the unfinished last item, merge it into that item."""
     last = items[-1] if items else {}
-    place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
-    if not last or last.get("signature") or "data" in item or place[0] != place[1]:
+    keys = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
+    if not last or last.get("signature") or "data" in item or keys[0] != keys[1]:
         items.append(dict(item))
         return
     for name, value in item.items():

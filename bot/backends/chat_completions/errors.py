@@ -42,7 +42,7 @@ _NOTICES = {
         " add some."
     ),
     "day used up": translatable(
-        "The bot has used up its daily limit at the model's provider. Please try again later."
+        "The bot has used up its daily limit with the model's provider. Please try again later."
     ),
     "content rules": translatable(
         "The model's provider refuses to answer this because of its content rules. Please rephrase,"
@@ -60,7 +60,7 @@ _NOTICES = {
 
 @value_class
 class RejectedLength:
-    """A rejected prompt's length and the model's limit; None if not reported."""
+    """The length of a rejected prompt and the model's limit, in tokens; None if not reported."""
 
     context_tokens: int | None
     prompt_tokens: int | None
@@ -78,12 +78,12 @@ class _KnownError:
     affects_all_prompts: bool = False
 
     def matches(self, status: int, body: bytes) -> bool:
-        found = self.words.search(body) if self.words else None
-        if found and found.groupdict().get("tokens"):
-            # vLLM reports both errors alike; below the context size, the answer's limit is meant.
+        match = self.words.search(body) if self.words else None
+        if match and match.groupdict().get("tokens"):
+            # vLLM words both alike: if the limit is below the context size, the prompt is too long.
             context = read_length_limits(body).context_tokens
-            return context is None or int(found["tokens"]) >= context
-        return found is not None or status in self.statuses
+            return context is None or int(match["tokens"]) >= context
+        return match is not None or status in self.statuses
 
 
 def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
@@ -91,10 +91,10 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    written = (
+    expanded = (
         one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for one in patterns
     )
-    return [re.compile(one, re.IGNORECASE) for one in written]
+    return [re.compile(one, re.IGNORECASE) for one in expanded]
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -113,11 +113,11 @@ _CONTEXT_PATTERNS, _PROMPT_PATTERNS = (
 def read_length_limits(body: bytes) -> RejectedLength:
     """Parse a prompt's length and the model's limit from the body of an error response."""
     text = body.decode(errors="replace")
-    limit = _first_number(_CONTEXT_PATTERNS, text)
-    return RejectedLength(limit, _first_number(_PROMPT_PATTERNS, text, limit))
+    limit = _find_first_number(_CONTEXT_PATTERNS, text)
+    return RejectedLength(limit, _find_first_number(_PROMPT_PATTERNS, text, limit))
 
 
-def _first_number(
+def _find_first_number(
     patterns: Sequence[re.Pattern[str]], text: str, other_than: int | None = None
 ) -> int | None:
     for pattern in patterns:
@@ -138,8 +138,8 @@ class RequestFailed(TroupeError):
     """The message for the chat; if empty, `BackendError`'s default is shown."""
     is_retryable: bool = False
     retry_after_seconds: float = 0
-    is_unhealthy: bool = True
-    """Whether the circuit breaker counts this error as a failure."""
+    counts_as_failure: bool = True
+    """Whether the circuit breaker counts this error as a failure of the service."""
     is_lasting: bool = False
     """Whether other prompts to the model would fail, too."""
     is_down: bool = False
@@ -147,7 +147,7 @@ class RequestFailed(TroupeError):
     is_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""
-    rejects_system: bool = False
+    rejects_system_role: bool = False
     rejected_length: RejectedLength | None = None
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Endpoint:
     base_url: str
 
     def setting_name(self, field: str) -> str:
-        """Return the name of the environment variable of a `field` such as "API_KEY"."""
+        """Return the environment variable for a setting `field` such as "API_KEY"."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{field}"
 
     @property
@@ -199,15 +199,15 @@ def translate_status(
             f"{endpoint} is still loading the model {model!r} ({status}); try again later",
             notice=_LOADING_NOTICE,
             is_retryable=True,
-            is_unhealthy=False,
+            counts_as_failure=False,
             is_loading=True,
         )
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED_STATUS}
         wait = requested_wait_seconds(headers, body, now)
-        asks = f"it asks to wait {wait:g} s; " if wait else ""
+        wait_hint = f"it asks to wait {wait:g} s; " if wait else ""
         return RequestFailed(
-            f"{endpoint} returned status {status}{_error_codes(body)}; {asks}try again later",
+            f"{endpoint} returned status {status}{_join_codes(body)}; {wait_hint}try again later",
             notice=_busy_notice(wait) if is_busy or wait else "",
             is_retryable=True,
             retry_after_seconds=wait,
@@ -215,14 +215,14 @@ def translate_status(
         )
     if status < HTTPStatus.BAD_REQUEST:
         setting = endpoint.setting_name("BASE_URL")
-        what = f"redirects to another address ({status}); correct {setting}"
+        problem = f"redirects to another address ({status}); correct {setting}"
     elif status == HTTPStatus.BAD_REQUEST and _WORD_PATTERNS["unreadable_image"].search(body):
-        what = "cannot read an image of the prompt (400); replace the image in the preset"
+        problem = "cannot read an image in the prompt (400); replace the image in the preset"
     else:
-        named = _error_codes(body) + _named_parameters(body, parameters)
-        what = f"rejected the request ({status}{named}); check the preset's parameters"
-    message = f"{endpoint} {what}"
-    return RequestFailed(message, notice=_CONFIGURATION_NOTICE, is_unhealthy=False)
+        details = _join_codes(body) + _find_named_parameters(body, parameters)
+        problem = f"rejected the request ({status}{details}); check the preset's parameters"
+    message = f"{endpoint} {problem}"
+    return RequestFailed(message, notice=_CONFIGURATION_NOTICE, counts_as_failure=False)
 
 
 def _busy_notice(wait_seconds: float) -> Text:
@@ -244,16 +244,16 @@ def format_rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    known = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
+    error = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
-    if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
+    if error is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and error.kind != "memory"):
         return None
-    is_permanent = known.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
+    is_permanent = error.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
     if status in _TRANSIENT_STATUSES and not is_permanent:
         return None
-    what = known.message.format(
+    problem = error.message.format(
         status=status,
-        codes=_error_codes(body),
+        codes=_join_codes(body),
         model=model,
         address=endpoint.base_url,
         key=endpoint.setting_name("API_KEY"),
@@ -261,12 +261,12 @@ def _translate_refusal(
         path_hint=endpoint.path_hint,
     )
     return RequestFailed(
-        f"{endpoint} {what}",
-        notice=_NOTICES.get(known.kind, _CONFIGURATION_NOTICE),
-        is_unhealthy=False,
-        is_lasting=known.affects_all_prompts,
-        rejects_system=known.kind == "roles",
-        rejected_length=read_length_limits(body) if known.kind == "too long" else None,
+        f"{endpoint} {problem}",
+        notice=_NOTICES.get(error.kind, _CONFIGURATION_NOTICE),
+        counts_as_failure=False,
+        is_lasting=error.affects_all_prompts,
+        rejects_system_role=error.kind == "roles",
+        rejected_length=read_length_limits(body) if error.kind == "too long" else None,
     )
 
 
@@ -277,7 +277,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Return the error for a stream's error event; `statuses` has HTTP statuses by error type."""
+    """Return the error for a stream's error event; `statuses` maps error types to HTTP statuses."""
     status = _find_status(data, statuses)
     if status is None:
         is_refused = any(one.matches(0, data) for one in _KNOWN_ERRORS)
@@ -291,7 +291,6 @@ def interrupted_error(endpoint: Endpoint, reason: str = "no finish_reason") -> R
 
 
 def malformed_error(endpoint: Endpoint, problem: str) -> RequestFailed:
-    """Return the error for a malformed response."""
     message = f"{endpoint} sent {problem}; check {endpoint.setting_name('BASE_URL')}"
     return RequestFailed(message, is_retryable=True)
 
@@ -305,7 +304,7 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 def timeout_error(
     endpoint: Endpoint, problem: str, seconds: float, field: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for exceeding the timeout in the setting `field`; it is not retried."""
+    """Return the error, which is not retried, for exceeding the timeout that `field` sets."""
     name = endpoint.setting_name(field)
     remedy = f"use another provider or `fallbacks`, or raise {name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
@@ -315,36 +314,36 @@ def timeout_error(
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
     """Return the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process was suspended"
-    return RequestFailed(message, is_retryable=True, is_unhealthy=False)
+    return RequestFailed(message, is_retryable=True, counts_as_failure=False)
 
 
-def _error_detail(body: bytes) -> Mapping[str, object]:
+def _read_error_detail(body: bytes) -> Mapping[str, object]:
     """Return the fields that describe an error: nested, top-level (vLLM), or in a list (Gemini)."""
     try:
-        given = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    first = given[0] if isinstance(given, list) and given else given
+    first = decoded[0] if isinstance(decoded, list) and decoded else decoded
     if not isinstance(first, dict):
         return {}
     error = first.get("error")
     return error if isinstance(error, dict) else first
 
 
-def _error_codes(body: bytes) -> str:
-    detail = _error_detail(body)
-    given = (detail.get(name) for name in ("code", "type", "param"))
-    codes = [word for word in given if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]
+def _join_codes(body: bytes) -> str:
+    detail = _read_error_detail(body)
+    values = (detail.get(name) for name in ("code", "type", "param"))
+    codes = [word for word in values if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
-def _named_parameters(body: bytes, parameters: Collection[str]) -> str:
+def _find_named_parameters(body: bytes, parameters: Collection[str]) -> str:
     words = set(re.findall(rb"[a-z_]+", body))
     return "".join(f", {name}" for name in parameters if name.encode() in words)
 
 
 def _find_status(data: bytes, statuses: Mapping[str, int]) -> int | None:
-    detail = _error_detail(data)
+    detail = _read_error_detail(data)
     kind, code = detail.get("type"), detail.get("code")
     if isinstance(kind, str) and kind in statuses:
         return statuses[kind]

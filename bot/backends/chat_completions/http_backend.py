@@ -37,58 +37,57 @@ S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates the tokens of prompts, with a correction factor per model from reported counts."""
+    """Estimates token counts of prompts; learns each model's correction factor from real counts."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
 
     async def count(self, prompt: Prompt, model: str) -> int:
-        token_counter, ratio = self._counter_and_ratio(model)
+        token_counter, ratio = self._find_counter_and_ratio(model)
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
         """Return a token counter for texts, which ignores the model's correction factor."""
-        token_counter, _ = self._counter_and_ratio(model)
+        token_counter, _ = self._find_counter_and_ratio(model)
         await token_counter.load()
         return token_counter
 
     def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Adjust the model's correction factor to a reported token count (0: unknown)."""
-        token_counter, before = self._counter_and_ratio(model)
+        token_counter, old_ratio = self._find_counter_and_ratio(model)
         if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
         has_images = any(map(attrgetter("parts"), prompt.messages))
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
             return
-        counted = token_counter.prompt_tokens(prompt)
-        if counted < _MIN_TOKENS_TO_LEARN_FROM:
+        own_count = token_counter.prompt_tokens(prompt)
+        if own_count < _MIN_TOKENS_TO_LEARN_FROM:
             return
-        ratio = tokens / counted
-        is_known = find_encoding(model) is not None
-        after = (
-            max(before, ratio) if is_known else max(before * _RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
-        )
-        self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
+        ratio = tokens / own_count
+        new_ratio = max(old_ratio, ratio)
+        if find_encoding(model) is None:
+            new_ratio = max(old_ratio * _RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
+        self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, new_ratio))
 
     def learn_from_rejection(
         self, prompt: Prompt, model: str, rejected: RejectedLength
     ) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
-        token_counter, before = self._counter_and_ratio(model)
+        token_counter, ratio = self._find_counter_and_ratio(model)
         if not token_counter.loaded:
             return None
-        counted = max(1, token_counter.prompt_tokens(prompt))
-        estimated, context = math.ceil(counted * before), rejected.context_tokens
+        own_count = max(1, token_counter.prompt_tokens(prompt))
+        estimate, context = math.ceil(own_count * ratio), rejected.context_tokens
         tokens = rejected.prompt_tokens
-        if tokens is None and context is not None and estimated <= context:
+        if tokens is None and context is not None and estimate <= context:
             tokens = context + 1
-        if tokens is not None and tokens > estimated:
-            self._ratios[model] = min(_MAX_RATIO, tokens / counted * _ESTIMATE_MARGIN)
-        return max(estimated, tokens or 0)
+        if tokens is not None and tokens > estimate:
+            self._ratios[model] = min(_MAX_RATIO, tokens / own_count * _ESTIMATE_MARGIN)
+        return max(estimate, tokens or 0)
 
-    def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
-        initial = _INITIAL_RATIO if find_encoding(model) is None else 1.0
-        return counter_for_model(model), self._ratios.get(model, initial)
+    def _find_counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
+        initial_ratio = _INITIAL_RATIO if find_encoding(model) is None else 1.0
+        return counter_for_model(model), self._ratios.get(model, initial_ratio)
 
 
 class HttpChatBackend(Backend, Generic[S]):
@@ -123,9 +122,9 @@ class HttpChatBackend(Backend, Generic[S]):
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
-        learn = partial(self._estimator.learn_from_count, prompt, model)
+        learn_count = partial(self._estimator.learn_from_count, prompt, model)
         learn_limit = partial(self._learn_context_limit, prompt, model)
-        return self._request_runner.run(request, learn, learn_limit)
+        return self._request_runner.run(request, learn_count, learn_limit)
 
     def _learn_context_limit(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
         tokens = self._estimator.learn_from_rejection(prompt, model, rejected)

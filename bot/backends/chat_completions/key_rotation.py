@@ -32,10 +32,7 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request and return its unread response.
-
-        Raises `HttpStatusError` or `ConnectionFailed`.
-        """
+        """Return the unread response; raise `HttpStatusError` or `ConnectionFailed`."""
         ...
 
     async def list_models(self) -> Sequence[str]: ...
@@ -47,7 +44,7 @@ C = TypeVar("C", bound=KeyedConnection)
 
 
 class KeyRotation(Generic[C]):
-    """Sends requests over connections to a service, one per key.
+    """Sends requests to a service over one connection per key.
 
     A refused key (401, 402) is skipped for an hour, and a rate-limited key (429) for as long as the
     service says. The request is then repeated at once with the next key. A changed key file is read
@@ -61,9 +58,9 @@ class KeyRotation(Generic[C]):
         self._clock = clock
         file = settings.api_key_file
         self._file = None if file is None else SecretFile(file, clock)
-        from_file = set(self._file.secrets if self._file else ())
+        file_keys = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
-        self._configured_keys = [key for key in keys if key not in from_file]
+        self._configured_keys = [key for key in keys if key not in file_keys]
         self._connections: dict[str | None, C] = {}  # including keys since removed from the file
         self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
         self._rotation = deque[str | None]()
@@ -106,7 +103,7 @@ class KeyRotation(Generic[C]):
         return key
 
     def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
-        """Skip a key for a while if the service refused it, and return whether it did."""
+        """Skip a key for a while if the service refused it, and return whether it was refused."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_PAUSE_SECONDS
@@ -125,7 +122,7 @@ class KeyRotation(Generic[C]):
         if self._file is None or not self._file.reload_if_changed():
             return
         keys = list(dict.fromkeys([*self._configured_keys, *self._file.secrets]))
-        new = [key for key in keys if key not in self._connections]
-        register_secrets(new)
+        new_keys = [key for key in keys if key not in self._connections]
+        register_secrets(new_keys)
         self._connect_keys(keys)
-        _log.info("keys_reloaded", keys=len(keys), new=len(new))
+        _log.info("keys_reloaded", keys=len(keys), new=len(new_keys))

@@ -19,10 +19,10 @@ class ValueCheck:
 
 
 def number_check(low: float = -1e6, high: float = 1e6) -> ValueCheck:
-    span = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
+    expected = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
     return ValueCheck(
         lambda value: is_number(value) and low <= value <= high,
-        span if high < 1e6 else translatable("a number"),
+        expected if high < 1e6 else translatable("a number"),
     )
 
 
@@ -36,7 +36,7 @@ def is_string_list(value: object) -> bool:
 
 STOP_CHECK = ValueCheck(
     lambda value: isinstance(value, str) or is_string_list(value),
-    translatable("text or a list of texts"),
+    translatable("a string or a list of strings"),
 )
 EQUALS_ONE_CHECK = ValueCheck(
     lambda value: value == 1, translatable("1 (a chat gets only one answer)")
@@ -56,7 +56,7 @@ class ParameterTable:
         for name, value in parameters.items():
             check = self.checks.get(self.aliases.get(name, name))
             if check is None:
-                hint = self.remedies.get(name) or self._suggestion(name)
+                hint = self.remedies.get(name) or self._suggest_name(name)
                 yield translatable("unknown parameter {name}; {hint}", name=repr(name), hint=hint)
             elif not check.is_valid(value):
                 yield translatable(
@@ -66,11 +66,11 @@ class ParameterTable:
                     given=f"{value!r:.60}",
                 )
 
-    def _suggestion(self, name: str) -> Text:
-        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
-        near = difflib.get_close_matches(snake, [*self.checks, *self.aliases], n=1)
+    def _suggest_name(self, name: str) -> Text:
+        snake_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
+        names = difflib.get_close_matches(snake_name, [*self.checks, *self.aliases], n=1)
         return (
-            translatable("did you mean {name}?", name=repr(near[0])) if near else self.known_names
+            translatable("did you mean {name}?", name=repr(names[0])) if names else self.known_names
         )
 
 
@@ -78,7 +78,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
     """Raise `BackendUnavailable` with the problems of a preset's parameters, if there are any."""
     if problems:
         raise BackendUnavailable(
-            f"{'; '.join(problems)} (parameters of the preset)",
+            f"{'; '.join(problems)} (in the preset's parameters)",
             translatable(
                 "This preset has parameters that its model does not support; the bot's operator has"
                 " to fix it."

@@ -55,7 +55,7 @@ class TagKind(Enum):
 class Tag(NamedTuple):
     kind: TagKind
     text: str
-    closing: "regex.Pattern[str] | None" = None
+    end_pattern: "regex.Pattern[str] | None" = None
     is_ambiguous: bool = False
     is_markup: bool = False
 
@@ -86,7 +86,7 @@ _TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | None:
-    """Return the longest tag at a position, or None.
+    """Return the longest tag that starts at a position, if there is one.
 
     If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
     """
@@ -100,10 +100,10 @@ def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | 
         if found is None or len(match[0]) > len(found.text):
             end = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
             groups = tuple(sorted(match.groupdict().items()))
-            closing = _compile_end_tag(end, groups) if end else None
+            end_pattern = _compile_end_tag(end, groups) if end else None
             is_ambiguous = family is not None and family.is_ambiguous
             is_markup = family is not None and family.is_markup
-            found = Tag(kind, match[0], closing, is_ambiguous, is_markup)
+            found = Tag(kind, match[0], end_pattern, is_ambiguous, is_markup)
     return found
 
 
@@ -122,19 +122,19 @@ def find_reasoning_tokens(
 ) -> tuple[tuple[str, ...], set[str]]:
     """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
     words = [*_TAG_IN_TEMPLATE.findall(template), *vocabulary]
-    known = " ".join([template, *words])
+    all_text = " ".join([template, *words])
     tokens: dict[str, None] = {}
-    ends: set[str] = set()
+    end_tokens: set[str] = set()
     for word in words:
         tag = match_tag(word, 0)
         if tag and tag.text == word and tag.kind in {TagKind.START, TagKind.LONE_END}:
             tokens[word] = None
-            ends |= {word} if tag.kind is TagKind.LONE_END else set()
+            end_tokens |= {word} if tag.kind is TagKind.LONE_END else set()
     for family in _FAMILIES:
-        if family.tokens and all(one in known for one in family.identified_by or family.tokens):
+        if family.tokens and all(one in all_text for one in family.identified_by or family.tokens):
             tokens |= dict.fromkeys(family.tokens)
-            ends.add(family.tokens[-1])
-    return tuple(tokens), ends
+            end_tokens.add(family.tokens[-1])
+    return tuple(tokens), end_tokens
 
 
 _TAG_START = re.compile("[<[\u25c1]")
@@ -146,28 +146,28 @@ _CODE_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 class ReasoningFormat:
     """How a model marks the reasoning in its answers."""
 
-    is_tagged: bool = True
-    """Whether the text may contain reasoning."""
+    may_have_tags: bool = True
+    """Whether the text may contain tagged reasoning."""
     open_tag: str | None = None
     """The start tag at the prompt's end, if any: the answer then starts inside the reasoning."""
-    assumed_end: str | None = None
+    assumed_end_tag: str | None = None
     """An end tag without a start tag, seen in the model's last answer and expected again."""
     special_tokens: tuple[str, ...] = ()
-    keeps_calls: bool = False
+    keeps_tool_calls: bool = False
     """Whether tool calls stay in the text, for another parser to read."""
     end_tokens: frozenset[str] = frozenset()
 
 
 ANY_FORMAT = ReasoningFormat()
 
-NO_FORMAT = ReasoningFormat(is_tagged=False)
+NO_FORMAT = ReasoningFormat(may_have_tags=False)
 
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
     """Detect a model's reasoning format from its chat template and special tokens."""
-    tokens, ends = find_reasoning_tokens(template or "", vocabulary)
+    tokens, end_tokens = find_reasoning_tokens(template or "", vocabulary)
     return ReasoningFormat(
-        special_tokens=tokens, end_tokens=frozenset(ends), keeps_calls=bool(tokens)
+        special_tokens=tokens, end_tokens=frozenset(end_tokens), keeps_tool_calls=bool(tokens)
     )
 
 
@@ -188,7 +188,7 @@ class SeparatedText(NamedTuple):
 
     answer: str
     reasoning: str
-    retracts: bool = False
+    retracts_earlier_text: bool = False
     """Whether all earlier text was reasoning, although it was returned as part of the answer."""
 
 
@@ -196,99 +196,100 @@ class ReasoningParser:
     """Separates reasoning from answer in streamed text, which may arrive in chunks of any size."""
 
     def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
-        self._is_tagged = reasoning.is_tagged
-        self._keeps_calls = reasoning.keeps_calls
-        self._closing: regex.Pattern[str] | None = None  # None outside of reasoning
+        self._may_have_tags = reasoning.may_have_tags
+        self._keeps_tool_calls = reasoning.keeps_tool_calls
+        self._end_pattern: regex.Pattern[str] | None = None  # None outside of reasoning
         # A start tag and text, which are reasoning only if the end tag arrives; None: certain.
-        self._tentative: list[str] | None = None
-        self._is_assumed = False  # the text may have started inside reasoning
-        self._in_answer = False  # the answer itself has started
+        self._pending_parts: list[str] | None = None
+        self._may_lack_start = False  # the text may have started in reasoning
+        self._is_in_answer = False  # the answer itself has started
         self._has_reasoned = False
-        self._wrapper: regex.Pattern[str] | None = None
-        self._held = ""
+        self._wrapper_end: regex.Pattern[str] | None = None
+        self._held_text = ""
         self._is_final = False  # no more text will arrive
         self._has_calls = False  # tool calls follow the text
         self._in_fence, self._line = False, ""  # to recognize tags in code
-        self._unread: list[str] = []
+        self._new_texts: list[str] = []
         self._answer: list[str] = []
         self._reasoning: list[str] = []
-        self._retracts = False
-        self.lone_end: str | None = None
+        self._retracts_earlier_text = False
+        self.unmatched_end_tag: str | None = None
         """The end tag of reasoning that had no start tag, if any."""
         if reasoning.open_tag is not None:
             tag = match_tag(reasoning.open_tag, 0)
-            self._closing = tag and tag.closing
+            self._end_pattern = tag and tag.end_pattern
             self._has_reasoned = True
-        elif reasoning.assumed_end is not None:
-            self._closing = regex.compile(regex.escape(reasoning.assumed_end))
-            self._tentative, self._is_assumed = [""], True
+        elif reasoning.assumed_end_tag is not None:
+            self._end_pattern = regex.compile(regex.escape(reasoning.assumed_end_tag))
+            self._pending_parts, self._may_lack_start = [""], True
 
     def feed(self, text: str) -> SeparatedText:
-        if not self._is_tagged:
+        if not self._may_have_tags:
             return SeparatedText(text, "")
-        is_in_plain_text = self._in_answer and self._closing is None and not self._held
+        is_in_plain_text = self._is_in_answer and self._end_pattern is None and not self._held_text
         if is_in_plain_text and TAG_FIRST_CHARS.isdisjoint(text):
-            self._unread.append(text)
+            self._new_texts.append(text)
             return SeparatedText(text, "")  # the usual case
-        self._held += text
-        while self._held and self._parse_step():
+        self._held_text += text
+        while self._held_text and self._parse_step():
             pass
         return self._collect_result()
 
     def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
         self._has_reasoned = True
-        if self._is_assumed and not any(self._tentative or ()):
-            self._closing, self._tentative, self._is_assumed = None, None, False
+        if self._may_lack_start and not any(self._pending_parts or ()):
+            self._end_pattern, self._pending_parts, self._may_lack_start = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
         self._is_final, self._has_calls = True, has_calls
-        while self._held and self._parse_step():
+        while self._held_text and self._parse_step():
             pass
-        if self._closing is not None:
-            is_answer = self._tentative is not None and not (self._is_assumed and is_cut)
-            target = self._answer if is_answer else self._reasoning
-            target.extend(self._tentative or ())
+        if self._end_pattern is not None:
+            is_answer = self._pending_parts is not None and not (self._may_lack_start and is_cut)
+            parts = self._answer if is_answer else self._reasoning
+            parts.extend(self._pending_parts or ())
         elif not self._has_reasoned:
-            self._answer.append(self._held)
-        self._closing, self._tentative, self._held = None, None, ""
+            self._answer.append(self._held_text)
+        self._end_pattern, self._pending_parts, self._held_text = None, None, ""
         return self._collect_result()
 
     def _collect_result(self) -> SeparatedText:
-        taken = SeparatedText("".join(self._answer), "".join(self._reasoning), self._retracts)
-        self._answer, self._reasoning, self._retracts = [], [], False
-        return taken
+        answer, reasoning = "".join(self._answer), "".join(self._reasoning)
+        separated = SeparatedText(answer, reasoning, self._retracts_earlier_text)
+        self._answer, self._reasoning, self._retracts_earlier_text = [], [], False
+        return separated
 
     def _parse_step(self) -> bool:
-        if self._closing is not None:
-            return self._parse_reasoning(self._closing)
-        return self._parse_answer() if self._in_answer else self._parse_beginning()
+        if self._end_pattern is not None:
+            return self._parse_reasoning(self._end_pattern)
+        return self._parse_answer() if self._is_in_answer else self._parse_beginning()
 
-    def _add(self, reasoning: str) -> None:
-        (self._reasoning if self._tentative is None else self._tentative).append(reasoning)
+    def _add_reasoning(self, reasoning: str) -> None:
+        (self._reasoning if self._pending_parts is None else self._pending_parts).append(reasoning)
 
     def _emit_answer(self, answer: str) -> None:
         self._answer.append(answer)
-        self._unread.append(answer)
+        self._new_texts.append(answer)
 
-    def _parse_reasoning(self, closing: "regex.Pattern[str]") -> bool:
-        match = closing.search(self._held, partial=not self._is_final)
-        begin = len(self._held) if match is None else match.start()
-        self._add(self._held[:begin])
+    def _parse_reasoning(self, end_pattern: "regex.Pattern[str]") -> bool:
+        match = end_pattern.search(self._held_text, partial=not self._is_final)
+        begin = len(self._held_text) if match is None else match.start()
+        self._add_reasoning(self._held_text[:begin])
         if match is None or match.partial:
-            self._held = self._held[begin:]
+            self._held_text = self._held_text[begin:]
             return False
-        self._held = self._held[match.end() :]
-        if self._is_assumed:
-            self.lone_end, self._is_assumed = match[0], False
-        self._reasoning.extend((self._tentative or ())[1:])  # without the start tag
-        self._closing, self._tentative = None, None
+        self._held_text = self._held_text[match.end() :]
+        if self._may_lack_start:
+            self.unmatched_end_tag, self._may_lack_start = match[0], False
+        self._reasoning.extend((self._pending_parts or ())[1:])  # without the start tag
+        self._end_pattern, self._pending_parts = None, None
         self._has_reasoned = True
         return True
 
     def _parse_beginning(self) -> bool:
-        text = self._held.lstrip()
+        text = self._held_text.lstrip()
         if not text:
             return False
         tag = match_tag(text, 0, may_continue=not self._is_final)
@@ -296,57 +297,57 @@ class ReasoningParser:
             return False
         if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
             if tag.kind is TagKind.LONE_END and not self._has_reasoned:
-                self.lone_end = tag.text
+                self.unmatched_end_tag = tag.text
             is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
             self._has_reasoned = self._has_reasoned or is_reasoning
             self._begin_tagged_text(tag, is_certain=not tag.is_ambiguous)
-            self._held = text[len(tag.text) :]
+            self._held_text = text[len(tag.text) :]
         else:
-            self._in_answer = True
+            self._is_in_answer = True
             if self._has_reasoned:
-                self._held = text
+                self._held_text = text
         return True
 
     def _begin_tagged_text(self, tag: Tag, *, is_certain: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
-            self._wrapper = tag.closing
-        elif tag.kind is TagKind.START and self._keeps_calls and CALLEE_PATTERN in tag.text:
-            self._in_answer = True
+            self._wrapper_end = tag.end_pattern
+        elif tag.kind is TagKind.START and self._keeps_tool_calls and CALLEE_PATTERN in tag.text:
+            self._is_in_answer = True
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
-            self._closing = tag.closing
-            self._tentative = None if is_certain else [tag.text]
+            self._end_pattern = tag.end_pattern
+            self._pending_parts = None if is_certain else [tag.text]
 
     def _parse_answer(self) -> bool:
-        for first in _TAG_START.finditer(self._held):
+        for first in _TAG_START.finditer(self._held_text):
             at = first.start()
             tag = self._match_held_tag(at)
             if tag is None:
                 continue
             if tag is INCOMPLETE:
                 return self._hold_rest(at)
-            before, after = self._held[:at], self._held[at + len(tag.text) :]
+            before, after = self._held_text[:at], self._held_text[at + len(tag.text) :]
             if self._is_quoted(before):
                 continue
             if tag.kind is TagKind.TURN_END:
                 if after.strip() or "<s>" in self._find_code_context(before)[1]:
                     continue
-                self._emit_answer(self._held[:at])
-                self._held = "" if self._is_final else self._held[at:]
+                self._emit_answer(self._held_text[:at])
+                self._held_text = "" if self._is_final else self._held_text[at:]
                 return False
             if tag.kind is TagKind.LONE_END:
                 return self._handle_unmatched_end_tag(tag.text, before, after)
             self._emit_answer(before)
-            self._held = after
+            self._held_text = after
             _, line = self._find_code_context("")
             self._begin_tagged_text(tag, is_certain=not tag.is_markup or not line.strip())
             return True
-        return self._hold_rest(len(self._held))
+        return self._hold_rest(len(self._held_text))
 
     def _match_held_tag(self, position: int) -> Tag | None:
-        tag = match_tag(self._held, position, may_continue=not self._is_final)
-        if self._wrapper is not None and tag is not INCOMPLETE:
-            match = self._wrapper.match(self._held, position, partial=not self._is_final)
+        tag = match_tag(self._held_text, position, may_continue=not self._is_final)
+        if self._wrapper_end is not None and tag is not INCOMPLETE:
+            match = self._wrapper_end.match(self._held_text, position, partial=not self._is_final)
             if match is not None:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
@@ -362,24 +363,24 @@ class ReasoningParser:
         if not rest and not self._is_final:
             return self._hold_rest(len(before))
         _, line = self._find_code_context(before)
-        is_at_end = not line or "\n" in after[: len(after) - len(rest)]
+        is_at_line_edge = not line or "\n" in after[: len(after) - len(rest)]
         if not rest and not self._has_calls:
             self._emit_answer(before)
-            self._held = ""
-        elif self._has_reasoned and not is_at_end:
+            self._held_text = ""
+        elif self._has_reasoned and not is_at_line_edge:
             self._emit_answer(before + tag)
-            self._held = after
+            self._held_text = after
         else:
             self._reasoning += [*self._answer, before]
-            self._answer, self._retracts = [], True
-            self.lone_end = tag
-            self._has_reasoned, self._in_answer = True, False
-            self._held = after
+            self._answer, self._retracts_earlier_text = [], True
+            self.unmatched_end_tag = tag
+            self._has_reasoned, self._is_in_answer = True, False
+            self._held_text = after
         return True
 
     def _hold_rest(self, position: int) -> bool:
-        self._emit_answer(self._held[:position])
-        self._held = self._held[position:]
+        self._emit_answer(self._held_text[:position])
+        self._held_text = self._held_text[position:]
         return False
 
     def _is_quoted(self, before: str) -> bool:
@@ -387,9 +388,10 @@ class ReasoningParser:
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTATION_MARKS)
 
     def _find_code_context(self, before: str) -> tuple[bool, str]:
-        """Return whether the text after `before` is in a code block, and its unfinished line."""
-        self._in_fence, self._line = _track_fence(self._in_fence, self._line, "".join(self._unread))
-        self._unread.clear()
+        """Return whether `before` ends in a code block, and the unfinished line at its end."""
+        new_text = "".join(self._new_texts)
+        self._in_fence, self._line = _track_fence(self._in_fence, self._line, new_text)
+        self._new_texts.clear()
         return _track_fence(self._in_fence, self._line, before)
 
 
@@ -413,7 +415,7 @@ async def separate_reasoning(
             else:
                 is_cut = event.reason is FinishReason.LENGTH
                 parsed = parser.flush(is_cut=is_cut, has_calls=bool(event.tool_calls))
-            if parsed.retracts:
+            if parsed.retracts_earlier_text:
                 stop_filter = StopStringFilter(stop)
                 yield Retraction()
             if parsed.reasoning:

@@ -56,12 +56,12 @@ _USAGE_TIMEOUT_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
 # Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
 # one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
-_READ_PAUSES = (0.2, 0.3)  # in seconds; the last repeats, and is the maximum delay of a stop
+_READ_PAUSES = (0.2, 0.3)  # in seconds; the last one repeats, and may delay a stop that long
 MAX_ERROR_BYTES = 64 * 1024
 _CHECK_TIMEOUT_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
 _MIN_SIMILARITY = 0.5  # between an unknown model name and a suggestion
-_NO_MODEL_LIST = frozenset({404, 405, 501})
+_NO_MODEL_LIST_STATUSES = frozenset({404, 405, 501})
 _BREAKER_POLL_SECONDS = 0.25
 _LOADING_POLL_SECONDS = 1.0
 _PAUSED_NOTICE = translatable(
@@ -73,7 +73,7 @@ _INTERRUPTED_NOTICE = translatable(
 
 
 class Timeouts:
-    """Tracks the time left for one attempt; all attempts share `deadline` (event loop time)."""
+    """Tracks the time left for one attempt. All attempts share the `deadline` (event loop time)."""
 
     def __init__(
         self,
@@ -89,22 +89,22 @@ class Timeouts:
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
         self._reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
-        self._reasoning_left: float | None = None  # None unless the model is reasoning
+        self._reasoning_seconds_left: float | None = None  # None unless the model is reasoning
         self._has_text = False
-        self._finished = False
+        self._is_finished = False
 
     def record_progress(self, *, has_text: bool) -> None:
         """Record that the model sent output: text, or only reasoning if not `has_text`."""
         self._wait_seconds_left = self._settings.idle_seconds
         if has_text:
             self._has_text = True
-            self._reasoning_left = None
-        elif not self._has_text and self._reasoning_left is None:
-            self._reasoning_left = self._reasoning_seconds
+            self._reasoning_seconds_left = None
+        elif not self._has_text and self._reasoning_seconds_left is None:
+            self._reasoning_seconds_left = self._reasoning_seconds
 
     def record_finish(self) -> None:
-        if not self._finished:
-            self._finished = True
+        if not self._is_finished:
+            self._is_finished = True
             self._wait_seconds_left = _USAGE_TIMEOUT_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
@@ -113,8 +113,8 @@ class Timeouts:
         if start > self._deadline:
             raise self._timeout_error(start)
         self._wait_ends_at = min(start + self._wait_seconds_left, self._deadline)
-        if self._reasoning_left is not None:
-            self._wait_ends_at = min(self._wait_ends_at, start + self._reasoning_left)
+        if self._reasoning_seconds_left is not None:
+            self._wait_ends_at = min(self._wait_ends_at, start + self._reasoning_seconds_left)
         return self
 
     def __enter__(self) -> float:
@@ -123,10 +123,10 @@ class Timeouts:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
         start, now = self._wait_started_at, self._now()
-        late = now - self._wait_ends_at
-        self._deduct_wait(start, now, late)
+        late_seconds = now - self._wait_ends_at
+        self._deduct_wait(start, now, late_seconds)
         if isinstance(error, TimeoutError):
-            if late > PROCESS_PAUSE_SECONDS:
+            if late_seconds > PROCESS_PAUSE_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
@@ -136,8 +136,8 @@ class Timeouts:
             now -= late_seconds
         if now > start:
             self._wait_seconds_left -= now - start
-            if self._reasoning_left is not None:
-                self._reasoning_left -= now - start
+            if self._reasoning_seconds_left is not None:
+                self._reasoning_seconds_left -= now - start
 
     def _timeout_error(self, now: float) -> RequestFailed:
         settings = self._settings
@@ -147,7 +147,7 @@ class Timeouts:
         if self._has_text:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
             return errors.timeout_error(self._endpoint, "no next token", *limit)
-        if self._reasoning_left is None:
+        if self._reasoning_seconds_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
             return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
         limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
@@ -166,8 +166,8 @@ class ChatRequest:
     has_fallback: bool = False
     headers: Mapping[str, str] | None = None
     is_continuation: bool = False
-    """Whether it continues an interrupted answer; it then counts as a retry."""
-    without_system: "Callable[[], ChatRequest] | None" = None
+    """Whether the request continues an interrupted answer; it then counts as a retry."""
+    build_without_system: "Callable[[], ChatRequest] | None" = None
     """Builds the request that is sent instead if the model rejects system messages."""
 
 
@@ -209,7 +209,7 @@ class ChatRequestRunner:
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
-        """By model: its last error, and until when requests with a fallback skip it."""
+        """By model: until when requests with a fallback skip it, and its last error."""
         self._unmatched_end_tags: dict[str, str] = {}
         """By model: the end tag of its last reasoning that had no start tag."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
@@ -230,7 +230,7 @@ class ChatRequestRunner:
         """Send a request, stream its answer like `Backend.generate`, and report prompt lengths."""
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
-        may_load_until = self._clock.monotonic() + self._settings.first_token_seconds
+        load_deadline = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
         self._raise_if_still_failing(request)
@@ -251,7 +251,7 @@ class ChatRequestRunner:
             except RequestFailed as error:
                 breaker.record(
                     self._clock.monotonic(),
-                    succeeded=not error.is_unhealthy,
+                    succeeded=not error.counts_as_failure,
                     is_down=error.is_down and not has_text,
                     is_retry=retry_count > 0,
                     is_trial=is_trial,
@@ -261,18 +261,18 @@ class ChatRequestRunner:
                     raise _interrupted_error(error) from error
                 # A failed trial call is not retried; the next message is the next trial.
                 gives_up = breaker.is_open and (is_trial or request.has_fallback)
-                retry_state = (request, retry_count, may_load_until)
+                retry_state = (request, retry_count, load_deadline)
                 pause = None if gives_up else self._pause_before_retry(error, *retry_state)
                 if pause is None or pause >= deadline - time():
                     raise _unavailable_error(error, report_rejected_length) from error
-                wait = self._log_and_report_retry(error, request, pause)
+                rate_limit_wait = self._log_and_report_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), succeeded=True)
                 self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
-            if wait is not None:
-                yield wait
+            if rate_limit_wait is not None:
+                yield rate_limit_wait
             await self._clock.sleep(pause)
 
     def _log_and_report_retry(
@@ -306,11 +306,11 @@ class ChatRequestRunner:
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
         """Wait until the breaker allows a call; raise `BackendUnavailable` if it stays open."""
-        wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
-        give_up_at = self._clock.monotonic() + wait
-        failed_before = breaker.failed_trials
+        max_wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
+        give_up_at = self._clock.monotonic() + max_wait
+        earlier_failures = breaker.failed_trials
         while not breaker.allows(self._clock.monotonic()):
-            trial_failed = breaker.failed_trials > failed_before
+            trial_failed = breaker.failed_trials > earlier_failures
             if trial_failed or self._clock.monotonic() >= give_up_at:
                 raise BackendUnavailable(
                     f"{self._endpoint} fails too often with {request.model!r}; calls are paused",
@@ -325,10 +325,10 @@ class ChatRequestRunner:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.is_retryable or retry_count >= self._max_retries:
             return None
-        longest = retries.MAX_RETRY_AFTER_SECONDS
+        max_wait = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
-            longest = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > longest or not self._budget.spend_retry():
+            max_wait = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
+        if error.retry_after_seconds > max_wait or not self._budget.spend_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
@@ -343,9 +343,9 @@ class ChatRequestRunner:
         try:
             response = await self._post(request, timeouts)
         except RequestFailed as error:
-            if not (error.rejects_system and request.without_system):
+            if not (error.rejects_system_role and request.build_without_system):
                 raise
-            response = await self._post(request.without_system(), timeouts)
+            response = await self._post(request.build_without_system(), timeouts)
         try:
             parser = self._create_parser(response, request)
             pauses = iter(_READ_PAUSES)
@@ -357,7 +357,7 @@ class ChatRequestRunner:
                     timeouts.record_progress(has_text=bool(parsed.text))
                 if parser.reason is not None:
                     timeouts.record_finish()
-                if parsed.retracts:
+                if parsed.retracts_earlier_text:
                     yield Retraction()
                 if parsed.reasoning:
                     yield ReasoningDelta(parsed.reasoning)
@@ -385,11 +385,11 @@ class ChatRequestRunner:
         if content_type == "text/html":
             raise errors.malformed_error(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            what = "a compressed response, which was not requested"
-            raise errors.malformed_error(self._endpoint, what)
+            problem = "a compressed response, which was not requested"
+            raise errors.malformed_error(self._endpoint, problem)
         reasoning = request.reasoning
         if (end := self._unmatched_end_tags.get(request.model)) and not request.is_continuation:
-            reasoning = replace(reasoning, assumed_end=end)
+            reasoning = replace(reasoning, assumed_end_tag=end)
         context = ResponseContext(
             self._endpoint,
             request.model,
@@ -427,18 +427,18 @@ class ChatRequestRunner:
     ) -> str:
         """Return a description of the service. Raises `BackendUnavailable` if it does not answer.
 
-        With `lists_all`, also raise it if the service's list lacks one of the models.
+        With `lists_all`, it is also an error if the service does not list one of the models.
         """
-        listed = await self.fetch_model_list(list_models, next(iter(models), "default"))
-        if listed is None:
+        names = await self.fetch_model_list(list_models, next(iter(models), "default"))
+        if names is None:
             endpoint = self._endpoint
             return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
-        missing = [model for model in models if not _is_listed(model, listed)]
-        if missing and lists_all:
+        missing_models = [model for model in models if not _is_listed(model, names)]
+        if missing_models and lists_all:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
-            lines = [problem.format(model, _suggest_models(model, listed)) for model in missing]
+            lines = [problem.format(one, _suggest_models(one, names)) for one in missing_models]
             raise BackendUnavailable("\n".join(lines))
-        note = f", but does not list {', '.join(missing)}" if missing else ""
+        note = f", but does not list {', '.join(missing_models)}" if missing_models else ""
         return f"answers at {self._endpoint.base_url}{note}"
 
     async def fetch_model_list(
@@ -456,18 +456,18 @@ class ChatRequestRunner:
             if is_page and error.status == HTTPStatus.NOT_FOUND:
                 raise self._wrong_address_error(f"a web page ({error.status})") from error
             # Not every service has a model list, but every service reports a wrong key.
-            if error.status in _NO_MODEL_LIST and not is_page:
+            if error.status in _NO_MODEL_LIST_STATUSES and not is_page:
                 return None
-            failed = translate_http_error(self._endpoint, model, error)
+            failure = translate_http_error(self._endpoint, model, error)
         except NoModelList as error:
             raise self._wrong_address_error(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
-            failed = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
-        raise BackendUnavailable(str(failed), failed.notice) from failed
+            failure = errors.unreachable_error(self._endpoint, str(error) or type(error).__name__)
+        raise BackendUnavailable(str(failure), failure.notice) from failure
 
     def _wrong_address_error(self, problem: str) -> BackendUnavailable:
         return BackendUnavailable(
-            f"{self._endpoint} sent {problem} in place of a list of its models; check"
+            f"{self._endpoint} sent {problem} instead of a list of its models; check"
             f" {self._endpoint.setting_name('BASE_URL')} ({self._endpoint.base_url}): the addresses"
             " of most APIs end in /v1"
         )
@@ -507,7 +507,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, models: Collection[str]) -> bool:
-    """Return whether a model is listed, perhaps with a tag (Ollama), folder (Gemini), or `*`."""
+    """Return whether a model is listed, also with a tag (Ollama), folder (Gemini), or wildcard."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
@@ -519,26 +519,26 @@ def _suggest_models(model: str, models: Sequence[str]) -> str:
     if not models:
         return "it lists none"
     names = {one.lower(): one for one in models}
-    near = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
-    has = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
-    return f"did you mean {names[near[0]]!r}? I{has}" if near else f"i{has}"
+    matches = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
+    rest = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
+    return f"did you mean {names[matches[0]]!r}? I{rest}" if matches else f"i{rest}"
 
 
 def read_model_list(body: bytes) -> Sequence[str]:
     """Parse a model list in OpenAI's or Ollama's format, or a bare list; raise `NoModelList`."""
     try:
-        given = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise NoModelList("a web page" if is_web_page(body) else "invalid JSON") from None
-    listed = given
-    if isinstance(given, dict):
-        if given.get("error"):
+    items = decoded
+    if isinstance(decoded, dict):
+        if decoded.get("error"):
             raise NoModelList("an error object")
-        key = next((name for name in ("data", "models") if name in given), None)
-        listed = given if key is None else given[key] or []  # Ollama without models lists null
-    if not isinstance(listed, list):
+        key = next((name for name in ("data", "models") if name in decoded), None)
+        items = decoded if key is None else decoded[key] or []  # Ollama without models lists null
+    if not isinstance(items, list):
         raise NoModelList("other JSON")
-    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in listed)
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in items)
     return [name for name in names if isinstance(name, str)]
 
 

@@ -53,8 +53,8 @@ class HttpProviderSettings(ProviderSettings):
         if not (isinstance(value, dict) and isinstance(address, str) and is_http_address(address)):
             return value
         address, credentials = split_credentials(address)
-        moved = {"basic_auth": credentials} if credentials else {}
-        return {**value, "base_url": address, **moved}
+        moved_fields = {"basic_auth": credentials} if credentials else {}
+        return {**value, "base_url": address, **moved_fields}
 
     @field_validator("api_keys", mode="before")
     @classmethod
@@ -71,9 +71,9 @@ class HttpProviderSettings(ProviderSettings):
         lines = read_setting_secrets(self.api_key_file, "the keys")
         if not lines:
             raise ValueError(f"there is no key in {self.api_key_file}")
-        known = {key.get_secret_value() for key in self.keys}
-        new = tuple(SecretStr(line) for line in lines if line not in known)
-        self.api_keys = (*self.api_keys, *new)
+        known_keys = {key.get_secret_value() for key in self.keys}
+        new_keys = tuple(SecretStr(line) for line in lines if line not in known_keys)
+        self.api_keys = (*self.api_keys, *new_keys)
         return self
 
     @property
@@ -84,8 +84,8 @@ class HttpProviderSettings(ProviderSettings):
     def basic_auth_headers(self) -> dict[str, str]:
         if self.basic_auth is None:
             return {}
-        encoded = base64.b64encode(self.basic_auth.get_secret_value().encode()).decode()
-        return {"Authorization": f"Basic {encoded}"}
+        credentials = base64.b64encode(self.basic_auth.get_secret_value().encode()).decode()
+        return {"Authorization": f"Basic {credentials}"}
 
 
 def provider_address(

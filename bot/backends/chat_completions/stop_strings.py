@@ -32,27 +32,27 @@ class StopStringFilter:
         self.has_matched = False
         self._stop = [each for each in stop if each]
         self._first_char = _compile_char_pattern(frozenset([each[0] for each in self._stop]))
-        self._held = ""
+        self._held_text = ""
 
     def feed(self, text: str) -> str:
         if self.has_matched or not self._stop:
             return "" if self.has_matched else text
-        text = self._held + text
+        text = self._held_text + text
         if self._first_char.search(text) is None:
             return text  # the usual case
         matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if matches:
             self.has_matched = True
-            self._held = ""
+            self._held_text = ""
             _, begin = min(matches)  # the stop string that ends first
             return text[:begin]
-        held = max(partial_match_length(text, stop) for stop in self._stop)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        held_length = max(partial_match_length(text, stop) for stop in self._stop)
+        self._held_text = text[len(text) - held_length :]
+        return text[: len(text) - held_length]
 
     def flush(self) -> str:
-        held, self._held = self._held, ""
-        return held
+        text, self._held_text = self._held_text, ""
+        return text
 
 
 @lru_cache(maxsize=64)

@@ -36,28 +36,28 @@ class SseParser:
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._held = b""  # of an incomplete event
-        self._at_start = True
+        self._partial_event = b""
+        self._is_at_start = True
         self.stray_lines: list[bytes] = []
         """Lines outside of events, up to 64 KiB, such as an error in plain JSON."""
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the completed events; raise ValueError if an event is too long."""
-        data, half = self._held + chunk, b""
+        data, half_line_end = self._partial_event + chunk, b""
         if b"\r" in data:
             if data.endswith(b"\r"):  # may be the first half of CRLF
-                data, half = data[:-1], b"\r"
+                data, half_line_end = data[:-1], b"\r"
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, held = data.split(b"\n\n")
-        self._held = held + half
-        if max(map(len, (*blocks, held))) > self._max_event_bytes:
+        *blocks, rest = data.split(b"\n\n")
+        self._partial_event = rest + half_line_end
+        if max(map(len, (*blocks, rest))) > self._max_event_bytes:
             raise ValueError(f"an event of more than {self._max_event_bytes} bytes")
         events: list[bytes] = []
         for block in blocks:
             if block.startswith(_DATA_PREFIX) and b"\n" not in block:  # the usual case
                 events.append(block[len(_DATA_PREFIX) :])
-                self._at_start = False
+                self._is_at_start = False
             elif block:
                 events += self._parse_lines(block)
         return events
@@ -67,8 +67,8 @@ class SseParser:
         return self.feed(b"\n\n")
 
     def _parse_lines(self, block: bytes) -> list[bytes]:
-        if self._at_start:
-            self._at_start = False
+        if self._is_at_start:
+            self._is_at_start = False
             block = block.removeprefix(_BYTE_ORDER_MARK)
         data: list[bytes] = []
         for line in block.split(b"\n"):
@@ -102,7 +102,7 @@ class ParsedChunk:
     has_progress: bool = False
     """Whether this chunk contains model output, not only a comment or an empty delta."""
     error: RequestFailed | None = None
-    retracts: bool = False
+    retracts_earlier_text: bool = False
 
 
 class StreamParser(ABC):
@@ -125,7 +125,7 @@ class StreamParser(ABC):
         self._has_events = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._retracts = False
+        self._retracts_earlier_text = False
 
     def feed(self, chunk: bytes) -> ParsedChunk:
         self._received_bytes += len(chunk)
@@ -145,20 +145,20 @@ class StreamParser(ABC):
         """Parse the rest after the connection closes; report an incomplete answer as an error."""
         self.done = True
         try:
-            last = (
+            last_events = (
                 self._sse.flush()
                 if self._plain_response is None
-                else self._split(self._plain_response)
+                else self._split_plain_response(self._plain_response)
             )
         except ValueError as error:
             return self._malformed_chunk(str(error))
-        parsed = self._parse_events(last)
-        self._has_events = self._has_events or bool(last)
+        parsed = self._parse_events(last_events)
+        self._has_events = self._has_events or bool(last_events)
         if self.reason is None and parsed.error is None:
             return self._parse_stray_lines(parsed)
         return parsed
 
-    def _split(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
+    def _split_plain_response(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
         body = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
         if body.startswith(_EVENT_STARTS):
             return [*self._sse.feed(body), *self._sse.flush()]
@@ -172,11 +172,11 @@ class StreamParser(ABC):
         if lines[0].lstrip().startswith(b"<"):
             return replace(parsed, error=errors.malformed_error(endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
-        found = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
+        result = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
-            return found
+            return result
         self.reason = None  # after events, only an error matters
-        return replace(parsed, error=found.error or errors.interrupted_error(endpoint))
+        return replace(parsed, error=result.error or errors.interrupted_error(endpoint))
 
     @property
     def finish(self) -> Finish:
@@ -186,7 +186,7 @@ class StreamParser(ABC):
 
     @property
     def unmatched_end_tag(self) -> str | None:
-        return self._reasoning_parser.lone_end
+        return self._reasoning_parser.unmatched_end_tag
 
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:
@@ -196,21 +196,21 @@ class StreamParser(ABC):
         and `usage` when known. Raises `RequestFailed`.
         """
 
-    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+    def _read_plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
         """Return the texts of consecutive events from `begin` that contain nothing but text."""
         return ()
 
     def _add_text(self, text: str) -> None:
-        self._add_separated(self._reasoning_parser.feed(self._text_joiner.feed(text)))
+        self._add_separated_text(self._reasoning_parser.feed(self._text_joiner.feed(text)))
         if self._stop_filter.has_matched:
             self.reason, self.done = FinishReason.STOP, True
 
-    def _add_separated(self, parsed: SeparatedText) -> None:
-        if parsed.retracts:
+    def _add_separated_text(self, parsed: SeparatedText) -> None:
+        if parsed.retracts_earlier_text:
             self._reasoning += self._text
             self._text.clear()
             self._stop_filter = StopStringFilter(self._context.stop)
-            self._retracts = True
+            self._retracts_earlier_text = True
         self._reasoning.append(parsed.reasoning)
         self._text.append(self._stop_filter.feed(parsed.answer))
 
@@ -223,17 +223,17 @@ class StreamParser(ABC):
         return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, problem))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
-        progress = False
+        has_progress = False
         error: RequestFailed | None = None
         at = 0
         while at < len(events) and not self._stop_filter.has_matched:
-            if self.reason is None and (plain := self._plain_texts(events, at)):
-                self._add_text("".join(plain))
-                progress = True
-                at += len(plain)
+            if self.reason is None and (plain_texts := self._read_plain_texts(events, at)):
+                self._add_text("".join(plain_texts))
+                has_progress = True
+                at += len(plain_texts)
                 continue
             try:
-                progress = self._parse_event(events[at]) or progress
+                has_progress = self._parse_event(events[at]) or has_progress
             except RequestFailed as failed:
                 error = failed
                 break
@@ -246,18 +246,18 @@ class StreamParser(ABC):
             is_cut = self.reason is not FinishReason.STOP
             has_calls = bool(self._tool_calls.calls)
             parser = self._reasoning_parser
-            self._add_separated(parser.flush(is_cut=is_cut, has_calls=has_calls))
+            self._add_separated_text(parser.flush(is_cut=is_cut, has_calls=has_calls))
             self._text.append(self._stop_filter.flush())
         text, reasoning = "".join(self._text), "".join(self._reasoning)
-        parsed = ParsedChunk(text, reasoning, progress, error, self._retracts)
+        parsed = ParsedChunk(text, reasoning, has_progress, error, self._retracts_earlier_text)
         self._text.clear()
         self._reasoning.clear()
-        self._retracts = False
+        self._retracts_earlier_text = False
         return parsed
 
 
 def decode_event(data: bytes) -> object:
-    """Decode an event's JSON, which may contain half a surrogate pair; raise ValueError."""
+    """Decode an event's JSON, perhaps with half a surrogate pair; raise ValueError if invalid."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

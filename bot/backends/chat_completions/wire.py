@@ -11,8 +11,8 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.deltas import (
     JsonObject,
-    reasoning_in_delta,
-    text_in_delta,
+    extract_reasoning,
+    extract_text,
     tool_exchanges_to_wire,
     tool_spec_to_wire,
 )
@@ -53,12 +53,12 @@ def to_wire(
     body = {"stream_options": _INCLUDE_USAGE, **request_parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-        given = body.get(name)
-        asked = given if isinstance(given, int) else prompt.max_output_tokens
-        body[name] = min(asked, prompt.max_output_tokens)
+        preset_limit = body.get(name)
+        limit = preset_limit if isinstance(preset_limit, int) else prompt.max_output_tokens
+        body[name] = min(limit, prompt.max_output_tokens)
     if stop := collect_stop_strings(prompt):
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer covers the rest
-    given = quirks.apply({name: value for name, value in body.items() if value is not None})
+    fields = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
         {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
         for each in prompt.messages
@@ -66,20 +66,20 @@ def to_wire(
     if sends_names:
         for message, each in zip(messages, prompt.messages, strict=True):
             message |= _name_field(each.name)
-    messages = [dict(each) for each in adapt_messages(messages, quirks.accepts)]
-    if quirks.marks_prefix:
+    messages = [dict(each) for each in adapt_messages(messages, quirks.capabilities)]
+    if quirks.marks_cached_prefix:
         _mark_stable_prefix(messages)
-    begun = prompt.begun
+    prefill = prompt.begun
     if messages and messages[-1]["role"] == "assistant" and quirks.continuation:
-        begun = f"{messages.pop()['content'].rstrip()}{begun}"
+        prefill = f"{messages.pop()['content'].rstrip()}{prefill}"
     messages += tool_exchanges_to_wire(prompt)
     if prompt.tools:
-        given["tools"] = [tool_spec_to_wire(one) for one in prompt.tools]
-    if begun and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
+        fields["tools"] = [tool_spec_to_wire(one) for one in prompt.tools]
+    if prefill and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
         message_fields, request_fields = quirks.continuation
-        given |= request_fields
-        messages.append({"role": "assistant", "content": begun, **message_fields})
-    return {**given, "model": model, "messages": messages, "stream": True}
+        fields |= request_fields
+        messages.append({"role": "assistant", "content": prefill, **message_fields})
+    return {**fields, "model": model, "messages": messages, "stream": True}
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
@@ -130,7 +130,7 @@ class ChatCompletionsParser(StreamParser):
     _has_deltas = False
 
     @override
-    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+    def _read_plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
         texts: list[str] = []
         decode = _plain_chunk_decoder.decode
         try:
@@ -172,8 +172,8 @@ class ChatCompletionsParser(StreamParser):
 
     def _add_choice(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
-        text, reasoning = text_in_delta(delta), reasoning_in_delta(delta)
-        calls = _tool_calls_in(delta)
+        text, reasoning = extract_text(delta), extract_reasoning(delta)
+        calls = _find_tool_calls(delta)
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
             self._returned_fields.feed(delta)
@@ -183,7 +183,7 @@ class ChatCompletionsParser(StreamParser):
             self._tool_calls.feed(calls)
             self._has_deltas = self._has_deltas or bool(text or reasoning)
         if choice.message:
-            self._tool_calls.replace(_tool_calls_in(choice.message))
+            self._tool_calls.replace(_find_tool_calls(choice.message))
         return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
@@ -197,10 +197,10 @@ class ChatCompletionsParser(StreamParser):
             raise self._reported_error(decode_event(data))
         if chunk.choices is None and chunk.usage is None:
             event = decode_event(data)
-            native = _read_llama_cpp_chunk(event)
-            if native is not None:
-                self.done = self.done or native.usage is not None  # no [DONE] follows
-                return native
+            llama_cpp_chunk = _read_llama_cpp_chunk(event)
+            if llama_cpp_chunk is not None:
+                self.done = self.done or llama_cpp_chunk.usage is not None  # no [DONE] follows
+                return llama_cpp_chunk
             if _is_error_report(event):
                 raise self._reported_error(event)
         return chunk
@@ -211,9 +211,9 @@ class ChatCompletionsParser(StreamParser):
         return errors.translate_error_event(context.endpoint, context.model, data, context.now)
 
 
-def _tool_calls_in(delta: JsonObject) -> object:
-    older = delta.get("function_call")
-    return delta.get("tool_calls") or ([{"function": older}] if older else None)
+def _find_tool_calls(delta: JsonObject) -> object:
+    legacy_call = delta.get("function_call")
+    return delta.get("tool_calls") or ([{"function": legacy_call}] if legacy_call else None)
 
 
 class _PlainDelta(msgspec.Struct):
@@ -267,15 +267,15 @@ def _to_usage(value: object) -> Usage:
     usage = value if isinstance(value, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    cached = details.get("cached_tokens")
-    written = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
+    cache_reads = details.get("cached_tokens")
+    cache_writes = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
     return Usage(
         prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
         cached_tokens=parse_token_count(
-            cached or usage.get("prompt_cache_hit_tokens")
+            cache_reads or usage.get("prompt_cache_hit_tokens")
         ),  # DeepSeek's
         output_tokens=parse_token_count(usage.get("completion_tokens")),
-        written_tokens=parse_token_count(written),  # OpenAI's and OpenRouter's, and LiteLLM's
+        written_tokens=parse_token_count(cache_writes),  # OpenAI's and OpenRouter's, and LiteLLM's
     )
 
 
@@ -299,7 +299,7 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Return whether a body is an error as older vLLM, DashScope, FastAPI, or MiniMax send it."""
+    """Return whether a body is an error from an old vLLM, DashScope, FastAPI, or MiniMax."""
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
             return True

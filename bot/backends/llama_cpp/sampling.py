@@ -24,10 +24,10 @@ _RANDOM_SEED = 2**32 - 1  # llama.cpp's value for a random seed
 _REMEDIES = {
     "tfs_z": "llama.cpp has removed this sampler; remove it",
     "penalize_newline": "llama.cpp has removed this option; remove it",
-    "num_ctx": "set CONTEXT_TOKENS of the provider, for all presets",
-    "stream": "it belongs beside 'parameters', not inside",
-    "logprobs": "a chat shows no probabilities; remove it",
-    "top_logprobs": "a chat shows no probabilities; remove it",
+    "num_ctx": "set the provider's CONTEXT_TOKENS, which applies to all presets",
+    "stream": "write it next to 'parameters', not inside",
+    "logprobs": "Troupe does not show probabilities; remove it",
+    "top_logprobs": "Troupe does not show probabilities; remove it",
 }
 _STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of strings"))
 _ALIASES: Mapping[str, str] = {
@@ -45,7 +45,7 @@ _SERVER_ONLY_PARAMETERS = frozenset(
 )
 
 
-def _integer_between(low: int, high: int = 2**31 - 1) -> ValueCheck:
+def _integer_check(low: int, high: int = 2**31 - 1) -> ValueCheck:
     def is_valid(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
@@ -88,17 +88,17 @@ _CHECKS: Mapping[str, ValueCheck] = {
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _STRING_LIST_CHECK),
     "temperature": number_check(0, 5),
     "top_p": number_check(0, 1),
-    "top_k": _integer_between(-1),  # -1 and 0 mean no limit
+    "top_k": _integer_check(-1),  # -1 and 0 mean no limit
     "min_p": number_check(0, 1),
     "typical_p": number_check(0, 1),
     "repeat_penalty": number_check(0, 10),
-    "repeat_last_n": _integer_between(0),
+    "repeat_last_n": _integer_check(0),
     "presence_penalty": number_check(-2, 2),
     "frequency_penalty": number_check(-2, 2),
-    "mirostat": _integer_between(0, 2),
+    "mirostat": _integer_check(0, 2),
     "mirostat_tau": number_check(0, 100),
     "mirostat_eta": number_check(0, 100),
-    "seed": _integer_between(-1, 2**64),
+    "seed": _integer_check(-1, 2**64),
     "logit_bias": ValueCheck(
         _is_bias_collection,
         translatable(
@@ -116,11 +116,12 @@ _CHECKS: Mapping[str, ValueCheck] = {
     "response_format": ValueCheck(
         _is_response_format,
         translatable(
-            "one of {forms} with its schema", forms='{"type": "text"}, "json_object", "json_schema"'
+            "one of {forms}; json_schema needs a schema",
+            forms='{"type": "text"}, "json_object", "json_schema"',
         ),
     ),
     "stop": parameter_table.STOP_CHECK,
-    "max_tokens": _integer_between(-1),  # less than 1 means no limit
+    "max_tokens": _integer_check(-1),  # less than 1 means no limit
     "n": parameter_table.EQUALS_ONE_CHECK,
 }
 _PARAMETERS = ParameterTable(
@@ -153,17 +154,17 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     """Return the parameters for the engine; raise `BackendUnavailable` if one is invalid."""
     parameter_table.raise_for_problems(find_problems(prompt.parameters, engine))
-    found = {
+    sampling = {
         _ALIASES.get(name, name): value
         for name, value in parameters_to_send(prompt.parameters).items()
     }
     for name in ("max_tokens", "stop", "n"):
-        found.pop(name, None)
-    found |= _to_schema(found.pop("response_format", None))
-    seed = found.get("seed")
+        sampling.pop(name, None)
+    sampling |= _to_schema(sampling.pop("response_format", None))
+    seed = sampling.get("seed")
     if isinstance(seed, int) and seed >= _RANDOM_SEED:
-        found["seed"] = seed % _RANDOM_SEED
-    return found
+        sampling["seed"] = seed % _RANDOM_SEED
+    return sampling
 
 
 def _to_schema(response_format: object) -> dict[str, object]:

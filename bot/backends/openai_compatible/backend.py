@@ -54,29 +54,29 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         self._connections = KeyRotation(partial(OpenAIConnection, settings), settings, clock)
         super().__init__(settings, name, self._connections, ChatCompletionsParser, clock)
         self._session_key = secrets.token_bytes()
-        self._without_system_role: set[str] = set()
+        self._models_without_system_role: set[str] = set()
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
-        names = bool(self._settings.message_names)
+        sends_names = bool(self._settings.message_names)
         has_system = any(one.role == "system" for one in prompt.messages)
-        may_fold = has_system and model not in self._without_system_role
+        can_drop_system = has_system and model not in self._models_without_system_role
         return ChatRequest(
             "/chat/completions",
-            to_wire(prompt, model, sends_names=names, quirks=self._quirks(model)),
+            to_wire(prompt, model, sends_names=sends_names, quirks=self._quirks(model)),
             model,
             collect_stop_strings(prompt),
             has_fallback=prompt.has_fallback,
             headers=self._session_header(prompt),
             is_continuation=bool(prompt.begun),
-            without_system=partial(self._rebuild_without_system_role, prompt, model)
-            if may_fold
+            build_without_system=partial(self._rebuild_without_system_role, prompt, model)
+            if can_drop_system
             else None,
         )
 
     def _rebuild_without_system_role(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild a rejected request, and this model's later ones, without a system message."""
-        self._without_system_role.add(model)
+        """Rebuild a rejected request without a system message; send the model none from now on."""
+        self._models_without_system_role.add(model)
         return self._to_request(prompt, model)
 
     @property
@@ -119,17 +119,14 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         except msgspec.ValidationError as error:
             malformed = errors.malformed_error(self._endpoint, str(error))
             raise BackendUnavailable(str(malformed)) from None
-        flagged = [one for one in results if one.flagged]
-        names = {name for one in flagged for name, is_it in one.categories.items() if is_it}
-        return sorted(names) or ["flagged"] * bool(flagged)
+        flagged_results = [one.categories for one in results if one.flagged]
+        names = {name for one in flagged_results for name, applies in one.items() if applies}
+        return sorted(names) or ["flagged"] * bool(flagged_results)
 
     async def _request_json(
         self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
     ) -> dict[str, Any]:
-        """Send a request without streaming; return the response's JSON.
-
-        Raises `BackendUnavailable`.
-        """
+        """Send a request and return its JSON response; raise `BackendUnavailable` if it fails."""
         try:
             with translate_failures(self._endpoint, model):
                 body = await self._connections.send(send)
@@ -170,10 +167,10 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     def _quirks(self, model: str) -> Quirks:
         quirks = find_quirks(self._endpoint.name, self._endpoint.base_url, model)
-        if model not in self._without_system_role:
+        if model not in self._models_without_system_role:
             return quirks
-        accepts = replace(quirks.accepts, accepts_system=False, accepts_late_system=False)
-        return replace(quirks, accepts=accepts)
+        capabilities = replace(quirks.capabilities, accepts_system=False, accepts_late_system=False)
+        return replace(quirks, capabilities=capabilities)
 
 
 @lru_cache(_MAX_CACHED_HASHES)

@@ -63,11 +63,11 @@ class OpenAIConnection(KeyedConnection):
     """An openai client for one provider and key, without retries or redirects."""
 
     def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
-        self._headers = _headers(settings, key)
+        self._headers = _build_headers(settings, key)
         self._client = _make_client(settings, key)
-        is_merged = isinstance(self._client, AsyncAzureOpenAI)
-        # Given a complete URL, the client spends half as much time on URLs.
-        self._url_prefix = "" if is_merged else str(self._client.base_url).removesuffix("/")
+        merges_urls = isinstance(self._client, AsyncAzureOpenAI)
+        # The client spends half as much time on complete URLs.
+        self._url_prefix = "" if merges_urls else str(self._client.base_url).removesuffix("/")
 
     @override
     async def post(
@@ -146,8 +146,8 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except APIStatusError as error:
-        given = error.response
-        raise HttpStatusError(given.status_code, given.headers, given.content) from None
+        response = error.response
+        raise HttpStatusError(response.status_code, response.headers, response.content) from None
 
 
 def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI:
@@ -177,13 +177,13 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     )
 
 
-def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
+def _build_headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
-        # Otherwise the client reads these, meant for OpenAI's own service, from the environment.
+        # Otherwise the client reads these from environment variables meant for OpenAI itself.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
-        # The client would send a description of this machine.
+        # Without this, the client describes this machine in each request.
         **dict.fromkeys(_STAINLESS_HEADERS, Omit()),
     }
     if key is None or settings.is_azure:
@@ -244,7 +244,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         is_error = response.status >= HTTPStatus.MULTIPLE_CHOICES
         return httpx2.Response(
             response.status,
-            # The client reads only errors' headers. It must not decompress, because of zip bombs.
+            # The client needs the headers of errors only. It must not decompress zip bombs.
             headers={
                 name: each
                 for name, each in response.headers.items()

@@ -23,23 +23,23 @@ _DEFAULT_API_VERSION = "2024-10-21"
 
 def is_azure(provider: str, address: str) -> bool:
     parts = urlsplit(address)
-    is_its_host = (parts.hostname or "").endswith(_AZURE_HOSTS)
-    return provider == AZURE or is_its_host or "/openai/deployments/" in parts.path
+    has_azure_host = (parts.hostname or "").endswith(_AZURE_HOSTS)
+    return provider == AZURE or has_azure_host or "/openai/deployments/" in parts.path
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Return the base URL, API version, and deployment in an old or new Azure address."""
+    """Split an old or new Azure address into its base URL, API version, and deployment."""
     parts = urlsplit(address)
-    before, _, behind = parts.path.rstrip("/").partition("/openai")
-    queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
-    if not behind and (parts.hostname or "").endswith(_AZURE_HOSTS):
-        if before.startswith("/models"):  # the inference API, which has other versions
-            queried = None
-        before = ""  # may be a project: /api/projects/NAME
-    api_version = api_version or queried
-    root = f"{parts.scheme}://{parts.netloc}{before}/openai"
-    deployment = re.match(r"/deployments/([^/]+)", behind)
-    if deployment or (api_version and not behind.startswith("/v1")):
+    prefix, _, suffix = parts.path.rstrip("/").partition("/openai")
+    version_in_query = next(iter(parse_qs(parts.query).get("api-version", ())), None)
+    if not suffix and (parts.hostname or "").endswith(_AZURE_HOSTS):
+        if prefix.startswith("/models"):  # the inference API, which has other versions
+            version_in_query = None
+        prefix = ""  # may be a project: /api/projects/NAME
+    api_version = api_version or version_in_query
+    root = f"{parts.scheme}://{parts.netloc}{prefix}/openai"
+    deployment = re.match(r"/deployments/([^/]+)", suffix)
+    if deployment or (api_version and not suffix.startswith("/v1")):
         name = unquote(deployment[1]) if deployment else None
         return root, api_version or _DEFAULT_API_VERSION, name
     return f"{root}/v1", api_version, None
@@ -54,7 +54,7 @@ _ROLE_ORDERS = {
     "strict": _STRICT_ORDER,
 }
 _LIMIT_PARAMETERS = {"max_tokens", "max_completion_tokens"}
-_UNKNOWN_QUIRKS = Quirks(accepts=_STRICT_ORDER)
+_UNKNOWN_SERVICE_QUIRKS = Quirks(capabilities=_STRICT_ORDER)
 
 
 @value_class(kw_only=True)
@@ -65,11 +65,11 @@ class KnownService:
     address: str
     quirks: Quirks
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Additional quirks of some models, by patterns of their names."""
+    """Additional quirks of some models, by a pattern for the model's name."""
     is_self_hosted: bool = False
     """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
-    """Whether its model list names every usable model; false with aliases or free-form names."""
+    """Whether its model list is complete; false if models have aliases or free-form names."""
     sees_images: bool = False
     """Whether all of its models see images; if not, a setting decides."""
     context_tokens: int | None = None
@@ -80,21 +80,21 @@ def _read_quirks(entry: dict[str, Any]) -> dict[str, Any]:
     names = Quirks.__dataclass_fields__.keys() & entry.keys()
     quirks = {name: entry.pop(name) for name in names}
     if limit := entry.pop("limit", None):
-        quirks["renamed"] = {
+        quirks["parameter_names"] = {
             **dict.fromkeys(_LIMIT_PARAMETERS - {limit}, limit),
-            **quirks.get("renamed", {}),
+            **quirks.get("parameter_names", {}),
         }
     if roles := entry.pop("roles", None):
-        quirks["accepts"] = _ROLE_ORDERS[roles]
+        quirks["capabilities"] = _ROLE_ORDERS[roles]
     return quirks
 
 
 def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownService:
-    given = {**catalog.get(catalog[name].get("like", ""), {}), **catalog[name]}
-    given.pop("like", None)
-    models = {pattern: _read_quirks({**each}) for pattern, each in given.pop("models", {}).items()}
-    quirks = replace(NO_QUIRKS, **_read_quirks(given))
-    return KnownService(quirks=quirks, models=models, **given)
+    entry = {**catalog.get(catalog[name].get("like", ""), {}), **catalog[name]}
+    entry.pop("like", None)
+    models = {pattern: _read_quirks({**each}) for pattern, each in entry.pop("models", {}).items()}
+    quirks = replace(NO_QUIRKS, **_read_quirks(entry))
+    return KnownService(quirks=quirks, models=models, **entry)
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -105,7 +105,7 @@ _SERVICES_BY_ADDRESS = {service.address: service for service in SERVICES.values(
 
 
 def find_known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service with this address, else the self-hosted server with this id, or None."""
+    """Find a service by its address or, if that is unknown, a self-hosted server by its id."""
     if base_url in _SERVICES_BY_ADDRESS:
         return _SERVICES_BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
@@ -115,10 +115,10 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
 
 @lru_cache(256)
 def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
-    """Return a model's quirks; for an unknown service, with the strictest order of roles."""
+    """Return a model's quirks; assume the strictest role order for an unknown service."""
     service = find_known_service(provider, base_url)
     if service is None:
-        return _UNKNOWN_QUIRKS
+        return _UNKNOWN_SERVICE_QUIRKS
     quirks = service.quirks
     for pattern, changes in service.models.items():
         if re.fullmatch(pattern, model):

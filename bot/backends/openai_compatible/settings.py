@@ -40,7 +40,7 @@ class OpenAISettings(HttpProviderSettings):
     transcription_model: str | None = Field(
         None,
         description="The model that transcribes voice messages, such as whisper-1, if the service"
-        " has /audio/transcriptions; by default voice messages are not understood.",
+        " has /audio/transcriptions; by default voice messages are not transcribed.",
     )
     moderation_model: str | None = Field(
         None,
@@ -71,7 +71,6 @@ class OpenAISettings(HttpProviderSettings):
 
     @property
     def is_azure(self) -> bool:
-        """Whether this is an Azure OpenAI resource."""
         return self._is_azure
 
     @override
@@ -80,29 +79,29 @@ class OpenAISettings(HttpProviderSettings):
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
             raise ValueError(
-                f"provider {provider!r} has a key and a password, of which only one can be sent;"
+                f"provider {provider!r} has both a key and a password, but only one can be sent;"
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
         service = find_known_service(provider, base_url)
-        found: dict[str, object] = {"message_names": False, "sees": "text"}
+        values: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            found["message_names"] = service.quirks.accepts_names
-            found["context_tokens"] = service.context_tokens
-            found["sees"] = "images" if service.sees_images else "text"
+            values["message_names"] = service.quirks.accepts_names
+            values["context_tokens"] = service.context_tokens
+            values["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS_IDS:
-            found["prices"] = {"*": FREE}  # self-hosted models have no price per token
+            values["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS_IDS or is_local_network_address(base_url):
-            found |= _LOCAL_TIMEOUTS
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        found |= {name: each for name, each in given.items() if each is not None}
-        found |= {"base_url": base_url, "session_header": self._session_header(service)}
-        completed = self.model_copy(update=found)
+            values |= _LOCAL_TIMEOUTS
+        user_values = {name: getattr(self, name) for name in self.model_fields_set}
+        values |= {name: each for name, each in user_values.items() if each is not None}
+        values |= {"base_url": base_url, "session_header": self._session_header(service)}
+        settings = self.model_copy(update=values)
         if is_azure(provider, base_url):
             address, version, deployment = read_azure_address(base_url, self.api_version)
-            completed._is_azure = True  # noqa: SLF001 # this same class
-            completed.base_url, completed.api_version = address, version
-            completed.model = self.model or deployment
-        return completed
+            settings._is_azure = True  # noqa: SLF001 # this same class
+            settings.base_url, settings.api_version = address, version
+            settings.model = self.model or deployment
+        return settings
 
     def _session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:

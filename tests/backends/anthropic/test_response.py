@@ -218,7 +218,7 @@ async def test_error_states_the_setting_to_fix(
         ("prompt is too long: 210000 tokens > 200000 maximum", "with /new."),
         ("input length and `max_tokens` exceed context limit: 9 > 8", "lower the preset's max_inp"),
         ("Your credit balance is too low to access the Anthropic API", "has no credit left (400"),
-        ("Could not process image", "cannot read an image of the prompt (400)"),
+        ("Could not process image", "cannot read an image in the prompt (400)"),
         ("`temperature` is deprecated for this model. SECRET", "400, invalid_request_error, temp"),
     ],
 )

@@ -23,7 +23,7 @@ WORDS = {
     "key": ("the bot's operator has to renew it", f"check {KEY}"),
     "quota": ("has no credit left", "top up its account"),
     "context": ("Start a new one with /new", "lower the preset's max_input_tokens"),
-    "moderation": ("because of its content rules", "by its content rules"),
+    "moderation": ("because of its content rules", "because of its content rules"),
     "limit": ("the bot's operator has to fix it", "lower the preset's max_output_tokens"),
     "memory": ("the bot's operator has to fix it", "choose a smaller one"),
     "busy": ("", "try again later"),

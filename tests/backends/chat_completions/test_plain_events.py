@@ -41,7 +41,7 @@ EVENTS = st.one_of(
 
 class GeneralParser(ChatCompletionsParser):
     @override
-    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+    def _read_plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
         return ()
 
 
@@ -74,4 +74,4 @@ def test_ordinary_chunk_takes_the_fast_path() -> None:
         }
     )
 
-    assert ChatCompletionsParser(context)._plain_texts([b"", data.encode(), STOP], 1) == ["hi"]
+    assert ChatCompletionsParser(context)._read_plain_texts([b"", data.encode(), STOP], 1) == ["hi"]

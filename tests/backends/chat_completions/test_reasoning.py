@@ -39,12 +39,12 @@ MODELS = st.sampled_from([*FORMATS.values(), COHERE])
 def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText:
     parser = ReasoningParser(reasoning)
     answer = thoughts = ""
-    retracts = False
+    retracts_earlier_text = False
     for part in [*map(parser.feed, pieces), parser.flush()]:
-        if part.retracts:
-            answer, thoughts, retracts = "", thoughts + answer, True
+        if part.retracts_earlier_text:
+            answer, thoughts, retracts_earlier_text = "", thoughts + answer, True
         answer, thoughts = answer + part.answer, thoughts + part.reasoning
-    return SeparatedText(answer, thoughts, retracts)
+    return SeparatedText(answer, thoughts, retracts_earlier_text)
 
 
 @pytest.mark.parametrize(("start", "end"), [*CASES["tags"], *CASES["more tags"]])
@@ -69,11 +69,11 @@ def test_lone_end_tag_makes_everything_before_it_reasoning(end: str, size: int) 
     written = f"The user says hi.\nI should greet.\n{end}\n\nHello!"
     pieces = [written[at : at + size] for at in range(0, len(written), size)]
     separated = separate(ANY_FORMAT, pieces)
-    assert (separated.answer, separated.retracts) == ("Hello!", True)
-    again = ReasoningParser(ReasoningFormat(assumed_end=end))
+    assert (separated.answer, separated.retracts_earlier_text) == ("Hello!", True)
+    again = ReasoningParser(ReasoningFormat(assumed_end_tag=end))
     assert "".join(again.feed(piece).answer for piece in pieces[:-1]) in "Hello!"
-    assert separate(ReasoningFormat(assumed_end=end), pieces).answer == "Hello!"
-    assert separate(ReasoningFormat(assumed_end=end), ["Hi", " there."]).answer == "Hi there."
+    assert separate(ReasoningFormat(assumed_end_tag=end), pieces).answer == "Hello!"
+    assert separate(ReasoningFormat(assumed_end_tag=end), ["Hi", " there."]).answer == "Hi there."
 
 
 @pytest.mark.parametrize("text", CASES["text about tags"])
@@ -95,7 +95,7 @@ def test_parser_output_does_not_depend_on_chunking(
     reasoning_format: ReasoningFormat, answer: str, data: st.DataObject
 ) -> None:
     reasoning_format = replace(
-        reasoning_format, assumed_end=data.draw(st.sampled_from([None, "</think>"]))
+        reasoning_format, assumed_end_tag=data.draw(st.sampled_from([None, "</think>"]))
     )
     ends = data.draw(st.lists(st.integers(0, len(answer)), max_size=8).map(sorted))
     pieces = [
@@ -103,7 +103,7 @@ def test_parser_output_does_not_depend_on_chunking(
     ]
 
     found, whole = separate(reasoning_format, pieces), separate(reasoning_format, [answer])
-    if whole.retracts:  # what was shown as an answer follows thoughts that were shown before
+    if whole.retracts_earlier_text:  # the retracted answer follows earlier thoughts
         found, whole = (one._replace(reasoning="".join(sorted(one[1]))) for one in (found, whole))
     assert found == whole
 
@@ -127,7 +127,7 @@ def test_format_is_detected_from_template_and_vocabulary() -> None:
     assert detect_format("{{ '<think>' }}{{ content.split('</think>')[-1] }}", []) == (
         ReasoningFormat(
             special_tokens=("<think>", "</think>"),
-            keeps_calls=True,
+            keeps_tool_calls=True,
             end_tokens=frozenset({"</think>"}),
         )
     )

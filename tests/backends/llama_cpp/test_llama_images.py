@@ -154,7 +154,7 @@ async def test_invalid_image_is_reported(vision_backend: LlamaCpp) -> None:
 
     answer = await ask(vision_backend, prompt_for(shown(QUESTION, image)))
 
-    assert "cannot read an image of the prompt" in answer.error_texts
+    assert "cannot read an image in the prompt" in answer.error_texts
     assert usage(await ask(vision_backend, prompt_for(IMAGE_QUESTION))).output_tokens
 
 
