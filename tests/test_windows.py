@@ -72,7 +72,7 @@ def test_every_module_can_be_imported(windows: Windows) -> None:
 
 
 def test_check_command_runs_without_unix_modules(windows: Windows) -> None:
-    assert "ok     provider local: an echo" in windows.run("bot", "check")
+    assert "ok     provider local: repeats prompts without a model" in windows.run("bot", "check")
 
 
 def test_chat_answers_a_piped_line(windows: Windows) -> None:

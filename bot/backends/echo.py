@@ -57,7 +57,7 @@ class EchoBackend(Backend):
 
     @override
     async def check(self) -> str:
-        return "an echo"
+        return "repeats prompts without a model"
 
     @override
     async def close(self) -> None:
@@ -78,4 +78,4 @@ def _split_evenly(text: str, count: int) -> list[str]:
 def _read_number(value: object) -> float:
     if isinstance(value, int | float) and value >= 0:
         return value
-    raise BackendUnavailable(f"an echo parameter is {value!r}, but must be a number of at least 0")
+    raise BackendUnavailable(f"an echo parameter must be a number of at least 0, not {value!r}")

@@ -1,4 +1,4 @@
-"""Load backend code by kind: to create backends, check parameters, and prepare models."""
+"""Import the code of a kind of backend to create it, check parameters, or prepare models."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,24 +17,24 @@ from bot.templates.renderer import Renderer
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Create a provider's backend without starting it; close the backend before the renderer.
+    """Create a provider's backend without starting it; it must be closed before the renderer.
 
     Raises `SettingsError` if a package or setting is missing, or if the plug-in fails.
     """
     spec = backend_spec(settings.kind)
-    given = (provider, settings, data_dir)
+    arguments = (provider, settings, data_dir)
     if (plugin := plugin_name("backends", spec)) is None:
-        backend: Backend = resolve_name(spec.factory)(*given, renderer)
+        backend: Backend = resolve_name(spec.factory)(*arguments, renderer)
         return backend
-    seconds, renderer = settings.first_token_seconds, wrap_for_plugin(renderer)
-    thread = PluginThread(plugin, seconds, BackendUnavailable, (BackendError,))
-    made: Backend = thread.make(lambda: resolve_name(spec.factory)(*given, renderer))
+    timeout_seconds, renderer = settings.first_token_seconds, wrap_for_plugin(renderer)
+    thread = PluginThread(plugin, timeout_seconds, BackendUnavailable, (BackendError,))
+    plugin_backend: Backend = thread.make(lambda: resolve_name(spec.factory)(*arguments, renderer))
 
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        return thread.stream(lambda: made.generate(prompt), settings.idle_seconds)
+        return thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)
 
-    wrapped: Backend = wrap(made, Backend, thread, generate=generate)
-    return wrapped
+    wrapper: Backend = wrap(plugin_backend, Backend, thread, generate=generate)
+    return wrapper
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
@@ -61,10 +61,10 @@ def model_trials(
     providers: Iterable[ProviderSettings], data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
     """Yield the name of each local model and a coroutine that tests it and reports its speed."""
-    by_kind: dict[str, ProviderSettings] = {}
+    settings_by_kind: dict[str, ProviderSettings] = {}
     for settings in providers:
-        by_kind.setdefault(settings.kind, settings)
-    for kind, settings in by_kind.items():
+        settings_by_kind.setdefault(settings.kind, settings)
+    for kind, settings in settings_by_kind.items():
         path = backend_spec(kind).model_trials
         if path is not None:
             yield from resolve_name(path)(settings, data_dir, renderer)

@@ -78,6 +78,6 @@ def backend_spec(kind: str) -> BackendSpec:
 
 
 def default_spec(provider: str) -> BackendSpec:
-    """Return the spec of the kind of backend that is usual for a provider's id."""
-    usual = (spec for spec in _SPECS.values() if provider in spec.provider_ids)
-    return next(usual, _SPECS[DEFAULT_KIND])
+    """Return the backend spec that a provider with this id uses by default."""
+    matches = (spec for spec in _SPECS.values() if provider in spec.provider_ids)
+    return next(matches, _SPECS[DEFAULT_KIND])

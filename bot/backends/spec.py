@@ -23,14 +23,14 @@ class ModelPrice(BaseModel):
     cache_write: float | None = Field(None, ge=0)
 
     def cost(self, usage: Usage) -> int:
-        """Return the cost of a usage in millionths of a dollar, rounded up."""
-        cached = self.input if self.cached is None else self.cached
-        written = self.input if self.cache_write is None else self.cache_write
-        plain = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
+        """Return what the used tokens cost, in millionths of a US dollar, rounded up."""
+        cached_price = self.input if self.cached is None else self.cached
+        cache_write_price = self.input if self.cache_write is None else self.cache_write
+        uncached_tokens = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
         return math.ceil(
-            plain * self.input
-            + usage.cached_tokens * cached
-            + usage.written_tokens * written
+            uncached_tokens * self.input
+            + usage.cached_tokens * cached_price
+            + usage.written_tokens * cache_write_price
             + usage.output_tokens * self.output
         )
 
@@ -49,7 +49,7 @@ class ProviderSettings(BaseModel):
     )
     prices: dict[str, ModelPrice] = Field(
         {},
-        description="What a million tokens cost in US dollars, by the model's name; `*` is every"
+        description="What a million tokens cost in US dollars, by model name; `*` stands for every"
         ' other model: {"gpt-4o-mini": {"input": 0.15, "output": 0.6, "cached": 0.075}}. Without a'
         " price, the cost is unknown.",
     )
@@ -106,7 +106,7 @@ class BackendSpec:
     """The path of a function (provider, settings, data_dir, renderer) -> Backend."""
 
     provider_ids: Collection[str] = ()
-    """Provider ids that are of this kind unless their settings say otherwise."""
+    """Ids of providers that use this kind unless their settings name another one."""
 
     providers_without_settings: Collection[str] = ()
     """Provider ids that presets may use without any settings."""

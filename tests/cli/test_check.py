@@ -72,7 +72,7 @@ async def test_check_prints_a_line_per_check() -> None:
         "ok     access: everyone, unless a chat's rules say otherwise (/access show)",
         "ok     signals: only within this process; set TROUPE_REDIS_URL if several processes share"
         " the work",
-        "ok     provider echo: an echo",
+        "ok     provider echo: repeats prompts without a model",
     ]
 
 
@@ -90,7 +90,8 @@ async def test_check_finds_misspelled_variable(monkeypatch: pytest.MonkeyPatch) 
         "settings: TROUPE_DISCORD_TOKEN is not a setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
     ]
-    assert lines[-1] == "ok     provider echo: an echo"  # the rest was tested, too
+    # the rest was tested, too
+    assert lines[-1] == "ok     provider echo: repeats prompts without a model"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     tiny_gguf.write(models_folder(folder) / "big.gguf", family)
     monkeypatch.setattr("bot.backends.llama_cpp.model_trial.free_bytes", lambda: 10_000_000)
     assert await find_wrong() == [
-        "model big: it needs about 0.1 GB of memory and this machine has 0.0 GB free; choose a "
+        "model big: it needs about 0.1 GB of memory, but this machine has 0.0 GB free; choose a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
     ]
 
@@ -236,7 +237,7 @@ async def test_check_suggests_the_usual_path_for_an_address_without_a_path(
     assert [" ".join(one.split()[:2]) for one in hinted] == ["ok provider", "WRONG answer"]
 
 
-NO_API = "sent {} in place of a list of its models; check TROUPE_PROVIDERS__MINE__BASE_URL"
+NO_API = "sent {} instead of a list of its models; check TROUPE_PROVIDERS__MINE__BASE_URL"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ async def test_check_reports_invalid_tokens_and_a_missing_intent(
     wrong = wrong_lines(lines)
     assert [line.partition(":")[0] for line in wrong] == ["discord", "telegram"]
     assert ["TROUPE_DISCORD__TOKEN" in wrong[0], "TROUPE_TELEGRAM__TOKEN" in wrong[1]] == [True] * 2
-    assert lines[-1] == "ok     provider echo: an echo"
+    assert lines[-1] == "ok     provider echo: repeats prompts without a model"
     intent, _ = wrong_lines(with_discord)
     assert intent.startswith("discord: ")
     assert "enable Bot > Message Content Intent in the developer portal" in intent

@@ -38,37 +38,37 @@ async def measure_model(
     metadata = read_metadata(model)
     if metadata.is_projector:
         return IS_PROJECTOR_MESSAGE
-    _refuse_if_too_large(metadata, settings)
+    _raise_if_too_large(metadata, settings)
     trial_settings = settings.model_copy(
         update={"model_path": model, "projector_path": None, "parallel": 1}
     )
     backend = LlamaCpp(trial_settings, data_dir, renderer)
     try:
-        started = time.perf_counter()
+        start_time = time.perf_counter()
         await backend.preload("default")
-        loaded = f"loads in {time.perf_counter() - started:.1f} s"
+        report = f"loads in {time.perf_counter() - start_time:.1f} s"
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                return f"{loaded}, {await _measure_speed(backend)}"
+                return f"{report}, {await _measure_speed(backend)}"
         except TimeoutError:
-            return f"{loaded}, but writes under {_OUTPUT_TOKENS} tokens in {_TIMEOUT_SECONDS:.0f} s"
+            return f"{report}, but needs over {_TIMEOUT_SECONDS:.0f} s for {_OUTPUT_TOKENS} tokens"
     finally:
         await backend.forget(_TRIAL_CONVERSATION)
         await backend.close()
 
 
 async def _measure_speed(backend: LlamaCpp) -> str:
-    started = time.perf_counter()
-    first: float | None = None
+    start_time = time.perf_counter()
+    first_at: float | None = None
     async with aclosing(backend.generate(_trial_prompt())) as events:
         async for event in events:
             now = time.perf_counter()
-            first = first or now
+            first_at = first_at or now
             if isinstance(event, Finish):
-                read = event.usage.prompt_tokens / (first - started)
-                written = max(0, event.usage.output_tokens - 1) / max(now - first, 1e-3)
-                return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
-    raise BackendUnavailable("it did not answer")
+                read_speed = event.usage.prompt_tokens / (first_at - start_time)
+                write_speed = max(0, event.usage.output_tokens - 1) / max(now - first_at, 1e-3)
+                return f"reads {read_speed:.0f} tokens/s, writes {write_speed:.0f} tokens/s"
+    raise BackendUnavailable("the model did not answer")
 
 
 def _trial_prompt() -> Prompt:
@@ -81,11 +81,11 @@ def _trial_prompt() -> Prompt:
     )
 
 
-def _refuse_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) -> None:
-    wanted, free = metadata.estimate_memory_bytes(settings), free_bytes()
-    if free is not None and wanted > free:
+def _raise_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) -> None:
+    needed, available = metadata.estimate_memory_bytes(settings), free_bytes()
+    if available is not None and needed > available:
         raise SettingsError(
-            f"it needs about {wanted / 1e9:.1f} GB of memory and this machine has "
-            f"{free / 1e9:.1f} GB free; choose a smaller model, or lower the provider's "
+            f"it needs about {needed / 1e9:.1f} GB of memory, but this machine has "
+            f"{available / 1e9:.1f} GB free; choose a smaller model, or lower the provider's "
             "CONTEXT_TOKENS or PARALLEL"
         )
