@@ -82,12 +82,12 @@ class ServedModel:
     ) -> Iterator[GeneratedChunk]:
         """Generate until an end token, a limit, or cancellation; raise `InvalidRequest`."""
         prompt, llama = request.prompt, self._llama
-        room = self.context_tokens - len(prompt)
-        if room <= 0:
+        budget = self.context_tokens - len(prompt)
+        if budget <= 0:
             limit_text = f"but the model's context has only {self.context_tokens}"
             message = f"the prompt has {len(prompt)} tokens, {limit_text}"
             raise InvalidRequest(message, "exceed_context_size_error")
-        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or room, room)
+        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or budget, budget)
         processor, grammar = self._logits_processor(request), self._grammar(request)
         cached = self._decode_prompt(prompt, is_cancelled)
         if is_cancelled():
