@@ -141,8 +141,8 @@ class SettingMenus:
 
     async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
-        inner = await self.resolver.observing_setting(scopes)
-        outer = await self.resolver.observing_setting(scopes[1:])
+        inner = await self.resolver.find_observing_setting(scopes)
+        outer = await self.resolver.find_observing_setting(scopes[1:])
         values = ["on" if one is None else one.value for one in (inner, outer)]
         title = translatable("What I remember here")
         labels = _OBSERVE_LABELS

@@ -121,7 +121,7 @@ class ChannelPage(RouteGroup):
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
         shared_by = await self.history_scopes.setting(scopes)
-        observing = await self.resolver.observing_setting(scopes)
+        observing = await self.resolver.find_observing_setting(scopes)
         people = await self.state.people(channel, _MAX_PEOPLE)
         labels = label_speakers(people, self.resolver.character_names(active.names)).people
         return ChannelDetail(

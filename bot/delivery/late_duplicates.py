@@ -24,14 +24,14 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _SECONDS_UNTIL_LATE_SEARCH = 60.0
-"""The delay before a second search; a message that the first one missed may have appeared."""
+"""The delay before the second search; a message that the first one missed may appear by then."""
 _SEARCH_TIMEOUT_SECONDS = 15.0
 """The time limit for the requests of one search; the lane's lease is longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 30.0  # not less, because nothing else is sent to the chat during a search
 _GIVE_UP_SECONDS = 3600.0
 _MAX_RESENT_ROWS = 1000
-_MAX_CONCURRENT_SEARCHES = 8  # searched at once
+_MAX_CONCURRENT_SEARCHES = 8
 
 
 @value_class
@@ -39,8 +39,8 @@ class _ResentRow:
     """A row that was sent again because its message was not found in the chat."""
 
     row: OutboxRow
-    """The row as it was first sent; a live answer may have grown since."""
-    copies: int
+    """The row as it was first sent; a live answer may be longer now."""
+    pending_requests: int
     """The number of earlier requests that the platform may still accept."""
     due_at: float
     """When to search again, by the monotonic clock."""
@@ -55,22 +55,22 @@ class LateDuplicates:
     surfaces: Mapping[str, Surface]
     clock: Clock
     find: Callable[[OutboxRow, str | None], Awaitable[str | None]]
-    """Searches the chat for a row's message, excluding the one with this id; returns its id."""
+    """Searches a row's chat for its message, except for one with this id; returns the id found."""
 
     def __post_init__(self) -> None:
         self._resent = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
         self._has_pending = asyncio.Event()
 
     def record_search(self, row: OutboxRow, message_id: str | None) -> None:
-        """Record the id of a row's message; if it is missing, schedule a search for duplicates."""
-        known = self._resent.pop(row.id, None)
-        if known is None and message_id is not None:
+        """Record a search for a row's message; if it was not found, schedule a later search."""
+        resent = self._resent.pop(row.id, None)
+        if resent is None and message_id is not None:
             return
         due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
-        first = known or _ResentRow(row, 0, due_at, due_at)
+        first = resent or _ResentRow(row, 0, due_at, due_at)
         self._resent[row.id] = replace(
             first,
-            copies=first.copies + (message_id is None),
+            pending_requests=first.pending_requests + (message_id is None),
             due_at=due_at,
             give_up_at=due_at + _GIVE_UP_SECONDS,
         )
@@ -84,11 +84,12 @@ class LateDuplicates:
                 await self._has_pending.wait()
                 continue
             now = self.clock.monotonic()
-            due = {one.row.address.lane: one for one in self._resent.values() if one.due_at <= now}
+            due_rows = [one for one in self._resent.values() if one.due_at <= now]
+            by_lane = {one.row.address.lane: one for one in due_rows}
             async with asyncio.TaskGroup() as group:
-                for repeated in list(due.values())[:_MAX_CONCURRENT_SEARCHES]:
-                    group.create_task(self._run_due_search(repeated, wake))
-            if not due:
+                for resent in list(by_lane.values())[:_MAX_CONCURRENT_SEARCHES]:
+                    group.create_task(self._run_due_search(resent, wake))
+            if not due_rows:
                 await self.clock.sleep(_POLL_SECONDS)
 
     async def _run_due_search(
@@ -114,31 +115,31 @@ class LateDuplicates:
     async def _search_exclusively(
         self, resent: _ResentRow, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Delete duplicates while nothing else is sent to the chat; return whether that is done."""
+        """Delete duplicates while nothing else is sent to the chat; return whether this worked."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = resent.row.address.lane
-        latest = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
-        held = await self.outbox.hold_lane(lane)
-        if held is None:
+        deadline = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
+        lease = await self.outbox.hold_lane(lane)
+        if lease is None:
             return False
         try:
-            with send_only_if(lambda: self.clock.monotonic() <= latest):
+            with send_only_if(lambda: self.clock.monotonic() <= deadline):
                 return await self._delete_copies(resent)
         finally:
-            await self.outbox.release_lane(lane, held)
+            await self.outbox.release_lane(lane, lease)
             wake([lane])
 
     async def _delete_copies(self, resent: _ResentRow) -> bool:
         row = resent.row
-        sent = await self.outbox.sent_ids([row.id])  # perhaps by another process
-        if row.id not in sent:
+        sent_ids = await self.outbox.sent_ids([row.id])  # perhaps by another process
+        if row.id not in sent_ids:
             return False
-        sent_as = sent[row.id]
-        for _ in range(resent.copies if sent_as is not None else 0):
-            found = await self.find(row, sent_as)
-            if found is None:
+        message_id = sent_ids[row.id]
+        for _ in range(resent.pending_requests if message_id is not None else 0):
+            copy_id = await self.find(row, message_id)
+            if copy_id is None:
                 break
             with send_only_if(lambda: True):  # delete even if the process was suspended meanwhile
-                await self.surfaces[row.address.source].delete(row.address, found)
+                await self.surfaces[row.address.source].delete(row.address, copy_id)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

@@ -49,7 +49,7 @@ class DeliverySettings(BaseModel, extra="forbid"):
 
 
 _MAX_CONCURRENT_CHECKS = 32
-"""The maximum number of calls that check the limit at once; a worker pool claims as many rows."""
+"""The maximum number of concurrent limit checks, and of rows that a worker pool claims."""
 _MIN_HOLD_SECONDS = 0.05
 _MAX_HOLD_SECONDS = 1.0
 _SECONDS_BETWEEN_ADMISSIONS = 5.0
@@ -70,48 +70,48 @@ class WaitingCalls:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._checking = Counter[str]()  # by source, like the others below
-        self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
+        self._running_checks = Counter[str]()  # by source, like the next four
+        self._waiting_events: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
         """By source and lane: the event to set when a waiting call is first in the queue."""
         self._blocked_until: dict[str, float] = {}
         self._next_admission_at: dict[str, float] = {}
         self._admissions_left = Counter[str]()
-        self._queue: dict[str, tuple[float, float]] = {}
+        self._lane_times: dict[str, tuple[float, float]] = {}
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
     def count_check(self, source: str) -> Iterator[None]:
         """Count a check of the rate limit as running during the block."""
-        self._checking[source] += 1
+        self._running_checks[source] += 1
         try:
             yield
         finally:
-            self._checking[source] -= 1
+            self._running_checks[source] -= 1
 
     def has_waiting_calls(self, source: str) -> bool:
         """Return whether any call of a bot is waiting in this process."""
-        return bool(self._waiting[source])
+        return bool(self._waiting_events[source])
 
     @contextmanager
     def queue_call(self, source: str, lane: str) -> Iterator[asyncio.Event]:
         """Queue a call during the block; yield an event that is set when the call is first."""
         self._start_waiting(lane)
-        waiting = self._waiting[source]
-        waiting[lane] = changed = asyncio.Event()
+        events = self._waiting_events[source]
+        events[lane] = changed = asyncio.Event()
         try:
             yield changed
         finally:
-            if waiting.get(lane) is changed:
-                del waiting[lane]
-            if waiting:
-                waiting[min(waiting, key=self._waiting_since)].set()
+            if events.get(lane) is changed:
+                del events[lane]
+            if events:
+                events[min(events, key=self._waiting_since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
         """Return whether a chat's call has waited longest of all calls of the bot."""
-        return min(self._waiting[source], key=self._waiting_since) == lane
+        return min(self._waiting_events[source], key=self._waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
-        self._queue.pop(lane, None)
+        self._lane_times.pop(lane, None)
 
     def record_blocked(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
@@ -120,17 +120,17 @@ class WaitingCalls:
     def seconds_until_admitted(self, source: str, lane: str) -> float:
         """Return how many seconds the sender must wait before it claims a row for a chat."""
         now = self._clock.monotonic()
-        ends_at = self._blocked_until.get(source, now)
-        is_limited = self.has_waiting_calls(source) or ends_at > now
-        if not is_limited and self._checking[source] < _MAX_CONCURRENT_CHECKS:
+        blocked_until = self._blocked_until.get(source, now)
+        is_limited = self.has_waiting_calls(source) or blocked_until > now
+        if not is_limited and self._running_checks[source] < _MAX_CONCURRENT_CHECKS:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0
         since = self._start_waiting(lane)
-        places = [self._waiting_since(one) for one in self._waiting[source]]
+        start_times = [self._waiting_since(one) for one in self._waiting_events[source]]
         if (
-            since < max(places, default=0.0)
-            and sum(one < since for one in places) < _MAX_CONCURRENT_CHECKS
+            since < max(start_times, default=0.0)
+            and sum(one < since for one in start_times) < _MAX_CONCURRENT_CHECKS
         ):
             return 0.0
         if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
@@ -139,21 +139,22 @@ class WaitingCalls:
         if self._admissions_left[source] > 0:
             self._admissions_left[source] -= 1
             return 0.0
-        return min(max(ends_at - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
+        return min(max(blocked_until - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
     def _waiting_since(self, lane: str) -> float:
-        return self._queue[lane][0] if lane in self._queue else self._clock.monotonic()
+        return self._lane_times[lane][0] if lane in self._lane_times else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
         """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
-        since, asked_at = self._queue.get(lane, (now, now))
-        if asked_at < now - _MAX_IDLE_SECONDS:
+        since, checked_at = self._lane_times.get(lane, (now, now))
+        if checked_at < now - _MAX_IDLE_SECONDS:
             since = now
-        self._queue[lane] = since, now
-        if len(self._queue) > _MAX_QUEUE_LENGTH:
+        self._lane_times[lane] = since, now
+        if len(self._lane_times) > _MAX_QUEUE_LENGTH:
             latest = now - _MAX_IDLE_SECONDS
-            self._queue = {key: one for key, one in self._queue.items() if one[1] >= latest}
+            items = self._lane_times.items()
+            self._lane_times = {key: times for key, times in items if times[1] >= latest}
         return since
 
 
@@ -162,8 +163,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
     """Wraps a surface; each call waits until the platform's rate limits allow it.
 
     With `best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
-    waiting, and leave a part of each limit to the sender. With learned pacing, limits of chats that
-    are only approximately known apply for an hour after the platform has refused a call.
+    waiting, and leave a part of each limit to the sender. With learned pacing, limits that are only
+    approximately known apply for an hour after the platform has refused a call.
     """
 
     surface: Surface
@@ -247,7 +248,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Send a response, which no limit counts; raise `RateLimited` if the chat is blocked."""
+        """Send a response that counts toward no limit; raise `RateLimited` if calls are blocked."""
         route = f"{address.lane} respond"
         scopes = [RateLimitScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
@@ -263,11 +264,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
         is_message: bool = True,
     ) -> Response:
         lane, source, limits = address.lane, address.source, self.surface.limits(address)
-        of_route, of_chat, of_bot = self._windows(limits, is_message=is_message)
+        route_windows, chat_windows, bot_windows = self._windows(limits, is_message=is_message)
         scopes = [
-            RateLimitScope(route, of_route),
-            RateLimitScope(lane, of_chat),
-            RateLimitScope(source, of_bot, spans_processes=True),
+            RateLimitScope(route, route_windows),
+            RateLimitScope(lane, chat_windows),
+            RateLimitScope(source, bot_windows, spans_processes=True),
         ]
         if is_message and not self.best_effort:
             await self._wait_for_limit(source, lane, scopes)
@@ -284,8 +285,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
         except RateLimited as error:
             RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
-            refused = {"route": route, "chat": lane, "bot": source}[error.scope]
-            await self.rates.block_calls(refused, error.retry_after_seconds)
+            blocked_scope = {"route": route, "chat": lane, "bot": source}[error.scope]
+            await self.rates.block_calls(blocked_scope, error.retry_after_seconds)
             if error.scope == "chat":  # the limit that was exceeded may be the bot's
                 await self.rates.block_calls(source, 0.0)
             raise
@@ -294,21 +295,21 @@ class RateLimitedSurface(Surface, DraftingSurface):
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
-            of_bot = limits.bot_calls if limits.counts_typing else ()
-            return (), (), _effective_windows(of_bot, learns=learns, reserves=True)
+            bot_windows = limits.bot_calls if limits.counts_typing else ()
+            return (), (), _adjust_windows(bot_windows, learns=learns, reserves=True)
         learns_chat = learns and not edits
         return (
-            _effective_windows(limits.route_calls, learns=learns_chat, reserves=edits),
-            _effective_windows(limits.chat_calls, learns=learns_chat, reserves=edits),
-            _effective_windows(limits.bot_calls, learns=learns, reserves=edits),
+            _adjust_windows(limits.route_calls, learns=learns_chat, reserves=edits),
+            _adjust_windows(limits.chat_calls, learns=learns_chat, reserves=edits),
+            _adjust_windows(limits.bot_calls, learns=learns, reserves=edits),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
         """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
-        latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
+        deadline = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._waiting.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
-            while (wait := await self._wait_in_queue(source, lane, scopes, latest)) > 0:
-                await self._sleep(wait, latest)
+            while (wait := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
+                await self._sleep(wait, deadline)
         self._waiting.leave_queue(lane)
 
     async def _wait_in_queue(
@@ -318,7 +319,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
-        of_all = [scope for scope in scopes if scope.spans_processes]
+        shared_scopes = [scope for scope in scopes if scope.spans_processes]
         with self._waiting.queue_call(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):
@@ -327,25 +328,25 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
                 with self._waiting.count_check(source):
-                    of_bot = await self.rates.seconds_until_call(of_all)
-                if of_bot <= 0:
+                    bot_wait = await self.rates.seconds_until_call(shared_scopes)
+                if bot_wait <= 0:
                     return wait
-                self._waiting.record_blocked(source, of_bot)
-                await self._sleep(of_bot, deadline)
+                self._waiting.record_blocked(source, bot_wait)
+                await self._sleep(bot_wait, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
         with self._waiting.count_check(source):
             return await self.rates.take_call(scopes)
 
     async def _wait_for_others(self, changed: asyncio.Event, deadline: float) -> None:
-        left = deadline - self.clock.monotonic()
-        if left <= 0:
+        seconds_left = deadline - self.clock.monotonic()
+        if seconds_left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
-        call_off = self.clock.call_later(left, changed.set)
+        cancel_timer = self.clock.call_later(seconds_left, changed.set)
         try:
             await changed.wait()
         finally:
-            call_off()
+            cancel_timer()
         changed.clear()
 
     async def _sleep(self, seconds: float, deadline: float) -> None:
@@ -354,7 +355,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self.clock.sleep(seconds)
 
 
-def _effective_windows(
+def _adjust_windows(
     windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
 ) -> tuple[CallWindow, ...]:
     return tuple(

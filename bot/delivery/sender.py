@@ -63,7 +63,7 @@ _EXTRA_SEARCH_SECONDS = 5.0
 """The extra time limit for a search, which needs more requests than sending a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""The number of unknown outcomes after which a row is given up if other lanes work."""
+"""The number of unknown outcomes after which the sender gives up on a row if other lanes work."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
@@ -72,11 +72,11 @@ _UNDELIVERED_NOTICE = translatable(
     "⚠ Part of my answer could not be delivered. The log contains the reason."
 )
 _FILES_FORBIDDEN_NOTICE = translatable(
-    "⚠ I cannot send a file here, because I may not attach files in this chat."
+    "⚠ I can't send files here because I don't have permission to attach files in this chat."
 )
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
 _PART_HIDDEN_NOTICE = translatable(
-    "⚠ I cannot show part of my answer, because this chat does not allow it."
+    "⚠ I can't show part of my answer because this chat doesn't allow its content."
 )
 _MODERATION_NOTICE = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked part of my answer. Please rephrase"
@@ -101,14 +101,14 @@ class SentRows:
     async def wait(self, row_id: int) -> str:
         """Wait for any process to send a row; return its message id, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
-        arrival = self._sent_futures.setdefault(row_id, loop.create_future())
+        sent_future = self._sent_futures.setdefault(row_id, loop.create_future())
         try:
-            while not arrival.done():
-                await asyncio.wait([arrival], timeout=self.poll_seconds)
-                if not arrival.done() and loop.time() >= self._next_poll_at:
+            while not sent_future.done():
+                await asyncio.wait([sent_future], timeout=self.poll_seconds)
+                if not sent_future.done() and loop.time() >= self._next_poll_at:
                     self._next_poll_at = loop.time() + self.poll_seconds
                     await self._poll_sent_rows()
-            external_id = arrival.result()
+            external_id = sent_future.result()
         finally:
             self._sent_futures.pop(row_id, None)
         if external_id is None:
@@ -121,9 +121,9 @@ class SentRows:
 
     def record_sent(self, row_id: int, external_id: str | None) -> None:
         """Record the message id of a sent row, or None if the row will never be sent."""
-        arrival = self._sent_futures.get(row_id)
-        if arrival is not None and not arrival.done():
-            arrival.set_result(external_id)
+        sent_future = self._sent_futures.get(row_id)
+        if sent_future is not None and not sent_future.done():
+            sent_future.set_result(external_id)
 
     def record_announced(self, keys: Sequence[str]) -> None:
         """Record the rows that other processes have announced as sent."""
@@ -161,7 +161,7 @@ class Sender:
     wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
-        self._noticed_at: dict[str, float] = {}
+        self._notice_times: dict[str, float] = {}
         self._waiting = self.waiting_calls or WaitingCalls(self.clock)
         self.sent_rows = SentRows(self.outbox)
         self.late_duplicates = LateDuplicates(
@@ -175,21 +175,21 @@ class Sender:
         return self._waiting.seconds_until_admitted(source_in_key(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """For each lane whose bot runs here, claim and return its first due row."""
-        served = [key for key in keys if source_in_key(key) in self.surfaces]
-        rows = await self.outbox.reserve_due(served) if served else ()
+        """Claim and return the first due row of each lane whose bot runs here."""
+        served_lanes = [key for key in keys if source_in_key(key) in self.surfaces]
+        rows = await self.outbox.reserve_due(served_lanes) if served_lanes else ()
         return {row.address.lane: row for row in rows}
 
     async def deliver_lane(self, row: OutboxRow) -> None:
         """Deliver a row, and then the next rows of the chat until none is due soon."""
-        following: OutboxRow | None = row
+        next_row: OutboxRow | None = row
         try:
-            while following is not None:
-                with TurnLogContext(following.turn):
-                    if (problem := following.problem) is not None:
-                        following = await self._set_aside(following, problem)
+            while next_row is not None:
+                with TurnLogContext(next_row.turn):
+                    if (problem := next_row.problem) is not None:
+                        next_row = await self._set_aside(next_row, problem)
                     else:
-                        following = await self._deliver_row(following)
+                        next_row = await self._deliver_row(next_row)
         except Fenced as error:  # this sender was too slow; another has claimed the lane
             LOST_WORK.labels("lanes").inc()
             _log.warning("sender_lost_lane", lane=row.address.lane, reason=str(error))
@@ -198,21 +198,21 @@ class Sender:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
-        began, started = self.clock.now(), self.clock.monotonic()
+        began_at, started_at = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
-        write_before = row.send_before + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
+        write_deadline = row.send_before + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
-        following: OutboxRow | None = None
+        next_row: OutboxRow | None = None
         wait: float | None = None  # seconds until the row is tried again; None: the row is done
         try:
-            with send_only_if(lambda: self.clock.monotonic() <= write_before):
-                following = await self._attempt_delivery(row)
+            with send_only_if(lambda: self.clock.monotonic() <= write_deadline):
+                next_row = await self._attempt_delivery(row)
         except RateLimited as error:
             outcome = "rate_limited"
             wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
         except Unreachable:
             outcome = "unreachable"
-            if self.clock.monotonic() > write_before:  # the process was suspended meanwhile
+            if self.clock.monotonic() > write_deadline:  # the process was suspended meanwhile
                 _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
         except PlatformFatal:
@@ -222,27 +222,28 @@ class Sender:
             self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
             if self._should_give_up(row):
                 outcome = "set_aside"
-                following = await self._set_aside(row, str(error))
+                next_row = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
-                passed = self.clock.monotonic() - started  # seconds since the request was sent
-                wait = max(0.0, self._seconds_until_search(row, has_ended=error.has_ended) - passed)
+                elapsed = self.clock.monotonic() - started_at  # seconds since the request was sent
+                delay = self._seconds_until_search(row, has_ended=error.has_ended)
+                wait = max(0.0, delay - elapsed)
         except Refused as error:
             outcome = "refused"
             _log.warning(
                 "send_refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error)
             )
-            following = await self._drop_refused(row, error)
+            next_row = await self._drop_refused(row, error)
             self._notify_waiters(row, None)
         if wait is not None:  # an unknown outcome stays unknown until a search is complete
             is_unknown = is_search or outcome == "unknown"
             await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, wait)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
-        platform, ended = row.address.platform, self.clock.now()
+        platform, ended_at = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
-        record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
-        return following if wait is None else await self._claim_next(row.address.lane, wait)
+        record_span("deliver", row.turn, began_at, ended_at, attributes=attributes, error=failure)
+        return next_row if wait is None else await self._claim_next(row.address.lane, wait)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
         private, reason = row.private, ""
@@ -253,8 +254,8 @@ class Sender:
                 if private is not None and await self._needs_placeholder(row):
                     text = translate(_PRIVATE_PLACEHOLDER, supported_language(private.locale))
                     message = replace(_to_message(row, MessageContent(text), None), file=None)
-                    sent = await self.surfaces[row.address.source].send(message)
-                    return await self.outbox.turn_into_edit(row, sent)
+                    placeholder_id = await self.surfaces[row.address.source].send(message)
+                    return await self.outbox.turn_into_edit(row, placeholder_id)
                 return await self._mark_sent(row, await self._perform_operation(row))
         except Refused as error:
             if private is None:
@@ -266,30 +267,30 @@ class Sender:
     async def _deliver_privately(
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
-        """Move a row to its reader's private chat, or say how to open one; return the next row."""
+        """Move a row to its reader's private chat, or say how to open it; return the next row."""
         chats = self.private_chats[row.address.source]
         if not private.group:
             try:
-                there = await chats.private_chat(private.person)
+                address = await chats.private_chat(private.person)
             except Refused as error:
                 reason = str(error)
             else:
-                moved = replace(private, group=row.address.channel)
-                following = await self.outbox.move_to_private_chat(row, moved, there)
-                self.wake([there.lane])
-                return following
+                delivery = replace(private, group=row.address.channel)
+                next_row = await self.outbox.move_to_private_chat(row, delivery, address)
+                self.wake([address.lane])
+                return next_row
         notice = ""
         if not private.is_quiet:
             try:
-                how = await chats.private_chat_instructions(private.person)
+                instructions = await chats.private_chat_instructions(private.person)
             except Refused as error:  # a refused edit would be sent again, to the group
                 raise Unreachable(str(error)) from error
-            notice = translate(how, supported_language(private.locale))
-        following = await self.outbox.give_up(row, reason, notice)
+            notice = translate(instructions, supported_language(private.locale))
+        next_row = await self.outbox.give_up(row, reason, notice)
         if private.group:
             self.wake([parse_address(private.group).lane])
         self._notify_waiters(row, None)
-        return following
+        return next_row
 
     async def _drop_refused(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row, and return the next row of the chat.
@@ -329,29 +330,29 @@ class Sender:
         return rows[0] if rows else None
 
     async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:
-        found = None
+        found_id = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
         is_repeatable = row.interaction is not None or _is_still_in_group(row)
         if row.op is OutboxOperation.SEND and not (
             is_repeatable or await self._needs_placeholder(row)
         ):
-            found = await self._search_message(row)
+            found_id = await self._search_message(row)
             if not self._is_harmless_to_repeat(row):
-                self.late_duplicates.record_search(row, found)
-        OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
-        _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found is not None)
-        if found is not None:
+                self.late_duplicates.record_search(row, found_id)
+        OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found_id is not None).lower()).inc()
+        _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found_id is not None)
+        if found_id is not None:
             await self._delete_replaced(row)
-            return await self._mark_sent(row, found)
+            return await self._mark_sent(row, found_id)
         await self.outbox.reschedule(row, 0)
         return await self._claim_next(row.address.lane, 0)
 
     async def _search_message(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
-        known = {*await self.outbox.known_ids(row.address)}
+        known_ids = {*await self.outbox.known_ids(row.address)}
         if duplicate_of is not None:
-            known.add(duplicate_of)
-        search = MessageSearch(row.reply_to, known, duplicate_of)
+            known_ids.add(duplicate_of)
+        search = MessageSearch(row.reply_to, known_ids, duplicate_of)
         thread = await self._find_thread(row)
         try:
             return await request_with_fallbacks(
@@ -371,15 +372,15 @@ class Sender:
                 ):
                     return None  # skip the notice, so that it does not delay an answer
                 thread = await self._find_thread(row)
-                sent = await self._send(surface, row, thread)
+                message_id = await self._send(surface, row, thread)
                 await self._delete_replaced(row)
-                return sent
+                return message_id
             case OutboxOperation.EDIT:
-                target = _target_id(row)
-                edit = partial(surface.edit, row.address, target, interaction=row.interaction)
+                message_id = _require_message_id(row)
+                edit = partial(surface.edit, row.address, message_id, interaction=row.interaction)
                 await request_with_fallbacks(row, edit)
             case OutboxOperation.DELETE:
-                await surface.delete(row.address, _target_id(row))
+                await surface.delete(row.address, _require_message_id(row))
             case OutboxOperation.REACT:
                 await surface.react(row.address, row.reply_to or "", row.content.text)
         return None
@@ -397,10 +398,10 @@ class Sender:
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
-        self._noticed_at = {
-            each: at for each, at in self._noticed_at.items() if now - at < _SECONDS_BETWEEN_NOTICES
+        self._notice_times = {
+            key: at for key, at in self._notice_times.items() if now - at < _SECONDS_BETWEEN_NOTICES
         }
-        return self._noticed_at.setdefault(lane, now) == now
+        return self._notice_times.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
         """Send a row, or a notice if its file is refused, and return the message id."""
@@ -422,29 +423,29 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:
-        """Return whether to give up on a row: it keeps failing, but the bot's other chats work."""
+        """Return whether to give up on a row: only it keeps failing, or it was tried too often."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
-        others_succeed = any(
+        do_others_succeed = any(
             key != lane and source_in_key(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
-        return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
+        return do_others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
         is_quiet = row.private is not None and row.private.is_quiet
         notice = "" if is_quiet else translate_to_all_languages(_UNDELIVERED_NOTICE)
-        following = await self.outbox.give_up(row, reason, notice)
+        next_row = await self.outbox.give_up(row, reason, notice)
         self._notify_waiters(row, None)
-        return following
+        return next_row
 
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
-        following = await self.outbox.mark_sent(row, external_id)
+        next_row = await self.outbox.mark_sent(row, external_id)
         self._succeeded_at[row.address.lane] = self.clock.monotonic()
         self._notify_waiters(row, external_id)
-        return following
+        return next_row
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
         self._unknown_outcomes.pop(row.id, None)
@@ -452,10 +453,10 @@ class Sender:
         self.announce(row.id, external_id)
 
     def _seconds_until_search(self, row: OutboxRow, *, has_ended: bool) -> float:
-        delay, growth = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
+        delay, factor = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
         if has_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
             delay = min(1.0, delay)
-        return min(delay * growth, _MAX_BACKOFF_SECONDS)
+        return min(delay * factor, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""
@@ -490,7 +491,7 @@ def _is_still_in_group(row: OutboxRow) -> bool:
     return row.private is not None and not row.private.group
 
 
-def _target_id(row: OutboxRow) -> str:
+def _require_message_id(row: OutboxRow) -> str:
     if row.external_id is None:
         raise Refused("the message to edit or delete was never sent")
     return row.external_id
@@ -499,7 +500,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_with_fallbacks(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Request with the content, then as plain text, then with a notice, until one is accepted."""
+    """Send the content, then plain text, then a notice, until the platform accepts one."""
     face, notice = row.content.face, _PART_HIDDEN_NOTICE
     for content in (row.content, MessageContent(row.content.text, face, is_plain=True)):
         try:

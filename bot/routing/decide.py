@@ -108,7 +108,7 @@ def decide(
 
 
 def _decide_on_late_message(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
-    """Decide about a message that is too late to answer: observe it, but run /forget."""
+    """Decide what to do with a message that is too old to answer: observe it, or run /forget."""
     command = _parse_addressed_command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
@@ -128,7 +128,7 @@ def _parse_addressed_command(
 
 
 LAST_REFUSAL_KEY = "persona told"
-"""The setting with the last refusal that a person was told about; deleted with their persona."""
+"""The key of the last refusal that a person was told about; deleted with their persona."""
 _ALWAYS_ALLOWED_COMMANDS = ("forget me", "export", "privacy", "settings me")
 _ADMIN_COMMANDS = ("access", "settings why")
 
@@ -154,15 +154,16 @@ def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, st
     """
     for scope, rules in levels.items():
         for value in ("block", "allow"):
-            if found := sorted(one for one in targets if rules.get(one) == value):
-                return Access(value == "allow", f"{value} {found[0]}", scope)
+            if matches := sorted(one for one in targets if rules.get(one) == value):
+                return Access(value == "allow", f"{value} {matches[0]}", scope)
         if "allow" in rules.values():
             return Access(False, "only", scope)
     return Access()
 
 
 MODEL_NOT_ALLOWED = translatable(
-    "Only some roles may use this character's model here, and the character has no other."
+    "Only some roles may use this character's model here, and it has no other model. An admin can"
+    " give you access."
 )
 
 
@@ -187,8 +188,9 @@ class AccessRules:
 
     async def load(self, scopes: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the access rules of these scopes and the installation, by scope."""
-        found = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
-        levels = {one: select_access_rules(found.get(one, {})) for one in (*scopes, INSTALLATION)}
+        settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
+        all_scopes = (*scopes, INSTALLATION)
+        levels = {one: select_access_rules(settings.get(one, {})) for one in all_scopes}
         levels[INSTALLATION] |= self.fixed_rules
         return levels
 
@@ -204,20 +206,21 @@ class AccessRules:
         levels = await self.load(() if event.is_private else event.scopes)
         if not any(levels.values()):
             return Access()
-        off = _find_off_scope(levels)
-        if off is not None and not ignores_off:
-            return Access(False, "off", off)
+        off_scope = _find_off_scope(levels)
+        if off_scope is not None and not ignores_off:
+            return Access(False, "off", off_scope)
         person = event.author.id
         if person in self.operators:
             return Access()
         channels = (f"channel {one}" for one in event.scopes)
-        own, roles = {f"person {person}", *channels}, await self._author_roles(event, levels)
-        found = [decide_access(own | (roles or set()), levels)]
+        targets = {f"person {person}", *channels}
+        roles = await self._find_author_roles(event, levels)
+        decisions = [decide_access(targets | (roles or set()), levels)]
         if roles is None:  # apply the strictest decision that any role could lead to
-            named = {one for rules in levels.values() for one in rules if one.startswith("role ")}
-            found += [decide_access({*own, one}, levels) for one in sorted(named)]
+            keys = {key for rules in levels.values() for key in rules if key.startswith("role ")}
+            decisions += [decide_access({*targets, key}, levels) for key in sorted(keys)]
         # Pairing replaces other refusals in a private chat, but no block.
-        access = min(found, key=lambda one: (one.is_allowed, not one.rule.startswith("block ")))
+        access = min(decisions, key=lambda one: (one.is_allowed, not one.rule.startswith("block ")))
         if event.is_private and not access.rule.startswith(("allow ", "block ")):
             rules = levels[INSTALLATION]
             if f"paired person {person}" in rules:
@@ -228,15 +231,16 @@ class AccessRules:
 
     async def may_run_admin_command(self, message: IncomingMessage, name: str) -> bool:
         """Return whether a rule lets the author run an admin command, such as "preset use"."""
-        what = [f"command {name}", f"command {name.partition(' ')[0]}"]
+        permissions = [f"command {name}", f"command {name.partition(' ')[0]}"]
         levels = await self.load(() if message.is_private else message.scopes)
-        own = {f"person {message.author.id}", *(await self._author_roles(message, levels) or ())}
+        roles = await self._find_author_roles(message, levels) or ()
+        targets = {f"person {message.author.id}", *roles}
         return any(
-            own & _permission_holders(rules, one) for rules in levels.values() for one in what
+            targets & _find_holders(rules, one) for rules in levels.values() for one in permissions
         )
 
     async def may_use(self, message: IncomingMessage, permission: str) -> bool:
-        """Return whether an author may use `permission`: "tools" or the preset's "model".
+        """Return whether an author has a `permission`: to use "tools" or the preset's "model".
 
         The narrowest scope that gives this permission to anybody decides; if there is none,
         everybody has it. If an answer goes to several people, all of them need it.
@@ -245,20 +249,20 @@ class AccessRules:
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
         levels = await self.load(() if message.is_private else message.scopes)
-        found = (_permission_holders(rules, permission) for rules in levels.values())
-        holders = next(filter(None, found), None)
-        if holders is None or holders & (await self._author_roles(message, levels) or set()):
+        groups = (_find_holders(rules, permission) for rules in levels.values())
+        holders = next(filter(None, groups), None)
+        if holders is None or holders & (await self._find_author_roles(message, levels) or set()):
             return True
         return {f"person {one}" for one in people} <= holders
 
-    async def _author_roles(
+    async def _find_author_roles(
         self, event: Request, levels: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
-        """Return the author's roles, or None if unknown; asks for them only if rules name roles."""
+        """Return the author's roles, or None if unknown; ask for them only if rules name roles."""
         roles = event.author_roles
         if roles is None:
-            is_named = any(" role " in f" {one}" for rules in levels.values() for one in rules)
-            roles = await self.read_author_roles(event) if is_named else ()
+            names_roles = any(" role " in f" {one}" for rules in levels.values() for one in rules)
+            roles = await self.read_author_roles(event) if names_roles else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def find_refusal(self, event: Request) -> Access | None:
@@ -269,31 +273,31 @@ class AccessRules:
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED_COMMANDS):
             return None
-        ruled = access
+        ruling = access
         if access.rule == "off":
             if not _is_command(event, _ADMIN_COMMANDS):
                 return access
-            ruled = await self.find(event, ignores_off=True)
-        is_barred = not ruled.is_allowed and ruled.scope == INSTALLATION
+            ruling = await self.find(event, ignores_off=True)
+        is_barred = not ruling.is_allowed and ruling.scope == INSTALLATION
         return None if not is_barred and await self.is_admin(event) else access
 
     async def should_report_refusal(
         self, message: IncomingMessage, access: Access, code: str
     ) -> bool:
-        """Return whether to tell the author about a refusal: once for each rule or pairing code."""
+        """Return whether to report a refusal to the author: once for each rule or pairing code."""
         if not (self.reports_refusals or code):
             return False
         scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule} {code}".strip() + "\n"
-        stored, told = await self.chat_settings.get_scopes([scope]), rule + message.external_key
-        before = stored.get(scope, {}).get(LAST_REFUSAL_KEY, "")
-        if before.startswith(rule):
-            return before == told  # the same message after a crash
-        await self.chat_settings.set(scope, LAST_REFUSAL_KEY, told, message.author.id)
+        settings, note = await self.chat_settings.get_scopes([scope]), rule + message.external_key
+        previous_note = settings.get(scope, {}).get(LAST_REFUSAL_KEY, "")
+        if previous_note.startswith(rule):
+            return previous_note == note  # the same message after a crash
+        await self.chat_settings.set(scope, LAST_REFUSAL_KEY, note, message.author.id)
         return True
 
 
 def select_access_rules(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the access rules among the settings of a scope, without the prefix of their keys."""
+    """Return the access rules among a scope's settings, without the prefix of their keys."""
     return {
         key.removeprefix(ACCESS_KEY_PREFIX): value
         for key, value in settings.items()
@@ -306,7 +310,7 @@ def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
     return next((scope for scope, rules in levels.items() if "off" in rules), None)
 
 
-def _permission_holders(rules: Mapping[str, str], permission: str) -> set[str]:
+def _find_holders(rules: Mapping[str, str], permission: str) -> set[str]:
     """Return the people and roles to which a scope's rules grant a permission."""
     return {key.removeprefix(f"{permission} ") for key in rules if key.startswith(f"{permission} ")}
 
@@ -318,10 +322,10 @@ def _is_command(event: Request, commands: Sequence[str]) -> bool:
 
 
 _log = structlog.get_logger(__name__)
-_MAX_MESSAGES = 8
-_MAX_CHARS = 40
+_MAX_LOGGED_MESSAGES = 8
+_MAX_LOGGED_CHARS = 40
 _SECONDS_BETWEEN_BATCHES = 2.0
-_MAX_PENDING = 1000
+_MAX_PENDING_NOTES = 1000
 _ANSWERED_TEXT = marked("answered")
 _OBSERVED_TEXT = marked("not answered, but remembered")
 _IGNORED_TEXT = marked("not answered")
@@ -377,9 +381,9 @@ class DecisionLog:
 
     def record(self, message: IncomingMessage, decision: Decision) -> None:
         """Log the decision on a message, unless the message is a command."""
-        logged = _logged_decision(message, decision)
-        if logged is not None:
-            self._add(message.address.channel, logged, message.author.id)
+        entry = _to_logged_decision(message, decision)
+        if entry is not None:
+            self._add(message.address.channel, entry, message.author.id)
 
     def log_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
@@ -391,12 +395,12 @@ class DecisionLog:
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from a model other than the preset's own."""
-        own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
+        own_models = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
-            expected = own.get(receipt.preset)
-            used = (receipt.provider, receipt.prompt.model)
-            if expected is not None and used != expected:
-                names = {"used": "/".join(used), "expected": "/".join(expected)}
+            expected_model = own_models.get(receipt.preset)
+            used_model = (receipt.provider, receipt.prompt.model)
+            if expected_model is not None and used_model != expected_model:
+                names = {"used": "/".join(used_model), "expected": "/".join(expected_model)}
                 outcome = _SUBSTITUTE_TEXT.with_values(name=shown_name(receipt.preset), **names)
                 self._add(channel, _LoggedDecision(outcome))
 
@@ -404,7 +408,7 @@ class DecisionLog:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
         lines = []
-        for note in await self.notes.newest_with_key(_log_key(channel), _MAX_MESSAGES):
+        for note in await self.notes.newest_with_key(_log_key(channel), _MAX_LOGGED_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
                 lines.append(_decode(note).describe())
         return tuple(lines)
@@ -418,7 +422,7 @@ class DecisionLog:
         await self.notes.forget(key, person_id)
 
     def _add(self, channel: str, decision: _LoggedDecision, person_id: str | None = None) -> None:
-        if len(self._pending) < _MAX_PENDING:
+        if len(self._pending) < _MAX_PENDING_NOTES:
             note = MessageNote(_log_key(channel), _encode(decision).decode(), person_id)
             self._pending.append(note)
             self._has_pending.set()
@@ -439,11 +443,11 @@ def _log_key(channel: str) -> str:
 
 
 def describe_silence(decision: Observe | Ignore) -> Text:
-    """Return a text that says for each character why it did not answer."""
+    """Describe, for each character, why it did not answer."""
     return join_texts([_describe_candidate(one) for one in decision.candidates], "; ")
 
 
-def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
+def _to_logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
     match decision:
         case Answer(candidates=candidates):
             outcome = _ANSWERED_TEXT
@@ -453,7 +457,7 @@ def _logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDec
             outcome = _IGNORED_TEXT
         case _:
             return None
-    begin = first_chars(message.text, _MAX_CHARS)
+    begin = first_chars(message.text, _MAX_LOGGED_CHARS)
     return _LoggedDecision(outcome, message.author.name, begin, candidates)
 
 

@@ -63,7 +63,6 @@ class ActiveCharacters:
 
     @property
     def names(self) -> set[str]:
-        """The names of the active presets."""
         return {preset.name for preset in self.presets}
 
     @property
@@ -105,7 +104,7 @@ class ActiveCharacters:
         if not self.is_group:
             raise UserError(
                 translatable(
-                    "{name} is the only character here; /preset use replaces it with another.",
+                    "{name} is the only character here. Use /preset use to replace it.",
                     name=preset.shown_name,
                 )
             )
@@ -134,21 +133,21 @@ ADULTS_KEY = "access adult"
 AGE_KEY = "persona_adult"
 """The setting of a person who confirmed being an adult; deleted with their persona."""
 _CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
-_FOR_AGE_RESTRICTED = marked(
+_NOT_AGE_RESTRICTED = marked(
     "{name} is for adults only: it answers only in age-restricted channels, and this channel is not"
     " age-restricted."
 )
-_FOR_ADULT_GROUPS = marked(
-    "{name} is for adults only: it answers here once an admin has written /access adult on."
+_NOT_ADULT_GROUP = marked(
+    "{name} is for adults only. To use it here, an admin has to write /access adult on."
 )
 
-_MAX_LOADED_CHARACTERS = 100  # characters
+_MAX_LOADED_CHARACTERS = 100
 _MAX_LOADED_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
 ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
-"""Returns the newest version of the preset with a name; raises `StoreError`."""
+"""Returns the newest version of the preset with this name; raises `StoreError`."""
 
 
 @value_class
@@ -159,7 +158,7 @@ class _LoadedCharacter:
 
 
 class Characters:
-    """Loads characters that people and servers created, and reloads those whose text changed."""
+    """Loads characters that people and servers created, and reloads them when they change."""
 
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
@@ -170,31 +169,31 @@ class Characters:
     async def descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters, by preset name."""
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
-        abouts = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
+        values = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
         return {
-            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY)}": about.partition("\t")[0]
-            for key, about in abouts
+            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY)}": value.partition("\t")[0]
+            for key, value in values
             if key.startswith(CHARACTER_KEY)
         }
 
     async def announce(
         self, name: str, content: str, description: str, author: str, *, is_audited: bool
     ) -> None:
-        """Update the owner's setting after a character was saved or (empty `content`) deleted.
+        """Update the owner's setting after a character was saved or, if `content` is "", deleted.
 
         The description may be followed by a tab and the URL of a picture.
         """
-        owner, _, shown = name.rpartition(OWNER_SEPARATOR)
+        owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         revision = hashlib.sha256(content.encode()).hexdigest()[:16]
         value = f"{revision} {description}" if content else None
-        key = f"{CHARACTER_KEY}{shown}"
+        key = f"{CHARACTER_KEY}{short_name}"
         self._loaded.pop(name, None)
         await self._chat_settings.set(owner, key, value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
         """Return a character that behaves like `behavior`, and its version; None if deleted."""
-        owner, _, shown = name.rpartition(OWNER_SEPARATOR)
-        setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{shown}")
+        owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
+        setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{short_name}")
         if setting is None:
             self._loaded.pop(name, None)
             return None
@@ -207,26 +206,26 @@ class Characters:
         return loaded.preset.behaving_as(behavior), loaded.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
-        stored = await self.read(name) if self.read is not None else None
-        if stored is None:
+        stored_version = await self.read(name) if self.read is not None else None
+        if stored_version is None:
             return None
         try:
-            preset = await asyncio.to_thread(_parse_character, stored)
+            preset = await asyncio.to_thread(_parse_character, stored_version)
         except PresetError as error:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
-        loaded = self._loaded[name] = _LoadedCharacter(preset, stored.version, revision)
+        loaded = self._loaded[name] = _LoadedCharacter(preset, stored_version.version, revision)
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
         asyncio.get_running_loop().call_later(_MAX_LOADED_SECONDS, self._drop_expired, id(loaded))
         return loaded
 
     def drop(self, owner: str) -> None:
-        """Unload an owner's characters in this process; others unload them within a minute."""
+        """Unload an owner's characters here; other processes unload them within a minute."""
         for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_SEPARATOR}")]:
             del self._loaded[name]
 
-    def _drop_expired(self, number: int) -> None:
-        for name in [name for name, one in self._loaded.items() if id(one) == number]:
+    def _drop_expired(self, object_id: int) -> None:
+        for name in [name for name, one in self._loaded.items() if id(one) == object_id]:
             del self._loaded[name]
 
     def character_name(self, name: str) -> str:
@@ -236,24 +235,24 @@ class Characters:
 
 
 def _parse_character(version: PresetVersion) -> Preset:
-    parsed = parse_preset(version.content, version.name)
-    preset = parsed.model_copy(update={"name": version.name})
+    stored_preset = parse_preset(version.content, version.name)
+    preset = stored_preset.model_copy(update={"name": version.name})
     _ = preset.parsed_lorebook  # parsed once, shared by all copies
     return preset
 
 
 async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
-    """Return the ids of those people who opted out (`Consent.OFF`)."""
-    ids = list(dict.fromkeys(people))
-    chosen = await chat_settings.get_all(ids, CONSENT_KEY) if ids else {}
-    return frozenset(one for one, value in chosen.items() if value == Consent.OFF)
+    """Return the ids of the people among these who opted out (`Consent.OFF`)."""
+    person_ids = list(dict.fromkeys(people))
+    consents = await chat_settings.get_all(person_ids, CONSENT_KEY) if person_ids else {}
+    return frozenset(one for one, value in consents.items() if value == Consent.OFF)
 
 
 def remove_turns_by(opted_out: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """Return the turns, except those by people in `opted_out` and the answers to them."""
     if not opted_out:
         return tuple(turns)
-    kept, is_answer_to_them, is_answered = [], False, True
+    kept_turns, is_answer_to_them, is_answered = [], False, True
     for one in turns:
         if one.role == "user":
             is_theirs = one.speaker is not None and one.speaker.id in opted_out
@@ -263,8 +262,8 @@ def remove_turns_by(opted_out: frozenset[str], turns: Sequence[Turn]) -> tuple[T
         else:
             is_theirs, is_answered = is_answer_to_them, True
         if not is_theirs:
-            kept.append(one)
-    return tuple(kept)
+            kept_turns.append(one)
+    return tuple(kept_turns)
 
 
 class PresetResolver:
@@ -280,7 +279,6 @@ class PresetResolver:
     ) -> None:
         """Create a resolver; raises `SettingsError` if the default is missing or disabled."""
         self.presets = dict(presets)
-        """The current presets, by name."""
         self.versions = dict(versions or {})
         """The version numbers of presets that have one, by name."""
         self.disabled = dict(disabled or {})
@@ -291,7 +289,7 @@ class PresetResolver:
             self.default = find_preset(presets, default, self.disabled)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
-        self._default_alone = ActiveCharacters((self._to_active_preset(self.default, None),))
+        self._default_characters = ActiveCharacters((self._to_active_preset(self.default, None),))
 
     def publish(self, preset: Preset, version: int) -> None:
         """Add a preset, replacing any preset with the same name."""
@@ -300,7 +298,7 @@ class PresetResolver:
         self.versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
-            self._default_alone = ActiveCharacters((self._to_active_preset(preset, None),))
+            self._default_characters = ActiveCharacters((self._to_active_preset(preset, None),))
 
     def remove(self, name: str) -> None:
         """Remove a preset, unless it is the default preset."""
@@ -311,8 +309,8 @@ class PresetResolver:
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the active presets of a channel, given its scopes, narrowest first."""
-        found = await self._chat_settings.get_scopes(scopes)
-        return await self._resolve_chosen_characters(found, scopes)
+        settings = await self._chat_settings.get_scopes(scopes)
+        return await self._resolve_chosen_characters(settings, scopes)
 
     async def resolve_for_message(
         self, message: IncomingMessage
@@ -322,39 +320,36 @@ class PresetResolver:
         Other settings needed for the message are loaded into the cache with the same query.
         """
         people = person_ids_in(message)
-        own = person_scopes(people[0], message.scopes)
-        read = [*message.scopes, INSTALLATION, *own, *people[1:]]
-        found = await self._chat_settings.get_scopes(read)
-        off = {one for one in people if found.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
-        return await self._resolve_chosen_characters(found, message.scopes), frozenset(off)
+        own_scopes = person_scopes(people[0], message.scopes)
+        scopes = [*message.scopes, INSTALLATION, *own_scopes, *people[1:]]
+        settings = await self._chat_settings.get_scopes(scopes)
+        opted_out = {one for one in people if settings.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
+        return await self._resolve_chosen_characters(settings, message.scopes), frozenset(opted_out)
 
     async def _resolve_chosen_characters(
         self, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
         setting = ChatSetting.find_first(settings, scopes, PRESET_KEY)
         if setting is None:
-            return self._default_alone
+            return self._default_characters
         members = []
         for line in setting.value.splitlines():  # names contain neither line breaks nor tabs
             name, _, behavior = line.partition("\t")
             preset, version = self.presets.get(name), self.versions.get(name)
             if OWNER_SEPARATOR in name:
-                other = self.presets.get(behavior, self.default)
-                preset, version = await self.characters.find(name, other) or (None, None)
+                behavior_preset = self.presets.get(behavior, self.default)
+                preset, version = await self.characters.find(name, behavior_preset) or (None, None)
             if preset is None:  # removed or disabled after it was chosen
                 reason = self.disabled.get(name, "")
                 _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
             else:
                 members.append(ActivePreset(preset, setting.scope, version))
-        return ActiveCharacters(tuple(members)) if members else self._default_alone
+        return ActiveCharacters(tuple(members)) if members else self._default_characters
 
     async def set_active(
         self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
-        """Replace the active presets of a scope; without any, it inherits those of a wider scope.
-
-        `author` is the admin's id.
-        """
+        """Set a scope's active presets; with none, the scope inherits those of a wider scope."""
         lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
         value = "\n".join(lines) or None
         await self._chat_settings.set(scope, PRESET_KEY, value, author, is_audited=is_audited)
@@ -369,16 +364,16 @@ class PresetResolver:
             if not await self._chat_settings.get_all([author], AGE_KEY):
                 raise AgeUnconfirmed(translatable(_CONFIRM_AGE, name=name))
         elif event.is_age_restricted is not None:
-            raise UserError(translatable(_FOR_AGE_RESTRICTED, name=name))
+            raise UserError(translatable(_NOT_AGE_RESTRICTED, name=name))
         elif not await self._chat_settings.resolve(event.scopes, ADULTS_KEY):
-            raise UserError(translatable(_FOR_ADULT_GROUPS, name=name))
+            raise UserError(translatable(_NOT_ADULT_GROUP, name=name))
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:
         """Return whether messages that do not address the bot may be stored in a channel."""
-        setting = await self.observing_setting(scopes)
+        setting = await self.find_observing_setting(scopes)
         return setting is None or setting.value != "off"
 
-    async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+    async def find_observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the channel's observing setting, "on" or "off"; None means the default, on."""
         return await self._chat_settings.resolve(scopes, OBSERVE_KEY)
 
@@ -388,13 +383,13 @@ class PresetResolver:
         return Consent(value) if value in list(Consent) else None  # newer versions may store others
 
     async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
-        """Return the ids of those people who opted out."""
+        """Return the ids of the people among these who opted out."""
         return await find_opted_out(self._chat_settings, people)
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns, except those by people who opted out and the answers to them."""
-        off = await self.opted_out(one.speaker.id for one in turns if one.speaker)
-        return remove_turns_by(off, turns)
+        opted_out = await self.opted_out(one.speaker.id for one in turns if one.speaker)
+        return remove_turns_by(opted_out, turns)
 
     def find(self, name: str) -> Preset:
         """Return the preset with a name, ignoring case; raises `UserError` with suggestions."""
@@ -407,14 +402,14 @@ class PresetResolver:
         self, word: str, message: Request, active: ActiveCharacters
     ) -> Preset:
         """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
-        owned = await self.characters.descriptions(character_owner(message))
-        wanted = preset_id(word.strip())
-        is_operators = any(preset_id(one) == wanted for one in (*self.presets, *self.disabled))
-        for name in () if is_operators else owned:
-            if wanted in {preset_id(name), preset_id(shown_name(name))}:
-                found = await self.characters.find(name, self.find_behavior_preset(active))
-                if found is not None:
-                    return found[0]
+        owned_characters = await self.characters.descriptions(character_owner(message))
+        wanted_id = preset_id(word.strip())
+        operator_ids = map(preset_id, (*self.presets, *self.disabled))
+        for name in () if wanted_id in operator_ids else owned_characters:
+            if wanted_id in {preset_id(name), preset_id(shown_name(name))}:
+                character = await self.characters.find(name, self.find_behavior_preset(active))
+                if character is not None:
+                    return character[0]
         return self.find(word)
 
     def find_behavior_preset(self, active: ActiveCharacters) -> Preset:
@@ -425,23 +420,23 @@ class PresetResolver:
     async def list_descriptions(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
         presets = {one.name: one.description for one in self.presets.values()}
-        owned = await self.characters.descriptions(character_owner(message))
-        listed = (presets | owned).items()
-        return dict(sorted(listed, key=lambda one: preset_id(shown_name(one[0]))))
+        owned_characters = await self.characters.descriptions(character_owner(message))
+        descriptions = (presets | owned_characters).items()
+        return dict(sorted(descriptions, key=lambda one: preset_id(shown_name(one[0]))))
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""
-        known, name_of = self.presets, self.characters.character_name
+        known, find_name = self.presets, self.characters.character_name
         return {
-            name: known[name].character_name if name in known else name_of(name)
+            name: known[name].character_name if name in known else find_name(name)
             for name in sorted(presets)
         }
 
     def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
         """Return names (by default, of presets) that contain `partial`; prefix matches first."""
-        typed, given = partial.strip().casefold(), self.presets if names is None else names
-        matching = [name for name in sorted(given) if typed in name.casefold()]
-        return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
+        query, all_names = partial.strip().casefold(), self.presets if names is None else names
+        matching = [name for name in sorted(all_names) if query in name.casefold()]
+        return sorted(matching, key=lambda name: not name.casefold().startswith(query))
 
     def _to_active_preset(self, preset: Preset, scope: str | None) -> ActivePreset:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
@@ -466,7 +461,7 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
     HistoryScope.USER: marked("each person has a separate conversation"),
     HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
     HistoryScope.REPLIES: marked(
-        "each reply chain is a conversation; a message that is not a reply begins one"
+        "each reply chain is a separate conversation; any other message starts a new one"
     ),
 }
 
@@ -481,29 +476,29 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return the history scope, or None if all messages share one; caches other settings."""
-        own = person_scopes(person_id, scopes) if person_id else ()
-        found = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own])
-        chosen = [found[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in found.get(one, ())]
-        if chosen and chosen[0] in list(HistoryScope):  # a newer version may store other values
-            return HistoryScope(chosen[0])
+        """Return the history scope, or None if all messages share one history; cache settings."""
+        own_scopes = person_scopes(person_id, scopes) if person_id else ()
+        settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own_scopes])
+        values = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]
+        if values and values[0] in list(HistoryScope):  # a newer version may store other values
+            return HistoryScope(values[0])
         if all(one.scope == "channel" for one in self.resolver.presets.values()):
             return None
         active = await self.resolver.resolve(scopes)
         return _SCOPES[active.first.preset.scope]
 
     async def set_consent(self, person: str, consent: Consent | None) -> None:
-        """Store a person's consent, which is for all chats; None deletes a stored consent."""
+        """Store a person's consent for all chats; None deletes the stored consent."""
         await self.chat_settings.set(person, CONSENT_KEY, consent, person)
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
-        """Return which people in these events opted out; also caches their other settings."""
+        """Return the ids of people in these events who opted out; cache their other settings."""
         people = {one: event.scopes for event in events for one in person_ids_in(event)}
-        read = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
-        read += [INSTALLATION, *(one for event in events for one in event.scopes)]
-        await self.chat_settings.get_scopes(list(dict.fromkeys(read)))
+        all_scopes = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
+        all_scopes += [INSTALLATION, *(one for event in events for one in event.scopes)]
+        await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))
         return await find_opted_out(self.chat_settings, people)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return the setting with the history scope that an admin chose for a channel, or None."""
+        """Return the setting in which an admin chose a channel's history scope, or None."""
         return await self.chat_settings.resolve(scopes, SCOPE_KEY)

@@ -19,10 +19,10 @@ from bot.value_class import value_class
 Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
 
-_MARKUP = "*_~` :"
+_MARKUP_CHARS = "*_~` :"  # around the name line of an answer
 _URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
 _MIN_QUOTE_CHARS = 8
-_WAKE_WORD_REASON = StoredPattern(marked("is woken by the word {word}"))
+_WAKE_WORD_REASON = StoredPattern(marked("answers to the word {word}"))
 CHANCE_REASON = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 
@@ -49,9 +49,9 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
     if word is not None:
         return _WAKE_WORD_REASON.with_values(word=word)
-    drawn = dice()
-    if drawn < preset.wake.chance:
-        return CHANCE_REASON.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
+    roll = dice()
+    if roll < preset.wake.chance:
+        return CHANCE_REASON.with_values(drawn=f"{roll:.2f}", limit=f"{preset.wake.chance:.2f}")
     return None
 
 
@@ -61,12 +61,12 @@ def is_for_others(
     """Return whether the message is meant for other people: it replies to or mentions them."""
     if incoming.wake is not None:
         return False
-    if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
+    if any(preset.wake.names and find_name_in(preset, incoming.text) == 0 for preset in presets):
         return False
     quote = incoming.quote
     if quote is None or quote.author is None or quote.is_ours:
         return bool(incoming.mentions)
-    return bool(incoming.mentions) or quoted_preset(quote, recent, presets) is None
+    return bool(incoming.mentions) or find_quoted_preset(quote, recent, presets) is None
 
 
 def continues_thread(incoming: IncomingMessage, recent: Sequence[Turn], preset: Preset) -> bool:
@@ -88,22 +88,22 @@ def _has_word(word: str, text: str) -> bool:
         return False
 
 
-def name_position(preset: Preset, text: str) -> int | None:
-    """Return where a character's name first occurs as a word outside links, or None."""
+def find_name_in(preset: Preset, text: str) -> int | None:
+    """Return where one of a character's names first occurs outside links, or None."""
     text = _URL.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.shown_name, *preset.aliases) if name]
-    found = (find_word(_normalize(name), _normalize(text)) for name in names)
-    return min((position for position in found if position is not None), default=None)
+    positions = (find_word(_normalize(name), _normalize(text)) for name in names)
+    return min((position for position in positions if position is not None), default=None)
 
 
-def quoted_preset(
+def find_quoted_preset(
     quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
 ) -> str | None:
-    """Return the preset that wrote the quoted message, recognized by its text, or None."""
+    """Return the preset whose character wrote the quoted message, going by its text, or None."""
     text = quote.text.strip() if quote else ""
     if not text:
         return None
-    first_line = text.splitlines()[0].strip(_MARKUP).casefold()
+    first_line = text.splitlines()[0].strip(_MARKUP_CHARS).casefold()
     for preset in presets:
         if first_line == preset.character_name.casefold():
             return preset.name
@@ -152,12 +152,12 @@ class SpeakerCandidate:
 
 @value_class
 class _ChanceInputs:
-    """What decides, besides talkativeness, whether a character answers by chance."""
+    """The inputs, besides talkativeness, that decide whether a character answers by chance."""
 
     recent: Sequence[Turn]
     now: datetime
     dice: Dice
-    share: float
+    talkativeness_factor: float
     """The factor for a character's talkativeness; 0 if the message does not address the bot."""
 
 
@@ -171,11 +171,11 @@ def select_speakers(
 ) -> tuple[SpeakerCandidate, ...]:
     """Rank the characters that may answer a person's message; those chosen come first."""
     if is_for_others(incoming, recent, presets):
-        reason = marked("was not addressed: it is meant for somebody else")
+        reason = marked("was not addressed: the message is for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
-        return (_only_candidate(presets[0], incoming, recent, dice),)
-    quoted = quoted_preset(incoming.quote, recent, presets)
+        return (_decide_on_only_candidate(presets[0], incoming, recent, dice),)
+    quoted = find_quoted_preset(incoming.quote, recent, presets)
     candidates = [
         _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
         for one in _score_by_name(presets, incoming.own_text, recent)
@@ -185,22 +185,22 @@ def select_speakers(
             one if one.chosen else _with_reason(one, "another character was called")
             for one in candidates
         )
-    addressed = any(
+    is_any_addressed = any(
         is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
         for preset in presets
     )
-    chance = _ChanceInputs(recent, now, dice, share=1.0 if addressed else 0.0)
-    drawn = [
+    chance = _ChanceInputs(recent, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0)
+    decided = [
         _with_choice(one, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
-    if addressed and not any(one.chosen for one in drawn):
-        best = max(drawn, key=lambda one: one.score)
+    if is_any_addressed and not any(one.chosen for one in decided):
+        best = max(decided, key=lambda one: one.score)
         reason = "had the highest score, and one character must answer"
-        drawn[drawn.index(best)] = _with_choice(best, 0, reason)
-    return _rank(drawn)
+        decided[decided.index(best)] = _with_choice(best, 0, reason)
+    return _rank(decided)
 
 
 def select_reaction(
@@ -218,26 +218,26 @@ def select_reaction(
     others = [preset for preset in presets if preset.name != newest.preset]
     if not others:
         return ()
-    answered = {turn.preset for turn in answers}
-    chance = _ChanceInputs(recent, now, dice, share=_REACTION_SHARE)
+    answered_presets = {turn.preset for turn in answers}
+    chance = _ChanceInputs(recent, now, dice, talkativeness_factor=_REACTION_SHARE)
     ranked = _rank(
         _with_reason(one, marked("has answered already"))
-        if one.preset in answered and not one.chosen
+        if one.preset in answered_presets and not one.chosen
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(_score_by_name(others, newest.text, recent), others, strict=True)
     )
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
 
-def _only_candidate(
+def _decide_on_only_candidate(
     preset: Preset, incoming: IncomingMessage, recent: Sequence[Turn], dice: Dice
 ) -> SpeakerCandidate:
-    is_alone = marked("is the only character here")
+    alone_reason = marked("is the only character here")
     if incoming.wake is not None and is_addressed(incoming, preset):
-        reasons = (is_alone, _ADDRESSED_REASONS[incoming.wake])
+        reasons = (alone_reason, _ADDRESSED_REASONS[incoming.wake])
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
-    candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
-    if preset.wake.names and name_position(preset, incoming.own_text) is not None:
+    candidate = SpeakerCandidate(preset.name, 0.0, (alone_reason,))
+    if preset.wake.names and find_name_in(preset, incoming.own_text) is not None:
         return _with_choice(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
         return _with_choice(candidate, 0.0, marked("has answered in this thread before"))
@@ -251,7 +251,7 @@ def _score_by_name(
 ) -> list[SpeakerCandidate]:
     candidates = []
     for preset in presets:
-        position = name_position(preset, text) if preset.wake.names else None
+        position = find_name_in(preset, text) if preset.wake.names else None
         if position is None:
             candidates.append(_score_by_recency(preset, recent))
         else:  # recency does not count: whoever is named first speaks first
@@ -275,31 +275,32 @@ def _decide_by_chance(
 ) -> SpeakerCandidate:
     if candidate.chosen:
         return candidate
-    seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
+    seconds_left = preset.cooldown_seconds - _count_silent_seconds(preset, chance)
     if seconds_left > 0:
         return _with_reason(candidate, _COOLDOWN_REASON.with_values(seconds=f"{seconds_left:.0f}"))
-    threshold = preset.talkativeness * chance.share
+    threshold = preset.talkativeness * chance.talkativeness_factor
     if threshold <= 0:
         return _with_reason(candidate, marked("was not addressed"))
-    drawn = chance.dice()
-    figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
-    if drawn < threshold:
+    roll = chance.dice()
+    figures = {"drawn": f"{roll:.2f}", "limit": f"{threshold:.2f}"}
+    if roll < threshold:
         return _with_choice(candidate, threshold, CHANCE_REASON.with_values(**figures))
-    lost = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
-    return replace(lost, score=candidate.score + threshold)
+    rejected = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
+    return replace(rejected, score=candidate.score + threshold)
 
 
-def _seconds_silent(preset: Preset, chance: _ChanceInputs) -> float:
-    last = next((turn.at for turn in reversed(chance.recent) if turn.preset == preset.name), None)
-    return math.inf if last is None else (chance.now - last).total_seconds()
+def _count_silent_seconds(preset: Preset, chance: _ChanceInputs) -> float:
+    times = (turn.at for turn in reversed(chance.recent) if turn.preset == preset.name)
+    last_time = next(times, None)
+    return math.inf if last_time is None else (chance.now - last_time).total_seconds()
 
 
 def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     for rank, one in enumerate(ranked):
         if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
-            too_many = _IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
-            ranked[rank] = replace(_with_reason(one, too_many), chosen=False)
+            limit_reason = _IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
+            ranked[rank] = replace(_with_reason(one, limit_reason), chosen=False)
     return tuple(ranked)
 
 

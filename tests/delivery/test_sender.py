@@ -100,7 +100,7 @@ async def test_notice_replaces_content_that_is_refused_in_every_form(database: D
     await delivery.queue("a", "b")
     await delivery.work()
     named, following = delivery.texts
-    assert named.startswith("⚠ I cannot show part of my answer")
+    assert named.startswith("⚠ I can't show part of my answer")
     assert following == "b"
     assert await delivery.states() == [OutboxState.SENT] * 2
 
@@ -202,8 +202,8 @@ async def test_notice_replaces_a_refused_file_if_the_chat_allows_it(
     await delivery.queue("All of it:", file=Attachment("answer.md", "long"))
     await delivery.work()
     assert delivery.surface.files == {}
-    shown = [text.partition(",")[0] for text in delivery.texts]
-    assert shown == (["⚠ I cannot send a file here"] if may_send else [])
+    shown = [text.partition(" because")[0] for text in delivery.texts]
+    assert shown == (["⚠ I can't send files here"] if may_send else [])
     assert await delivery.states() == [OutboxState.SENT if may_send else OutboxState.DEAD]
 
 

@@ -141,7 +141,7 @@ def test_message_to_other_people_is_not_answered(
         decision = decide_message(message, waking)
         assert isinstance(decision, Ignore)
         [why] = describe_silence(decision).splitlines()
-        assert why == "nora was not addressed: it is meant for somebody else"
+        assert why == "nora was not addressed: the message is for somebody else"
     to_nora = replace(
         make_incoming("Nora, what does he mean?", wake=None), mentions=mentions, quote=quote
     )

@@ -130,7 +130,7 @@ def test_language_follows_the_locale() -> None:
 
 
 def test_text_in_all_languages_has_one_line_per_language() -> None:
-    english = "⚠ I cannot show part of my answer, because this chat does not allow it."
+    english = "⚠ I can't show part of my answer because this chat doesn't allow its content."
     assert translate_to_all_languages(translatable(english)).splitlines() == [
         english,
         "⚠ 这里本应有我回答的一部分，但这个聊天不允许我显示它。",

@@ -22,7 +22,7 @@ RESTRICTED = (
     "⚠ nemo is for adults only: it answers only in age-restricted channels, and this channel is not"
     " age-restricted."
 )
-GROUP = "⚠ nemo is for adults only: it answers here once an admin has written /access adult on."
+GROUP = "⚠ nemo is for adults only. To use it here, an admin has to write /access adult on."
 
 
 def private(text: str, key: str = "5:1") -> IncomingMessage:
