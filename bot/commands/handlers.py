@@ -30,7 +30,7 @@ from bot.commands.request import (
 from bot.errors import PrivateError, UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters import ask_usage
+from bot.prompting.prompters import format_ask_usage
 from bot.routing.decide import AccessRules, DecisionLog
 from bot.routing.presets import ActiveCharacters
 from bot.storage.dead_letters import DeadLetters
@@ -209,7 +209,7 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
     prompter = build_prompter(preset)
     if prompter is None:
         return ()
-    usage = ask_usage(prompter.fields)
+    usage = format_ask_usage(prompter.fields)
     return [
         translatable("This preset asks for values. Enter them like this:\n{usage}", usage=usage)
     ]

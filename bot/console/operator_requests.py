@@ -12,7 +12,7 @@ from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
 from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import bare_prompt, choose_template
+from bot.prompting.compose.compose import build_bare_prompt, choose_template
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.runtime.tasks import StopFlag
@@ -122,7 +122,7 @@ async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
     """Send one short request to a preset's model; return the answer."""
     prompt = Prompt(
         messages=(Message("user", _TRIAL_QUESTION),),
-        model=bare_prompt(preset).model,
+        model=build_bare_prompt(preset).model,
         conversation=_TRIAL_CONVERSATION,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
         template=choose_template(preset),
@@ -170,7 +170,7 @@ class PromptReplay:
             base = await self._compose(answer, preset)
         else:
             preset = self._preset_to_use(receipt, model_of)
-            prompt, own = receipt.prompt, bare_prompt(preset)
+            prompt, own = receipt.prompt, build_bare_prompt(preset)
             if model_of:
                 prompt = replace(
                     prompt,

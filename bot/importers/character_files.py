@@ -11,7 +11,7 @@ from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.prompting.haruhi import (
     CharacterData,
-    builtin_role_name,
+    find_builtin_role_name,
     load_builtin_role,
     read_jsonl,
     read_rows,
@@ -89,7 +89,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     file = directory / reference
     if not file.suffix:
         keys, stories = _to_character_file(load_builtin_role(reference))
-        return {"role_name": builtin_role_name(reference), **keys}, stories
+        return {"role_name": find_builtin_role_name(reference), **keys}, stories
     if path_inside(directory, reference) is None:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory

@@ -10,7 +10,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from bot.importers.instruct_templates import Json
-from bot.prompting.macros import unknown_macros
+from bot.prompting.macros import find_unknown_macros
 from bot.prompting.presets.preset import MarkerName, Preset
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.jsonc import JsonFields
@@ -121,7 +121,7 @@ def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     find, replace = fields.text("findRegex"), fields.text("replaceString")
     pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
-    is_filled = not set(unknown_macros([replace])) - {"match"}
+    is_filled = not set(find_unknown_macros([replace])) - {"match"}
     is_for_older = (fields.integer("minDepth") or 0) > 0
     if not (in_answer and is_filled) or is_for_older or fields.number("substituteRegex"):
         return {"name": name}
@@ -219,7 +219,7 @@ _MAX_PROBLEMS = 20
 def unsupported_features(preset: Preset) -> Sequence[Text]:
     """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
-    if preset.has_macros and (unknown := unknown_macros(_preset_texts(preset))):
+    if preset.has_macros and (unknown := find_unknown_macros(_preset_texts(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_LISTED_MACROS]]
         names += ["…"] * (len(unknown) > _MAX_LISTED_MACROS)
         listed = ", ".join(names)

@@ -11,7 +11,7 @@ import structlog
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import EmbeddingError, StoreError
 from bot.ports import Clock, Embedder, Stories
-from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.compose.instructions import find_story_queries
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import BoundedDict
 
@@ -84,11 +84,11 @@ class StoryRetriever:
         if preset.name not in self.characters:
             return None
         found: dict[str, Sequence[Story]] = {}
-        fixed = story_queries_for(preset, "").keys()
+        fixed = find_story_queries(preset, "").keys()
         drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_SECONDS)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                for query, limit in story_queries_for(preset, message).items():
+                for query, limit in find_story_queries(preset, message).items():
                     vector = await self._embed_query(query, may_spend=may_spend)
                     if query not in fixed:
                         drop_later(self._cached_vectors.pop, query, None)

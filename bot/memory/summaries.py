@@ -29,7 +29,7 @@ from bot.chat.prompt import (
 from bot.chat.session import StoredTurn, Summary, TurnFilter, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
-from bot.prompting.compose.inputs import lower_limit
+from bot.prompting.compose.inputs import find_lowest_limit
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
@@ -252,7 +252,7 @@ class Summarizer:
         """Return the maximum number of tokens in a prompt of a preset's summaries."""
         provider, empty = background_prompt(preset, "", ())
         model_limit = await self.backends[provider].max_prompt_tokens(empty)
-        return lower_limit(preset.max_input_tokens, model_limit)
+        return find_lowest_limit(preset.max_input_tokens, model_limit)
 
     async def _generate_summary(
         self,

@@ -18,8 +18,8 @@ from bot.ports import TextTokenCounter
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
     CharacterData,
-    builtin_role_name,
     decode_floats,
+    find_builtin_role_name,
     load_builtin_role,
     load_hub_role,
     read_jsonl,
@@ -94,7 +94,7 @@ class Character:
             )
         if not persona:
             data = load_builtin_role(role_name)
-            role_name = builtin_role_name(role_name) or role_name
+            role_name = find_builtin_role_name(role_name) or role_name
             persona = data.persona
             texts, vecs = (data.texts, None) if texts is None else (texts, vecs)
         self.role_name = role_name
@@ -104,8 +104,8 @@ class Character:
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
         vectors = [decode_floats(one) if isinstance(one, str) else one for one in vecs or ()]
-        given = None if vecs is None else vectors
-        self._stories = StoryIndex(texts or (), given, self._embedder)
+        given_vectors = None if vecs is None else vectors
+        self._stories = StoryIndex(texts or (), given_vectors, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
         self._count = _to_text_counter(token_counter)
@@ -115,7 +115,7 @@ class Character:
                 f"user_name_in_message={user_name_in_message!r}: "
                 f"use one of {', '.join(_NAMING_MODES)}"
             )
-        self._naming = user_name_in_message.lower()
+        self._naming_mode = user_name_in_message.lower()
         self._lines: list[TranscriptLine] = []
         self._participants = {user_name: None} if user_name else {}  # in their order
         self._question: TranscriptLine | None = None
@@ -183,10 +183,10 @@ class Character:
         ).text
         history = self._to_messages(self._lines)
         if self._max_tokens is not None:
-            left = self._max_tokens - sum(self._count([system, question["content"]]))
+            tokens_left = self._max_tokens - sum(self._count([system, question["content"]]))
             costs = accumulate(self._count([one["content"] for one in reversed(history)]))
-            kept = sum(1 for _ in takewhile(lambda cost: cost <= left, costs))
-            history = history[len(history) - kept :]
+            kept_count = sum(1 for _ in takewhile(lambda cost: cost <= tokens_left, costs))
+            history = history[len(history) - kept_count :]
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
@@ -195,8 +195,8 @@ class Character:
             self._lines.append(self._question)
             self._question = None
         if speaker is None:  # models tend to start with their own tag
-            own = self.role_name if self._tags_speakers() else None
-            echo_filter = EchoFilter(own, self._label_speakers().people.values())
+            own_label = self.role_name if self._tags_speakers() else None
+            echo_filter = EchoFilter(own_label, self._label_speakers().people.values())
             response = echo_filter.feed(response) + echo_filter.finish()
         self._lines.append(TranscriptLine(speaker, response))
 
@@ -238,12 +238,12 @@ class Character:
         return cls(role_name, data.persona, texts=data.texts, vecs=vectors, **options)
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
-        labels, tagged = self._label_speakers(), self._tags_speakers()
+        labels, has_tags = self._label_speakers(), self._tags_speakers()
         messages = []
         for line in lines:
             label = labels.people.get(line.speaker or "", self.role_name)
             role = "assistant" if line.speaker is None else "user"
-            text = labels.tag_text(label, line.text) if tagged else line.text
+            text = labels.tag_text(label, line.text) if has_tags else line.text
             messages.append({"role": role, "content": text})
         return messages
 
@@ -254,14 +254,14 @@ class Character:
         return label_speakers(people, {self.role_name: self.role_name})
 
     def _tags_speakers(self) -> bool:
-        has_several = self._naming == "default" and len(self._participants) > 1
-        return self._naming == "add" or has_several
+        has_several = self._naming_mode == "default" and len(self._participants) > 1
+        return self._naming_mode == "add" or has_several
 
     def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}
         for query, limit in self._parsed_persona.story_queries(message).items():
-            found = self._stories.search(query, limit)
-            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in found]
+            results = self._stories.search(query, limit)
+            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in results]
         return stories
 
 

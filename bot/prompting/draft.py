@@ -21,7 +21,7 @@ class PromptPart:
     """A text in the system or newest message, such as a story or a lorebook entry."""
 
     section: str
-    """The section under which receipts list it: "system", "lore", "stories", "quote", ..."""
+    """The section that lists it in receipts: "system", "lore", "stories", "quote", ..."""
     text: str
     name: str = ""
     """The title of the story or lorebook entry."""
@@ -30,7 +30,7 @@ class PromptPart:
     priority: int = 0
     """Parts with lower priority are dropped first; at equal priority, later parts go first."""
     is_required: bool = False
-    memory: int = 0
+    memory_id: int = 0
     """The id of the memory in this part, or 0 if this part is not a memory."""
 
 
@@ -40,7 +40,7 @@ class HistoryUnit:
 
     messages: tuple[Message, ...]
     contents: tuple[tuple[Message, str], ...] = ()
-    """All messages with their entries' names (or ""); empty unless something was inserted."""
+    """All messages, each with the name of its lore entry or ""; empty if nothing was inserted."""
 
     @property
     def all_messages(self) -> Sequence[Message]:
@@ -55,7 +55,7 @@ class Draft:
     """The prompt without its messages."""
     system: tuple[PromptPart, ...]
     """Instructions, persona, and lore with a fixed position."""
-    pinned: tuple[Message, ...]
+    pinned_messages: tuple[Message, ...]
     """Messages at the start of every conversation."""
     summary: PromptPart | None
     """The summary of turns that are too old for the history."""
@@ -63,13 +63,13 @@ class Draft:
     """The conversation's earlier questions and answers, oldest first."""
     context: tuple[PromptPart, ...]
     """Parts that change with every message, before the newest message's text."""
-    newest: Message
+    newest_message: Message
     images: tuple[Image, ...] = ()
-    closing: tuple[Message, ...] = ()
+    closing_messages: tuple[Message, ...] = ()
     """Messages after the newest one; if the last is the assistant's, the answer starts with it."""
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in the order of the text."""
-    left_out: tuple[DroppedItem, ...] = ()
+    left_out_items: tuple[DroppedItem, ...] = ()
     """Items that were already dropped before the token budget was applied."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -79,17 +79,16 @@ class Draft:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        found = [*_system_message(self.system), *self.pinned]
+        messages = [*_build_system_messages(self.system), *self.pinned_messages]
         if self.summary:
-            found.append(Message("system", self.summary.text))
+            messages.append(Message("system", self.summary.text))
         for unit in self.history:
-            found += unit.all_messages
-        found.append(_newest_message(self))
-        return (*found, *self.closing)
+            messages += unit.all_messages
+        messages.append(_build_newest_message(self))
+        return (*messages, *self.closing_messages)
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
-        """The prompt's messages, without any optional content."""
         system = tuple(part for part in self.system if part.is_required)
         context = tuple(part for part in self.context if part.is_required)
         required = replace(self, system=system, context=context, summary=None, history=())
@@ -104,26 +103,26 @@ class Draft:
 
     @property
     def layout(self) -> tuple[PromptSpan, ...]:
-        spans = [*_part_spans(self.system, 0, self.stories)]
-        at = 1 if spans else 0
-        stable = {"pinned": len(self.pinned), "summary": 1 if self.summary else 0}
-        for section, messages in stable.items():
-            if messages:
-                spans.append(PromptSpan(section, at, messages))
-                at += messages
-        for name, group in groupby(self._history_runs(), key=itemgetter(0)):
-            messages = sum(number for _, number in group)
-            spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
-            at += messages
-        return (*spans, *self._newest_spans(at))
+        spans = [*_list_part_spans(self.system, 0, self.stories)]
+        index = 1 if spans else 0
+        message_counts = {"pinned": len(self.pinned_messages), "summary": 1 if self.summary else 0}
+        for section, count in message_counts.items():
+            if count:
+                spans.append(PromptSpan(section, index, count))
+                index += count
+        for name, group in groupby(self._find_history_runs(), key=itemgetter(0)):
+            count = sum(number for _, number in group)
+            spans.append(PromptSpan("lore" if name else "history", index, count, name=name))
+            index += count
+        return (*spans, *self._list_newest_spans(index))
 
-    def _newest_spans(self, index: int) -> Sequence[PromptSpan]:
-        spans = [*_part_spans(self.context, index), PromptSpan("newest", index)]
-        if self.closing:
-            spans.append(PromptSpan("post_history", index + 1, len(self.closing)))
+    def _list_newest_spans(self, index: int) -> Sequence[PromptSpan]:
+        spans = [*_list_part_spans(self.context, index), PromptSpan("newest", index)]
+        if self.closing_messages:
+            spans.append(PromptSpan("post_history", index + 1, len(self.closing_messages)))
         return spans
 
-    def _history_runs(self) -> Iterator[tuple[str, int]]:
+    def _find_history_runs(self) -> Iterator[tuple[str, int]]:
         """Yield (name, 1) per inserted message, and ("", length) per run of other messages."""
         for unit in self.history:
             if unit.contents:
@@ -146,11 +145,11 @@ def group_history(
     reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
-    begins = questions or [one.role != "assistant" for one in history]
-    starts = [at for at, is_question in enumerate(begins) if is_question or at == 0]
+    is_question_at = questions or [one.role != "assistant" for one in history]
+    starts = [at for at, is_question in enumerate(is_question_at) if is_question or at == 0]
     groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
-    known = {} if memo is None else memo
-    return map_incrementally(known, ("units", key), None, groups, HistoryUnit)
+    session_memo = {} if memo is None else memo
+    return map_incrementally(session_memo, ("units", key), None, groups, HistoryUnit)
 
 
 def story_title(story: Story) -> str:
@@ -158,37 +157,37 @@ def story_title(story: Story) -> str:
     return story.text.partition("\n")[0]
 
 
-def _part_spans(
+def _list_part_spans(
     parts: Iterable[PromptPart], message: int, stories: Sequence[Story] = ()
 ) -> Iterator[PromptSpan]:
     for part in parts:
-        at = 0
+        position = 0
         for story in stories if stories and part.section in {"system", "persona"} else ():
-            begin = part.text.find(story.text, at)
+            begin = part.text.find(story.text, position)
             if begin < 0:  # a prompter changed the text
                 continue
-            if begin > at:
-                yield PromptSpan(part.section, message, 1, begin - at)
+            if begin > position:
+                yield PromptSpan(part.section, message, 1, begin - position)
             title = story_title(story)
             yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
-            at = begin + len(story.text)
-        chars = len(part.text) + len(_SEPARATOR) - at
-        yield PromptSpan(part.section, message, 1, chars, part.name, part.score, part.memory)
+            position = begin + len(story.text)
+        chars = len(part.text) + len(_SEPARATOR) - position
+        yield PromptSpan(part.section, message, 1, chars, part.name, part.score, part.memory_id)
 
 
-def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
+def _build_system_messages(parts: Sequence[PromptPart]) -> list[Message]:
     text = _SEPARATOR.join(part.text for part in parts)
     return [Message("system", text)] if text else []
 
 
-def _newest_message(draft: Draft) -> Message:
+def _build_newest_message(draft: Draft) -> Message:
     if not draft.context and not draft.images:
-        return draft.newest
+        return draft.newest_message
     texts = [part.text for part in draft.context]
-    content = _SEPARATOR.join([*texts, draft.newest.content])
+    content = _SEPARATOR.join([*texts, draft.newest_message.content])
     if not draft.images:
-        return replace(draft.newest, content=content)
-    return replace(draft.newest, content=content, parts=(content, *draft.images))
+        return replace(draft.newest_message, content=content)
+    return replace(draft.newest_message, content=content, parts=(content, *draft.images))
 
 
 _SECTION_NAMES = {

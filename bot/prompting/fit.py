@@ -14,14 +14,14 @@ from bot.errors import UserError
 from bot.ports import TextTokenCounter
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.prompting.text.tokens import count_tokens, counter_for_model, image_tokens
+from bot.prompting.text.tokens import count_tokens, counter_for_model, estimate_image_tokens
 from bot.texts.text import marked
 from bot.value_class import value_class
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 MESSAGE_OVERHEAD_TOKENS = 8
 _BYTES_PER_CHAR = 4  # the most in UTF-8
-_TOO_LARGE = marked("larger than the remaining budget")
+_SIZE_REASON = marked("larger than the remaining budget")
 _BUDGET_REASON = marked("the budget was used up")
 _MAX_GUESSES = 4  # before falling back to binary search
 
@@ -34,7 +34,7 @@ class FittedPrompt:
     prompt: Prompt
     tokens: int
     limit: int | None
-    dropped: tuple[DroppedItem, ...]
+    dropped_items: tuple[DroppedItem, ...]
 
 
 async def fit_draft(
@@ -47,35 +47,35 @@ async def fit_draft(
 
     Stories in the system text are dropped last, lowest scores first.
     """
-    if limit is not None and (whole := await _fit_whole(draft, limit, count)):
-        return whole
+    if limit is not None and (whole_prompt := await _fit_whole(draft, limit, count)):
+        return whole_prompt
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
         return content.to_fitted_prompt(content.item_count, content.estimate(content.item_count))
-    kept, tokens = await _count_fitting_items(content, limit, count)
-    if kept < 0 and draft.stories:
-        return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
-    if kept < 0:
-        newest = sum(estimate_message_tokens([draft.newest], estimate))
+    kept_count, tokens = await _count_fitting_items(content, limit, count)
+    if kept_count < 0 and draft.stories:
+        return await fit_draft(_remove_worst_story(draft, estimate), limit, count, estimate)
+    if kept_count < 0:
+        newest_tokens = sum(estimate_message_tokens([draft.newest_message], estimate))
         raise UserError.translatable(
-            "That message is too long for me: it has about {tokens} tokens, but with my"
-            " instructions only {limit} fit. Please send it in smaller parts.",
-            tokens=newest,
+            "That message is too long for me: it has about {tokens} tokens, but my limit is"
+            " {limit}, including my instructions. Please send it in smaller parts.",
+            tokens=newest_tokens,
             limit=limit,
         )
-    return content.to_fitted_prompt(kept, tokens)
+    return content.to_fitted_prompt(kept_count, tokens)
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Return the whole draft as a prompt if its size in bytes proves that it fits, or None."""
+    """Return the whole draft as a prompt if its byte count proves that it fits, or else None."""
     prompt = draft.prompt
     if not _fits_by_size(prompt, limit):
         return None
     tokens = await count(prompt)
     if tokens > limit:
         return None
-    kept = replace(draft, left_out=()) if draft.left_out else draft
-    return FittedPrompt(kept, prompt, tokens, limit, draft.left_out)
+    complete_draft = replace(draft, left_out_items=()) if draft.left_out_items else draft
+    return FittedPrompt(complete_draft, prompt, tokens, limit, draft.left_out_items)
 
 
 def _fits_by_size(prompt: Prompt, limit: int) -> bool:
@@ -83,11 +83,11 @@ def _fits_by_size(prompt: Prompt, limit: int) -> bool:
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
-    left = limit - len(texts) * MESSAGE_OVERHEAD_TOKENS
+    tokens_left = limit - len(texts) * MESSAGE_OVERHEAD_TOKENS
     chars = sum(map(len, texts))
-    if chars * _BYTES_PER_CHAR <= left:
+    if chars * _BYTES_PER_CHAR <= tokens_left:
         return True
-    return chars <= left and len("".join(texts).encode(errors="replace")) <= left
+    return chars <= tokens_left and len("".join(texts).encode(errors="replace")) <= tokens_left
 
 
 def estimate_message_tokens(
@@ -98,34 +98,34 @@ def estimate_message_tokens(
     return [
         tokens
         + MESSAGE_OVERHEAD_TOKENS
-        + (sum(map(image_tokens, message.images)) if message.parts else 0)
+        + (sum(map(estimate_image_tokens, message.images)) if message.parts else 0)
         for tokens, message in zip(texts, messages, strict=True)
     ]
 
 
-def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
-    worst = min(draft.stories, key=lambda story: story.score)
-    tokens = sum(estimate([worst.text]))
-    item = DroppedItem("stories", story_title(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
-    return replace(draft.without_story(worst), left_out=(*draft.left_out, item))
+def _remove_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
+    story = min(draft.stories, key=lambda story: story.score)
+    title, tokens = story_title(story), sum(estimate([story.text]))
+    item = DroppedItem("stories", title, _SIZE_REASON, tokens=tokens, score=story.score)
+    return replace(draft.without_story(story), left_out_items=(*draft.left_out_items, item))
 
 
 class _OptionalContent:
-    """A draft's optional content, most important first; `kept` is how many items are kept."""
+    """A draft's optional items, most important first; `count` is how many of them to keep."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
         self._limit = limit
         self._required_tokens = sum(estimate_message_tokens(draft.required_messages, estimate))
-        parts = _optional_parts(draft)
+        parts = _sort_optional_parts(draft)
         texts = [part.text for part in parts]
         sizes = [size + 2 for size in estimate(texts)]  # with a blank line between parts
-        left = None if limit is None else limit - self._required_tokens
-        self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
-        self._unit_sizes = _unit_sizes(draft, estimate)
+        budget = None if limit is None else limit - self._required_tokens
+        self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), budget)
+        self._unit_sizes = _estimate_unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
         self._cumulative_sizes = list(accumulate(self._sizes))
-        self._drafts_by_size: dict[int, tuple[Draft, Prompt]] = {}
+        self._drafts_by_count: dict[int, tuple[Draft, Prompt]] = {}
 
     @property
     def item_count(self) -> int:
@@ -135,25 +135,25 @@ class _OptionalContent:
         return self._required_tokens + (self._cumulative_sizes[count - 1] if count > 0 else 0)
 
     def prompt(self, count: int) -> Prompt:
-        return self._draft_with(count)[1]
+        return self._draft_with_items(count)[1]
 
-    def _draft_with(self, count: int) -> tuple[Draft, Prompt]:
-        if count not in self._drafts_by_size:
+    def _draft_with_items(self, count: int) -> tuple[Draft, Prompt]:
+        if count not in self._drafts_by_count:
             draft = self._make_draft(count)
-            self._drafts_by_size[count] = draft, draft.prompt
-        return self._drafts_by_size[count]
+            self._drafts_by_count[count] = draft, draft.prompt
+        return self._drafts_by_count[count]
 
     def _make_draft(self, count: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:count]}
-        whole = self._draft
-        oldest = len(whole.history) - max(0, count - len(self._parts))
+        draft = self._draft
+        first_kept = len(draft.history) - max(0, count - len(self._parts))
         return replace(
-            whole,
-            system=tuple(part for part in whole.system if part.is_required or id(part) in parts),
-            context=tuple(part for part in whole.context if part.is_required or id(part) in parts),
-            summary=whole.summary if id(whole.summary) in parts else None,
-            history=whole.history[oldest:],
-            left_out=(),
+            draft,
+            system=tuple(part for part in draft.system if part.is_required or id(part) in parts),
+            context=tuple(part for part in draft.context if part.is_required or id(part) in parts),
+            summary=draft.summary if id(draft.summary) in parts else None,
+            history=draft.history[first_kept:],
+            left_out_items=(),
         )
 
     def next_guess(self, count: int, tokens_left: float) -> int:
@@ -165,17 +165,17 @@ class _OptionalContent:
         return bisect_right(self._cumulative_sizes, so_far + tokens_left, count)
 
     def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
-        draft, prompt = self._draft_with(count)
-        dropped = [*self._draft.left_out]
-        dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
-        dropped += [_dropped_part(one, _BUDGET_REASON) for one in self._parts[count:]]
+        draft, prompt = self._draft_with_items(count)
+        items = [*self._draft.left_out_items]
+        items += [_to_dropped_item(one, _SIZE_REASON) for one in self._too_large]
+        items += [_to_dropped_item(one, _BUDGET_REASON) for one in self._parts[count:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             messages = sum(len(unit.messages) for unit in units)
-            dropped.append(DroppedItem("history", "", _BUDGET_REASON, messages))
-        return FittedPrompt(draft, prompt, tokens, self._limit, tuple(dropped))
+            items.append(DroppedItem("history", "", _BUDGET_REASON, messages))
+        return FittedPrompt(draft, prompt, tokens, self._limit, tuple(items))
 
 
-def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
+def _to_dropped_item(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
     part, size = part_and_size
     return DroppedItem(part.section, part.name, reason, tokens=size, score=part.score)
 
@@ -184,24 +184,24 @@ async def _count_fitting_items(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
-    fits, tokens_of_fit, exceeds = -1, 0, content.item_count + 1
+    fitting_count, fitting_tokens, too_many = -1, 0, content.item_count + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.item_count + 2):
         tokens = await count(content.prompt(probe))
         if tokens <= limit:
-            fits, tokens_of_fit = probe, tokens
+            fitting_count, fitting_tokens = probe, tokens
         else:
-            exceeds = probe
+            too_many = probe
         ratio = max(1, tokens) / max(1, content.estimate(probe))
         guess = content.next_guess(probe, (limit - tokens) / ratio)
-        if exceeds - fits == 1 or guess == fits:
+        if too_many - fitting_count == 1 or guess == fitting_count:
             break
-        guess = guess if tries < _MAX_GUESSES else (fits + exceeds) // 2
-        probe = min(max(guess, fits + 1), exceeds - 1)
-    return fits, tokens_of_fit
+        guess = guess if tries < _MAX_GUESSES else (fitting_count + too_many) // 2
+        probe = min(max(guess, fitting_count + 1), too_many - 1)
+    return fitting_count, fitting_tokens
 
 
-def _optional_parts(draft: Draft) -> list[PromptPart]:
+def _sort_optional_parts(draft: Draft) -> list[PromptPart]:
     parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
     return sorted((part for part in parts if not part.is_required), key=lambda part: -part.priority)
 
@@ -219,34 +219,35 @@ def _split_by_size(
     return kept, too_large
 
 
-def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
-    def size(unit: HistoryUnit) -> int:
+def _estimate_unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
+    def estimate_size(unit: HistoryUnit) -> int:
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
     key = "sizes", draft.base.character
-    return list(reversed(map_incrementally(draft.memo, key, estimate, draft.history, size)))
+    sizes = map_incrementally(draft.memo, key, estimate, draft.history, estimate_size)
+    return list(reversed(sizes))
 
 
 def prompt_tokens(receipt: Receipt) -> int:
-    """Return a prompt's tokens as reported by the provider or, if missing, as counted here."""
+    """Return a prompt's token count from the provider or, if it reported none, from our count."""
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
 def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
-    """Yield each span with its start and end in its first message; None: it ends in a later one."""
-    read: dict[int, int] = {}  # by message: characters that belong to earlier spans
+    """Yield each span with its start and end in its first message (None: in a later message)."""
+    located_chars: dict[int, int] = {}  # by message: characters that belong to earlier spans
     for span in receipt.layout:
-        begin = read.get(span.message, 0)
+        begin = located_chars.get(span.message, 0)
         end = None if span.chars is None else begin + span.chars
-        read[span.message] = end or 0
+        located_chars[span.message] = end or 0
         yield span, begin, end
 
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
     count = counter_for_model(receipt.prompt.model)
-    weights = [_span_weight(receipt, *located, count) for located in locate_spans(receipt)]
-    shares = _divide(prompt_tokens(receipt), weights)
+    weights = [_estimate_span(receipt, *location, count) for location in locate_spans(receipt)]
+    shares = _divide_proportionally(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
 
@@ -257,7 +258,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return sections
 
 
-def _span_weight(
+def _estimate_span(
     receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count: TextTokenCounter
 ) -> int:
     messages = receipt.prompt.messages[span.message : span.message + span.messages]
@@ -266,12 +267,12 @@ def _span_weight(
     return 1 + sum(count([messages[0].content[begin:end]]))
 
 
-def _divide(amount: int, weights: Sequence[int]) -> list[int]:
+def _divide_proportionally(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide a whole number in proportion to weights; the parts add up exactly."""
     total = sum(weights) or 1
-    exact = [amount * weight / total for weight in weights]
-    shares = [math.floor(share) for share in exact]
-    largest_fractions = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
-    for index in largest_fractions[: amount - sum(shares)]:
+    quotients = [amount * weight / total for weight in weights]
+    shares = [math.floor(share) for share in quotients]
+    by_fraction = sorted(range(len(quotients)), key=lambda index: shares[index] - quotients[index])
+    for index in by_fraction[: amount - sum(shares)]:
         shares[index] += 1
     return shares

@@ -48,7 +48,7 @@ class CharacterData:
     vectors: tuple[Vector, ...] | None = None
     """The texts' vectors, or None if any is missing."""
     column: str | None = None
-    """The column of the vectors, which is the embedding's name."""
+    """The name of the column with the vectors, which is also the embedding's name."""
 
 
 def read_jsonl(text: str) -> list[HaruhiRow]:
@@ -65,19 +65,19 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return the character stored in rows, with vectors from `column`; raises `CharacterError`."""
+    """Read a character from rows, and vectors from `column`; raise `CharacterError` if invalid."""
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
-            "no row has 'system_prompt': the file has no line with a JSON object"
+            "no row has 'system_prompt', because the file contains no JSON objects"
         )
     if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
         raise CharacterError.translatable(
-            "it contains ChatHaruhi 1 dialogues or vectors, without a persona; use a zip of the"
+            "it contains ChatHaruhi 1 dialogues or vectors, but no persona; use a zip of the"
             " character's folder, with system_prompt.txt and the texts"
         )
-    others = (key for row in rows for key in row if key not in _TEXT_COLUMNS)
-    column = column or next(others, "")
+    other_columns = (key for row in rows for key in row if key not in _TEXT_COLUMNS)
+    column = column or next(other_columns, "")
     persona: str | None = None
     texts: list[str] = []
     vectors: list[Vector] = []
@@ -85,11 +85,11 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
         try:
             match row.get(column):
                 case "system_prompt":
-                    persona = _row_text(row)
+                    persona = _read_row_text(row)
                 case "config":
                     continue
                 case vector:
-                    texts.append(_row_text(row))
+                    texts.append(_read_row_text(row))
                     if vector and isinstance(vector, str):
                         vectors.append(decode_floats(vector))
         except ValueError as error:
@@ -102,8 +102,8 @@ def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> Character
             " with the persona",
             column=repr(column),
         )
-    found = tuple(vectors) if len(vectors) == len(texts) else None
-    return CharacterData(persona, tuple(texts), found, column or None)
+    complete_vectors = tuple(vectors) if len(vectors) == len(texts) else None
+    return CharacterData(persona, tuple(texts), complete_vectors, column or None)
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
@@ -122,7 +122,7 @@ def decode_floats(text: str) -> Vector:
     """Decode float32 values from base64; raise ValueError if the text is malformed."""
     data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
-        raise ValueError(translatable("the vector is not a whole number of float32 values"))
+        raise ValueError(translatable("the vector's length in bytes is not a multiple of 4"))
     return struct.unpack(f"!{len(data) // _FLOAT_BYTES}f", data)
 
 
@@ -140,7 +140,7 @@ def _decode_base64(text: str) -> bytes:
         ) from error
 
 
-def _row_text(row: HaruhiRow) -> str:
+def _read_row_text(row: HaruhiRow) -> str:
     match row:
         case {"text": str(text)}:
             return strip_hidden_text(text)
@@ -163,7 +163,7 @@ _ROLE_FILES = {
 }
 
 
-def builtin_role_name(word: str) -> str | None:
+def find_builtin_role_name(word: str) -> str | None:
     """Return a built-in role's display name, such as 凉宫春日 for "haruhi", or None if unknown."""
     return _ROLE_NAMES[_ROLE_FILES[word]] if word in _ROLE_FILES else None
 
@@ -177,9 +177,9 @@ def load_builtin_role(word: str) -> CharacterData:
             word=repr(word),
             near=repr(near),
         )
-    shipped = _ROLES_FOLDER / f"{file}.jsonl"
-    if shipped.is_file():
-        return read_rows(read_jsonl(shipped.read_text("utf-8")))
+    shipped_file = _ROLES_FOLDER / f"{file}.jsonl"
+    if shipped_file.is_file():
+        return read_rows(read_jsonl(shipped_file.read_text("utf-8")))
     return with_default_placeholder(load_hub_role(f"{_HUB_DATASET}/{file}"))
 
 
@@ -191,16 +191,17 @@ def with_default_placeholder(data: CharacterData) -> CharacterData:
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
-    """Load `owner/dataset[/role]` with the library `datasets`; raise `CharacterError`."""
+    """Load `owner/dataset[/role]` from the data set hub; raise `CharacterError` if that fails."""
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):
         raise CharacterError.translatable(
-            "{name} is not a data set; write owner/dataset or owner/dataset/role", name=repr(name)
+            "{name} is not the name of a data set; write owner/dataset or owner/dataset/role",
+            name=repr(name),
         )
     if find_spec("datasets") is None:
         raise CharacterError.translatable(
-            "{name} is loaded from the data set hub, which needs: pip install datasets", name=name
+            "to load {name} from the data set hub, first run: pip install datasets", name=name
         )
     files = {"train": f"{file}.jsonl"} if file else None
     try:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from bot.value_class import value_class
 
-_EXPRESSION = re.compile(
+_VARIABLE_EXPRESSION = re.compile(
     r"\s*([.$])\s*([A-Za-z](?:[\w-]*\w)?)\s*"
     r"(?:(\+\+|--|\+=|-=|\|\|=|\?\?=|\|\||\?\?|==|!=|>=|<=|>|<|=)(.*))?",
     re.DOTALL,
@@ -28,15 +28,15 @@ VariableExpression: TypeAlias = tuple[str, str, str]
 
 
 def parse_expression(text: str) -> VariableExpression | None:
-    """Parse an expression with a local `.name` or global `$name`; return None for other macros."""
-    found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
-    if found is None:
+    """Parse an expression on a local `.name` or global `$name`; return None for other macros."""
+    match = _VARIABLE_EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
+    if match is None:
         return None
-    return _variable_key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or ""
+    return _make_variable_key(match[2], is_global=match[1] == "$"), match[3] or "", match[4] or ""
 
 
 class Variables:
-    """The variables of one prompt; they are not stored, as people could not see or reset them."""
+    """One prompt's variables, which are not stored because people could not see or reset them."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Variables:
     def call(self, macro: str, arguments: Sequence[str]) -> str:
         """Run a macro such as `setvar` or `getglobalvar`, and return its value."""
         verb = macro.replace("global", "").removesuffix("var")
-        key = _variable_key(arguments[0] if arguments else "", is_global="global" in macro)
+        key = _make_variable_key(arguments[0] if arguments else "", is_global="global" in macro)
         value = "::".join(arguments[1:])
         match verb:
             case "set":
@@ -75,10 +75,10 @@ class Variables:
             case "++" | "--":
                 return self._add_to_variable(key, "1" if operator == "++" else "-1")
             case "+=" | "-=":
-                added = expand(operand)
+                addend = expand(operand)
                 if operator == "+=":
-                    self._add_to_variable(key, added)
-                elif (number := _parse_number(added)) is not None:
+                    self._add_to_variable(key, addend)
+                elif (number := _parse_number(addend)) is not None:
                     self._add_to_variable(key, _format_number(-number))
                 return ""
             case "||" | "??" | "||=" | "??=":
@@ -99,12 +99,12 @@ class Variables:
         return self._values[key]
 
 
-def _variable_key(name: str, *, is_global: bool) -> str:
+def _make_variable_key(name: str, *, is_global: bool) -> str:
     return ("$" if is_global else ".") + name.strip()
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a number, or return None; an empty text is 0, as in JavaScript."""
+    """Parse a number; return 0 for an empty text, as in JavaScript, and None for other texts."""
     is_number = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
     return float(text.strip() or 0) if is_number else None
 
@@ -134,37 +134,37 @@ _MOMENT_TOKEN = re.compile(
 _DURATION_UNITS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
-"""(minimum, length, name) of each unit; both numbers count the next smaller unit."""
+"""(minimum, length, name) of each unit; minimum and length are in the next smaller unit."""
 
 
-def format_moment(at: datetime, pattern: str) -> str:
+def format_moment(time: datetime, pattern: str) -> str:
     """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` is kept verbatim."""
 
-    def written(token: re.Match[str]) -> str:
+    def format_token(token: re.Match[str]) -> str:
         if token[1] is not None:
             return token[1]
-        text = at.strftime(_MOMENT_FORMATS[token[0]])
+        text = time.strftime(_MOMENT_FORMATS[token[0]])
         match token[0]:
             case "Do":
-                return _ordinal(at.day)
+                return _format_ordinal(time.day)
             case "a":
                 return text.lower()
             case name:
                 return str(int(text)) if len(name) == 1 and text.isdecimal() else text
 
-    return _MOMENT_TOKEN.sub(written, pattern)
+    return _MOMENT_TOKEN.sub(format_token, pattern)
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
     """Parse an ISO date, by default in the time zone of `now`; return None if it is invalid."""
     try:
-        at = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    return at if at.tzinfo else at.replace(tzinfo=now.tzinfo)
+    return time if time.tzinfo else time.replace(tzinfo=now.tzinfo)
 
 
-def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
+def describe_duration(duration: timedelta, *, is_relative: bool = False) -> str:
     """Describe a duration, as "5 minutes" or, if `relative`, "in 5 minutes" or "5 minutes ago"."""
     amount, words = abs(duration.total_seconds()), "a few seconds"
     for limit, length, name in _DURATION_UNITS:
@@ -174,17 +174,17 @@ def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
         number = max(1, round(amount))
         article = "an" if name == "hour" else "a"
         words = f"{article} {name}" if number == 1 else f"{number} {name}s"
-    if not relative:
+    if not is_relative:
         return words
     return f"in {words}" if duration > timedelta() else f"{words} ago"
 
 
-def _ordinal(number: int) -> str:
+def _format_ordinal(number: int) -> str:
     ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
-_MAX_DEPTH = 24
+_MAX_NESTING = 24
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
 _MAX_REPEATS = 100  # n in {{newline::n}}
 _MAX_MACROS = 100_000  # expanding them takes seconds
@@ -193,8 +193,8 @@ _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _DICE_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY_MACRO = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
-_TRIM_MARK = "\x00trim\x00"  # texts contain no NUL, which is removed first
-_DOUBLE_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces, the outermost is plain text
+_TRIM_MARK = "\x00trim\x00"  # cannot be in a text, because NUL is removed first
+_DOUBLE_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # in `{{{`, the first brace is plain text
 _MACRO_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 
@@ -216,14 +216,14 @@ _BLOCK_MACROS = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """Limits the work of a prompt's macros; once it is used up, macros are not expanded."""
+    """The work that a prompt's macros may still cause; with none left, macros stay unexpanded."""
 
-    macros: int = _MAX_MACROS
-    chars: int = _MAX_INSERTED_CHARS
+    macros_left: int = _MAX_MACROS
+    chars_left: int = _MAX_INSERTED_CHARS
     """Characters that may be inserted; a 10 MB text could insert a message a million times."""
 
     def is_spent(self) -> bool:
-        return self.macros <= 0 or self.chars <= 0
+        return self.macros_left <= 0 or self.chars_left <= 0
 
 
 @value_class
@@ -233,19 +233,19 @@ class Macros:
     now: datetime
     """The time for `{{time}}` and `{{date}}`."""
     rng: random.Random = field(default_factory=random.Random)
-    random_for: Callable[[str], random.Random] = random.Random
-    """Returns the random generator for a `{{pick}}`, the same in all prompts of a session."""
+    make_pick_generator: Callable[[str], random.Random] = random.Random
+    """Returns the random generator for a `{{pick}}`, which is the same in the whole session."""
     fields: Mapping[str, str] = field(default_factory=dict)
     greetings: Sequence[str] = ()
     outlets: Mapping[str, str] = field(default_factory=dict)
-    idle: timedelta | None = None
+    idle_time: timedelta | None = None
     """The time between the newest message and the one before it."""
     variables: Variables = field(default_factory=Variables, compare=False)
     budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
-    """The work left for macros, shared by all texts of a prompt and copies of this object."""
+    """The remaining budget, shared by all texts of a prompt and all copies of this object."""
 
     def expand(self, text: str) -> str:
-        """Expand known macros, without expanding their values again."""
+        """Expand known macros, but not macros inside the inserted values."""
         if "{{" not in text and "<" not in text:
             return text
         return _remove_trim_marks(self._expand(text.replace("\x00", ""), 0))
@@ -257,7 +257,7 @@ class Macros:
         return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand a text from macro call `first` up to macro call `end` (-1: to the text's end)."""
+        """Expand the text from macro call `first` to before call `end` (-1: to the text's end)."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
         position = calls[first - 1].end if first else 0
@@ -267,19 +267,19 @@ class Macros:
         while index < end:
             call = calls[index]
             parts.append(self._expand_legacy(text[position : call.start]))
-            closing = document.closing.get(index)
-            found = None
-            if depth < _MAX_DEPTH and not self.budget.is_spent():
-                self.budget.macros -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
-                found = self._macro_value(document, index, closing, depth)
-                self.budget.chars -= len(found or "")
-            if found is None:
-                closing = None
-                inner = text[call.start + 2 : call.end - 2]
-                found = "{{" + (self._expand(inner, depth + 1) if depth < _MAX_DEPTH else inner)
-                found += "}}"
-            parts.append(found)
-            index = index + 1 if closing is None else closing + 1
+            closing_index = document.closing_indexes.get(index)
+            value = None
+            if depth < _MAX_NESTING and not self.budget.is_spent():
+                self.budget.macros_left -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
+                value = self._evaluate_call(document, index, closing_index, depth)
+                self.budget.chars_left -= len(value or "")
+            if value is None:
+                closing_index = None
+                body = text[call.start + 2 : call.end - 2]
+                value = "{{" + (self._expand(body, depth + 1) if depth < _MAX_NESTING else body)
+                value += "}}"
+            parts.append(value)
+            index = index + 1 if closing_index is None else closing_index + 1
             position = calls[index - 1].end
         return "".join([*parts, self._expand_legacy(text[position:stop])])
 
@@ -288,22 +288,22 @@ class Macros:
             return text
         group = self.fields.get("group", self.char)
         names = {"user": self.user, "group": group, "charifnotgroup": group}
-        return _LEGACY_MACRO.sub(lambda found: names.get(found[1].lower(), self.char), text)
+        return _LEGACY_MACRO.sub(lambda match: names.get(match[1].lower(), self.char), text)
 
-    def _macro_value(
-        self, document: "_Document", index: int, closing: int | None, depth: int
+    def _evaluate_call(
+        self, document: "_Document", index: int, closing_index: int | None, depth: int
     ) -> str | None:
         call = document.calls[index]
         if call.name == "//":
             return ""
         if call.is_closing:
             return None
-        if zone := _TIME_ZONE.fullmatch(call.inner):
+        if zone := _TIME_ZONE.fullmatch(call.body):
             offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
             return format_moment(self.now.astimezone(timezone(offset)), _TIME_FORMATS["time"])
         if call.name == "if":
-            return self._choose_branch(document, index, closing, depth)
-        if expression := parse_expression(call.inner):
+            return self._choose_branch(document, index, closing_index, depth)
+        if expression := parse_expression(call.body):
             return self.variables.evaluate(
                 expression, lambda text: self._expand(text, depth + 1).strip()
             )
@@ -312,9 +312,9 @@ class Macros:
         if not _is_known(call.name):
             return None
         arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
-        if closing is not None:
-            scoped = self._expand_calls(document, index + 1, depth + 1, closing)
-            arguments.append(scoped if "#" in call.flags else scoped.strip())
+        if closing_index is not None:
+            block_text = self._expand_calls(document, index + 1, depth + 1, closing_index)
+            arguments.append(block_text if "#" in call.flags else block_text.strip())
         return self._call_macro(call.name, arguments)
 
     def _call_macro(self, name: str, arguments: Sequence[str]) -> str:
@@ -334,14 +334,14 @@ class Macros:
             case "datetimeformat":
                 return format_moment(self.now, argument)
             case "timediff":
-                first, second = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
-                return describe_duration(first - second, relative=True) if first and second else ""
+                time, other = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
+                return describe_duration(time - other, is_relative=True) if time and other else ""
             case "greeting":
                 return "".join(self.greetings[(number := _parse_count(argument, 0)) : number + 1])
             case _:
-                return self._plain_value(name, argument)
+                return self._find_plain_value(name, argument)
 
-    def _plain_value(self, name: str, argument: str) -> str:
+    def _find_plain_value(self, name: str, argument: str) -> str:
         if name in _TIME_FORMATS:
             return format_moment(self.now, _TIME_FORMATS[name])
         match name:
@@ -352,12 +352,12 @@ class Macros:
             case "outlet":
                 return self.outlets.get(argument, "")
             case "idleduration":
-                return "just now" if self.idle is None else describe_duration(self.idle)
+                return "just now" if self.idle_time is None else describe_duration(self.idle_time)
             case _:
                 return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
 
     def _choose_branch(
-        self, document: "_Document", index: int, closing: int | None, depth: int
+        self, document: "_Document", index: int, closing_index: int | None, depth: int
     ) -> str | None:
         """Expand a branch of `{{if condition}}...{{else}}...{{/if}}` or `{{if a::b}}`.
 
@@ -365,22 +365,22 @@ class Macros:
         """
         call = document.calls[index]
         condition, *rest = call.arguments or [""]
-        if closing is None and not rest:
+        if closing_index is None and not rest:
             return None
-        is_inverted = condition.lstrip().startswith("!") or "!" in call.flags
-        is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_inverted
-        if closing is None:
+        is_negated = condition.lstrip().startswith("!") or "!" in call.flags
+        is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_negated
+        if closing_index is None:
             return self._expand("::".join(rest), depth + 1).strip() if is_true else ""
-        middle = document.find_else(index, closing)
+        else_index, branch = document.find_else(index, closing_index), ""
         if is_true:
-            found = self._expand_calls(document, index + 1, depth + 1, middle or closing)
-        else:
-            found = self._expand_calls(document, middle + 1, depth + 1, closing) if middle else ""
-        return found if "#" in call.flags else found.strip()
+            branch = self._expand_calls(document, index + 1, depth + 1, else_index or closing_index)
+        elif else_index:
+            branch = self._expand_calls(document, else_index + 1, depth + 1, closing_index)
+        return branch if "#" in call.flags else branch.strip()
 
     def _is_true(self, condition: str, depth: int) -> bool:
         # A value is never parsed as a macro, because a person may have written it.
-        if parse_expression(condition) or _is_known(_canonical_name(condition.strip())):
+        if parse_expression(condition) or _is_known(_to_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE_WORDS
 
@@ -390,27 +390,28 @@ class Macros:
         if len(options) == 1:
             options = _split_outside_braces(options[0], "::")
         if len(options) == 1:
-            listed = _split_outside_braces(options[0].replace("\\,", "\x00"), ",")
-            options = [one.strip().replace("\x00", ",") for one in listed]
-        rng = self.rng if call.name == "random" else self.random_for(f"{call.start} {call.inner}")
+            items = _split_outside_braces(options[0].replace("\\,", "\x00"), ",")
+            options = [one.strip().replace("\x00", ",") for one in items]
+        seed = f"{call.start} {call.body}"
+        rng = self.rng if call.name == "random" else self.make_pick_generator(seed)
         return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll_dice(self, argument: str) -> str:
         """Roll `20`, `d20`, or `3d6+2`, and return the sum; return "" for anything else."""
-        found = _DICE_ROLL.fullmatch(argument.strip().strip(":"))
-        if found is None:
+        match = _DICE_ROLL.fullmatch(argument.strip().strip(":"))
+        if match is None:
             return ""
-        count = int(found[1] or 1) if found[4] is None else 1
-        sides = int(found[4] or found[2])
+        count = int(match[1] or 1) if match[4] is None else 1
+        sides = int(match[4] or match[2])
         if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
             return ""
-        self.budget.macros -= count // 10  # ten rolls cost as much as a macro
+        self.budget.macros_left -= count // 10  # ten rolls cost as much as a macro
         rolls = (self.rng.randint(1, sides) for _ in range(count))
-        return str(sum(rolls) + int(found[3] or 0))
+        return str(sum(rolls) + int(match[3] or 0))
 
 
-_STORY_BLOCK = re.compile(r"\{\{\s*#(if|unless)\s([^{}]*)\}\}")
-_STORY_REPLACEMENTS = (
+_STORY_STRING_BLOCK = re.compile(r"\{\{\s*#(if|unless)\s([^{}]*)\}\}")
+_STORY_STRING_REPLACEMENTS = (
     (re.compile(r"\{\{\s*![^{}]*\}\}"), ""),  # a comment
     (re.compile(r"\{\{\s*/unless\s*\}\}"), "{{/if}}"),
     (re.compile(r"\{\{\s*system\s*\}\}"), "{{systemPrompt}}"),
@@ -424,29 +425,29 @@ def convert_story_string(source: str) -> str:
     other than `#if` and `#unless` are not changed. See docs/sources.md#sillytavern.
     """
 
-    def block(match: re.Match[str]) -> str:
-        name = _canonical_name(match[2].strip())
+    def convert_block(match: re.Match[str]) -> str:
+        name = _to_canonical_name(match[2].strip())
         name = "systemprompt" if name == "system" else name if _is_known(name) else ""
         return "{{#if " + ("!" if match[1] == "unless" else "") + name + "}}"
 
-    for pattern, replacement in _STORY_REPLACEMENTS:
+    for pattern, replacement in _STORY_STRING_REPLACEMENTS:
         source = pattern.sub(replacement, source)
-    return _STORY_BLOCK.sub(block, source)
+    return _STORY_STRING_BLOCK.sub(convert_block, source)
 
 
-def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
-    """Return the names of unsupported macros in some texts, without duplicates."""
-    found: dict[str, None] = {}
-    for _ in range(_MAX_DEPTH):
+def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
+    """Return the names of unsupported macros in these texts, without duplicates."""
+    names: dict[str, None] = {}
+    for _ in range(_MAX_NESTING):
         calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
-        texts = [call.inner for call in calls]
+        texts = [call.body for call in calls]
         for call in calls:
-            is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
-            if not is_known and parse_expression(call.inner) is None:
-                written = _MACRO_CALL.match(call.inner)
-                name = written[2] if written else " ".join(call.inner.split())
-                found.setdefault(name[:40])
-    return list(found)
+            is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.body)
+            if not is_known and parse_expression(call.body) is None:
+                call_match = _MACRO_CALL.match(call.body)
+                name = call_match[2] if call_match else " ".join(call.body.split())
+                names.setdefault(name[:40])
+    return list(names)
 
 
 def _remove_trim_marks(text: str) -> str:
@@ -455,15 +456,15 @@ def _remove_trim_marks(text: str) -> str:
     if not rest:
         return text
     *between, last = rest
-    inner = [part.strip("\n") for part in between]
-    return "".join([first.rstrip("\n"), *inner, last.lstrip("\n")])
+    stripped = [part.strip("\n") for part in between]
+    return "".join([first.rstrip("\n"), *stripped, last.lstrip("\n")])
 
 
 @value_class
 class _Call:
     start: int
     end: int
-    inner: str
+    body: str
     name: str = ""
     """The canonical name in lower case; "" if the text has no name."""
     flags: str = ""
@@ -475,28 +476,28 @@ class _Call:
 
 
 class _Document:
-    """A text's outermost macro calls, and the closing tag of each opening one."""
+    """A text's outermost macro calls, and the closing tags of its blocks."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.calls = [_parse_call(text, start, end) for start, end in _brace_pairs(text)]
-        self.closing: dict[int, int] = {}
-        opened: dict[str, list[int]] = defaultdict(list)
+        self.calls = [_parse_call(text, start, end) for start, end in _find_brace_pairs(text)]
+        self.closing_indexes: dict[int, int] = {}
+        open_indexes: dict[str, list[int]] = defaultdict(list)
         for index, call in enumerate(self.calls):
-            if call.is_closing and opened[call.name]:
-                self.closing[opened[call.name].pop()] = index
-            elif call.name in _BLOCK_MACROS and len(call.arguments) < _block_argument_number(
+            if call.is_closing and open_indexes[call.name]:
+                self.closing_indexes[open_indexes[call.name].pop()] = index
+            elif call.name in _BLOCK_MACROS and len(call.arguments) < _find_block_argument_number(
                 call.name
             ):
-                opened[call.name].append(index)
+                open_indexes[call.name].append(index)
 
-    def find_else(self, index: int, closing: int) -> int | None:
+    def find_else(self, index: int, closing_index: int) -> int | None:
         """Return the index of the `{{else}}` of an `{{if}}`, or None."""
-        at = index + 1
-        while at < closing:
-            if self.calls[at].name == "else":
-                return at
-            at = self.closing.get(at, at) + 1
+        position = index + 1
+        while position < closing_index:
+            if self.calls[position].name == "else":
+                return position
+            position = self.closing_indexes.get(position, position) + 1
         return None
 
 
@@ -510,21 +511,21 @@ def _parse_count(argument: str, default: int) -> int:
     return int(argument) if argument.isdecimal() and len(argument) < 4 else default
 
 
-def _block_argument_number(name: str) -> int:
+def _find_block_argument_number(name: str) -> int:
     """Return the number (from 1) of the argument that may be a block with a closing tag."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 
 def _parse_call(text: str, start: int, end: int) -> _Call:
-    inner = text[start + 2 : end - 2]
-    comment = inner.lstrip()
+    body = text[start + 2 : end - 2]
+    comment = body.lstrip()
     if comment.startswith("//"):
         flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
-        return _Call(start, end, inner, "//", flags, () if comment == "//" else (comment,))
-    found = _MACRO_CALL.match(inner)
-    if found is None:
-        return _Call(start, end, inner)
-    rest = inner[found.end() :]
+        return _Call(start, end, body, "//", flags, () if comment == "//" else (comment,))
+    match = _MACRO_CALL.match(body)
+    if match is None:
+        return _Call(start, end, body)
+    rest = body[match.end() :]
     stripped = rest.lstrip()
     arguments: Sequence[str] = ()
     if stripped.startswith("::"):
@@ -533,7 +534,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
         arguments = (stripped[1:],)
     elif stripped:
         arguments = _split_outside_braces(stripped, "::")
-    return _Call(start, end, inner, _canonical_name(found[2]), found[1], arguments)
+    return _Call(start, end, body, _to_canonical_name(match[2]), match[1], arguments)
 
 
 def _is_known(name: str) -> bool:
@@ -541,12 +542,12 @@ def _is_known(name: str) -> bool:
     return name in _KNOWN_MACROS or name.startswith("instruct")
 
 
-def _canonical_name(name: str) -> str:
+def _to_canonical_name(name: str) -> str:
     lowered = name.lower()
     return _ALIASES.get(lowered, lowered)
 
 
-def _brace_pairs(text: str) -> list[tuple[int, int]]:
+def _find_brace_pairs(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each outermost pair of double braces, in order."""
     pairs: list[tuple[int, int]] = []
     open_starts: list[int] = []
@@ -564,9 +565,9 @@ def _brace_pairs(text: str) -> list[tuple[int, int]]:
 def _split_outside_braces(text: str, separator: str) -> Sequence[str]:
     """Split at separators outside braces: `{{char}},b` into two parts, `{{pick:a,b}}` into one."""
     parts, begin, position = [], 0, 0
-    for start, end in [*_brace_pairs(text), (len(text), len(text))]:
-        while (found := text.find(separator, position, start)) >= 0:
-            parts.append(text[begin:found])
-            position = begin = found + len(separator)
+    for start, end in [*_find_brace_pairs(text), (len(text), len(text))]:
+        while (separator_start := text.find(separator, position, start)) >= 0:
+            parts.append(text[begin:separator_start])
+            position = begin = separator_start + len(separator)
         position = end
     return [*parts, text[begin:]]

@@ -37,20 +37,19 @@ DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
 class Placeholder:
     """A line of a persona to be replaced with stories."""
 
-    line: int
-    """The line's index, from 0."""
+    line_index: int
     query: str | None = None
     """The search query, or None for the newest message."""
     stories: int = 1
     tokens: int = UNLIMITED
-    """The token limit for all its stories; less than 1: the tokens that the prompt has left."""
-    at_least_one: bool = True
+    """The token limit for all its stories; if less than 1, the tokens left in the prompt."""
+    needs_one_story: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 
     def query_for(self, message: str) -> str:
-        """Return the search query, which is the newest message if the query is "default"."""
-        named = self.query is not None and self.query.strip() not in {"", "default"}
-        return self.query if named and self.query else message
+        """Return this placeholder's own query or, if it is missing or "default", the message."""
+        has_query = self.query is not None and self.query.strip() not in {"", "default"}
+        return self.query if has_query and self.query else message
 
 
 @value_class
@@ -66,13 +65,13 @@ class Persona:
         Each story is inserted only once, so a query must also return enough stories to skip those
         of earlier placeholders.
         """
-        needed: dict[str, int] = {}
-        so_far = 0
+        counts: dict[str, int] = {}
+        total = 0
         for placeholder in self.placeholders:
             if placeholder.stories > 0:
-                so_far += placeholder.stories
-                needed[placeholder.query_for(message)] = so_far
-        return needed
+                total += placeholder.stories
+                counts[placeholder.query_for(message)] = total
+        return counts
 
 
 @value_class
@@ -110,13 +109,13 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt. Stories may use the tokens not needed by persona and `message`."""
-    left = None
+    """Build the system prompt. Stories may use the tokens that persona and `message` leave."""
+    budget = None
     if max_input_tokens is not None and results:  # only stories need the limit
-        left = max_input_tokens - sum(count([persona.source, message]))
-    filled = fill_placeholders(persona, results, message=message, tokens=left, count=count)
-    named = fill_names(filled.text, role_name, user_name)
-    return FilledText(roleplay_prompt(role_name, named), filled.stories)
+        budget = max_input_tokens - sum(count([persona.source, message]))
+    filled_text = fill_placeholders(persona, results, message=message, tokens=budget, count=count)
+    named_text = fill_names(filled_text.text, role_name, user_name)
+    return FilledText(format_roleplay_prompt(role_name, named_text), filled_text.stories)
 
 
 def fill_placeholders(
@@ -127,25 +126,25 @@ def fill_placeholders(
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Replace placeholders with the best stories for their queries, within `tokens` in total.
+    """Replace placeholders with the best stories for their queries, up to `tokens` in total.
 
-    A placeholder is filled until a story does not fit; a placeholder for one story takes the best
-    story, however long. If `results` is None, lines with placeholders are removed.
+    A placeholder is filled until a story does not fit, but a placeholder for one story takes the
+    best story, however long. If `results` is None, lines with placeholders are removed.
     """
     lines = persona.source.split("\n")
     if results is None:
-        plain = (line for line in lines if not _ANY_PLACEHOLDER.search(line))
-        return FilledText("\n".join(plain), ())
-    used: dict[int, Story] = {}
+        other_lines = (line for line in lines if not _ANY_PLACEHOLDER.search(line))
+        return FilledText("\n".join(other_lines), ())
+    used_stories: dict[int, Story] = {}
     for placeholder in persona.placeholders:
         stories = results.get(placeholder.query_for(message), ())
-        unused = [s for s in stories if s.id not in used]
-        chosen, used_tokens = _choose_stories(placeholder, unused, tokens, count)
+        unused_stories = [s for s in stories if s.id not in used_stories]
+        chosen_stories, used_tokens = _choose_stories(placeholder, unused_stories, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
-        used |= {story.id: story for story in chosen}
-        blocks = (f"###\n{story.text.strip()}\n" for story in chosen)
-        lines[placeholder.line] = "".join(blocks).strip()
-    return FilledText("\n".join(lines), tuple(used.values()))
+        used_stories |= {story.id: story for story in chosen_stories}
+        blocks = (f"###\n{story.text.strip()}\n" for story in chosen_stories)
+        lines[placeholder.line_index] = "".join(blocks).strip()
+    return FilledText("\n".join(lines), tuple(used_stories.values()))
 
 
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
@@ -154,7 +153,7 @@ def fill_names(text: str, role_name: str, user_name: str | None) -> str:
     return _NAME_PLACEHOLDER.sub(lambda match: names[match[1]] or match[0], text)
 
 
-def roleplay_prompt(role_name: str, persona: str) -> str:
+def format_roleplay_prompt(role_name: str, persona: str) -> str:
     """Return the system prompt on which Haruhi-Zero models were trained."""
     return (
         f"You are now in roleplay conversation mode. Pretend to be {role_name} "
@@ -174,10 +173,10 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     if match := _ONE_STORY_BY_QUERY.search(line):
         return Placeholder(number, match[1]), problem
     if match := _SEVERAL_STORIES.search(line):
-        limits, unknown = _parse_limits(match[1], number)
-        placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
-        told = translatable("{argument} is not a valid limit", argument=unknown)
-        return placeholder, told if unknown else problem
+        limits, unknown_argument = _parse_limits(match[1], number)
+        placeholder = Placeholder(number, None, limits["n"], limits["token"], needs_one_story=False)
+        limit_problem = translatable("{argument} is not a valid limit", argument=unknown_argument)
+        return placeholder, limit_problem if unknown_argument else problem
     return None, translatable(
         "{line} is not a valid placeholder; write {one}, {by_words} or {several}",
         line=repr(line.strip()),
@@ -190,36 +189,36 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
 def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
     """Parse `token<=1500|n<=5` in any order; return the limits and the first unknown argument."""
     limits: dict[str, int] = {}
-    unknown = None
+    unknown_argument = None
     for argument in arguments.split("|"):
         match = _LIMIT_ARGUMENT.fullmatch(argument)
         if match and match[1] not in limits:
             limits[match[1]] = int(match[2])
         else:
-            unknown = unknown or repr(argument.strip())
-    if missing := [name for name in ("token", "n") if name not in limits]:
+            unknown_argument = unknown_argument or repr(argument.strip())
+    if missing_names := [name for name in ("token", "n") if name not in limits]:
         raise CharacterError.translatable(
             "line {number} of the persona: {names} missing in {arguments}; write {example}",
             number=number + 1,
-            names=join_texts(missing, translatable(" and ")),
+            names=join_texts(missing_names, translatable(" and ")),
             arguments=repr(arguments),
             example="{{RAG-dialogues|token<=1500|n<=5}}",
         )
-    return limits, unknown
+    return limits, unknown_argument
 
 
 def _choose_stories(
     placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
-    best = stories[: max(placeholder.stories, 0)]
-    costs = count([story.text for story in best]) if best else ()
+    best_stories = stories[: max(placeholder.stories, 0)]
+    costs = count([story.text for story in best_stories]) if best_stories else ()
     if tokens is None or 0 < placeholder.tokens < tokens:
         tokens = placeholder.tokens if placeholder.tokens > 0 else None
-    kept = used = 0
+    kept_count = used_tokens = 0
     for cost in costs:
-        fits = tokens is None or used + cost <= tokens
-        if not fits and not (placeholder.at_least_one and not kept):
+        fits = tokens is None or used_tokens + cost <= tokens
+        if not fits and not (placeholder.needs_one_story and not kept_count):
             break
-        kept += 1
-        used += cost
-    return best[:kept], used
+        kept_count += 1
+        used_tokens += cost
+    return best_stories[:kept_count], used_tokens

@@ -34,7 +34,7 @@ class ModelConfigs:
     soa: str = ""
     eoa: str = ""
     soe: str | None = None
-    """The start marker of an environment turn (a tool's result); None: same as `soh`."""
+    """The start marker of an environment turn (a tool's result); None: the same as `soh`."""
     eoe: str | None = None
     tool_start_token: str = ""
     tool_args_token: str = ""
@@ -50,22 +50,22 @@ LEGACY_MARKERS = {
 """The markers in LazyLLM's examples; pass them as `set_model_configs(**LEGACY_MARKERS)`."""
 
 
-def tools_text(tools: Tools) -> str:
+def format_tools(tools: Tools) -> str:
     """Return the tools as text in LazyLLM's format, or "" without tools."""
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
-def history_text(history: History, configs: ModelConfigs) -> str:
+def format_history(history: History, configs: ModelConfigs) -> str:
     """Return a history as text with markers; raise `UserError` if it mixes pairs and messages."""
     if history and not isinstance(history[0], Mapping):
         # As in LazyLLM, a message after a pair counts as a pair of its keys.
         history = [item if isinstance(item, str) else list(item) for item in history]
     elif not all(isinstance(item, Mapping) for item in history):
-        raise UserError("the history mixes pairs and messages; use one form")
-    return "".join(_message_text(message, configs) for message in history_messages(history))
+        raise UserError("the history mixes pairs with messages; use only one of the two")
+    return "".join(_format_message(message, configs) for message in to_history_messages(history))
 
 
-def history_messages(history: History) -> list[dict[str, Any]]:
+def to_history_messages(history: History) -> list[dict[str, Any]]:
     """Return a history as messages; raise `UserError` if its form is not supported."""
     messages: list[dict[str, Any]] = []
     for item in history:
@@ -82,11 +82,8 @@ def history_messages(history: History) -> list[dict[str, Any]]:
     return messages
 
 
-def input_messages(value: Any) -> list[dict[str, Any]]:
-    """Return the input as messages: a text as a user message, or copies of given messages.
-
-    Raises `UserError`.
-    """
+def to_input_messages(value: Any) -> list[dict[str, Any]]:
+    """Return a text or messages as a list of messages; raise `UserError` for other input."""
     match value:
         case str():
             return [{"role": "user", "content": value}]
@@ -95,10 +92,10 @@ def input_messages(value: Any) -> list[dict[str, Any]]:
         case [*items] if all(isinstance(item, Mapping) for item in items):
             return [dict(item) for item in items]
         case _:
-            raise UserError(f"the input must be a string or messages, not {value!r}")
+            raise UserError(f"the input must be a string, a message, or messages, not {value!r}")
 
 
-def input_text(value: Any, configs: ModelConfigs) -> tuple[str, str, str]:
+def format_input(value: Any, configs: ModelConfigs) -> tuple[str, str, str]:
     """Return the start marker, text, and end marker for the input, which may be a tool's result."""
     match value:
         case str() | int() | float():
@@ -113,13 +110,13 @@ def input_text(value: Any, configs: ModelConfigs) -> tuple[str, str, str]:
             raise UserError("the input must be a string or a list of messages")
 
 
-def _message_text(message: MessageDict, configs: ModelConfigs) -> str:
+def _format_message(message: MessageDict, configs: ModelConfigs) -> str:
     content = message.get("content") or ""
     match message.get("role"):
         case "user":
             return f"{configs.soh}{content}{configs.eoh}"
         case "assistant":
-            calls = "".join(_call_text(call, configs) for call in message.get("tool_calls", ()))
+            calls = "".join(_format_call(call, configs) for call in message.get("tool_calls", ()))
             return f"{configs.soa}{content}{calls}{configs.eoa}"
         case "tool":
             return f"{configs.soe or ''}{_parse_tool_result(content)}{configs.eoe or ''}"
@@ -127,7 +124,7 @@ def _message_text(message: MessageDict, configs: ModelConfigs) -> str:
             return ""
 
 
-def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
+def _format_call(call: MessageDict, configs: ModelConfigs) -> str:
     function = call["function"]
     if configs.tool_args_token:
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
@@ -151,11 +148,11 @@ _ASK_COMMAND = re.compile(r"\A\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 _FIELD_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def field_names(*texts: str) -> tuple[str, ...]:
+def find_field_names(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for text in texts for name in _FIELD_PLACEHOLDER.findall(text)))
 
 
-def extra_keys_section(keys: str | Sequence[str] | None) -> str:
+def format_extra_keys(keys: str | Sequence[str] | None) -> str:
     """Return the instruction section that lists extra fields; raise `UserError` if invalid."""
     if not keys:
         return ""
@@ -190,20 +187,19 @@ def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], An
             f"the input must be a string, a number or a mapping of field values, not"
             f" {type(value).__name__}"
         )
-    missing = [name for name in fields if name not in value]
-    if missing:
+    if missing := [name for name in fields if name not in value]:
         raise UserError.translatable("a value is missing for {names}", names=_list_names(missing))
     for name in fields:
         if not isinstance(value[name], str):
             raise UserError(f"the value of {name!r} must be a string, not {value[name]!r}")
-    others = [name for name in value if name not in fields]
-    if len(others) > 1:
+    other_names = [name for name in value if name not in fields]
+    if len(other_names) > 1:
         raise UserError.translatable(
             "there is no field {names}; the fields are {fields}",
-            names=_list_names(others),
+            names=_list_names(other_names),
             fields=_list_names(fields),
         )
-    return {name: value[name] for name in fields}, value[others[0]] if others else ""
+    return {name: value[name] for name in fields}, value[other_names[0]] if other_names else ""
 
 
 def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
@@ -213,12 +209,12 @@ def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
     # Chinese keyboards type the full-width colon.
     keys = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
-    before, *found = keys.split(text)
-    if before.strip() or not found:
+    text_before, *names_and_values = keys.split(text)
+    if text_before.strip() or not names_and_values:
         return text
-    by_folded = {name.casefold(): name for name in fields}
-    pairs = zip(found[::2], found[1::2], strict=True)
-    return {by_folded[name.casefold()]: value.strip() for name, value in pairs}
+    names_by_casefold = {name.casefold(): name for name in fields}
+    pairs = zip(names_and_values[::2], names_and_values[1::2], strict=True)
+    return {names_by_casefold[name.casefold()]: value.strip() for name, value in pairs}
 
 
 def is_ask_command(text: str) -> bool:
@@ -230,10 +226,10 @@ def strip_ask_command(text: str) -> str:
     return _ASK_COMMAND.sub("", text)
 
 
-def ask_usage(fields: Sequence[str]) -> str:
-    """Return an example of the `/ask` command with these fields, for people to copy."""
+def format_ask_usage(fields: Sequence[str]) -> str:
+    """Return an example of the `/ask` command with these fields, for people to copy and edit."""
     if not fields:
-        return translatable("/ask and your question, or the question alone")
+        return translatable("/ask followed by your question, or just the question")
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 
@@ -250,12 +246,12 @@ _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
 class Prompter(ABC):
-    """Builds prompts from instructions for system and user, form fields, and tools."""
+    """Builds prompts from system and user instructions, form fields, and tools."""
 
     takes_turns = True
     """Whether the prompt can contain a history, and input that belongs to no form field."""
     answer_marker = ""
-    """The text before the answer; "": the model's start marker of an assistant turn."""
+    """The text before the answer; if "", the model's start marker for assistant turns."""
 
     def __init__(
         self, system_part: str, user_part: str, tools: Tools | None, history: History | None = None
@@ -268,7 +264,7 @@ class Prompter(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        names = field_names(self._system_part, self._user_part)
+        names = find_field_names(self._system_part, self._user_part)
         return tuple(name for name in names if name not in self._tool_tokens())
 
     def set_model_configs(self, **configs: object) -> None:
@@ -277,10 +273,10 @@ class Prompter(ABC):
         for name in configs:
             if name not in known | _IGNORED_CONFIGS:
                 raise TypeError(f"no model config {name!r}; known are {', '.join(sorted(known))}")
-        given: dict[str, Any] = {
+        new_values: dict[str, Any] = {
             name: value for name, value in configs.items() if name in known and value is not None
         }
-        self._configs = dataclasses.replace(self._configs, **given)
+        self._configs = dataclasses.replace(self._configs, **new_values)
 
     def generate_prompt(
         self,
@@ -297,25 +293,25 @@ class Prompter(ABC):
         answer, which is added at the end of a text for training. Raises `UserError`.
         """
         if self._tools and tools is not None:
-            raise UserError("the tools were passed to the constructor; do not pass any to the call")
-        values, rest = assign_fields(self.fields, input)
+            raise UserError("the constructor already got tools; do not pass tools to the call")
+        values, newest_turn = assign_fields(self.fields, input)
         values |= self._tool_tokens()
         instruction = fill_fields(self._system_part, values)
         user = fill_fields(self._user_part, values)
         history, tools = history or (), self._tools or tools or ()
         if not self.takes_turns and history:
             raise UserError("AlpacaPrompter does not support a history; use ChatPrompter")
-        if not self.takes_turns and rest:
+        if not self.takes_turns and newest_turn:
             raise UserError(
                 "AlpacaPrompter does not support input without a form field;"
                 " write {input} into the instruction, or list it in extra_keys"
             )
         if not return_dict:
-            return self._as_text(instruction, user, rest, history, tools) + (label or "")
+            return self._as_text(instruction, user, newest_turn, history, tools) + (label or "")
         system = self._configs.system + (f"\n{instruction}" if instruction else "")
-        before = history_messages([*self._history, *history])
-        messages = [{"role": "system", "content": system}, *before]
-        messages += input_messages(rest)
+        history_messages = to_history_messages([*self._history, *history])
+        messages = [{"role": "system", "content": system}, *history_messages]
+        messages += to_input_messages(newest_turn)
         if user:
             messages[-1]["content"] = user + messages[-1]["content"]
         return {"messages": messages, **({"tools": list(tools)} if tools else {})}
@@ -356,7 +352,7 @@ class AlpacaPrompter(Prompter):
         extra_keys: str | Sequence[str] | None = None,
         tools: Tools | None = None,
     ) -> None:
-        extra = extra_keys_section(extra_keys)
+        extra = format_extra_keys(extra_keys)
         if isinstance(instruction, Mapping):
             system, user = instruction.get("system", ""), instruction.get("user", "") + extra
         else:
@@ -365,7 +361,7 @@ class AlpacaPrompter(Prompter):
 
     @override
     def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
-        return f"{self._configs.system}\n{system}\n{tools_text(tools)}\n{user}### Response:\n"
+        return f"{self._configs.system}\n{system}\n{format_tools(tools)}\n{user}### Response:\n"
 
 
 class ChatPrompter(Prompter):
@@ -378,7 +374,7 @@ class ChatPrompter(Prompter):
         tools: Tools | None = None,
         history: History | None = None,
     ) -> None:
-        extra = extra_keys_section(extra_keys)
+        extra = format_extra_keys(extra_keys)
         if isinstance(instruction, Mapping):
             system, user = instruction.get("system", ""), instruction.get("user", "") + extra
         else:  # without an instruction, LazyLLM drops the extra keys, too
@@ -388,9 +384,9 @@ class ChatPrompter(Prompter):
     @override
     def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         configs = self._configs
-        soh, text, eoh = input_text(value, configs)
-        turns = history_text(self._history, configs) + history_text(history, configs)
+        soh, text, eoh = format_input(value, configs)
+        turns = format_history(self._history, configs) + format_history(history, configs)
         return (
-            f"{configs.sos}{configs.system}{system}{tools_text(tools)}{configs.eos}\n\n"
+            f"{configs.sos}{configs.system}{system}{format_tools(tools)}{configs.eos}\n\n"
             f"{turns}\n{soh}\n{user}{text}\n{eoh}{configs.soa}\n"
         )

@@ -53,25 +53,26 @@ def clean_name(name: str) -> str:
     plain = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
         return _cut_to_limit(plain).strip(" .-")
-    around = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
-    clean = (char for before, char, after in around if _is_kept(before, char, after))
-    kept = _limit_marks("".join(clean))
-    if not any(char.isalnum() for char in kept):
-        kept = _spell_emoji(kept)
-    return _cut_to_limit(" ".join(kept.split())).strip(f" .-{_JOINERS}")
+    neighborhoods = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
+    kept_chars = (char for before, char, after in neighborhoods if _is_kept(before, char, after))
+    cleaned = _limit_marks("".join(kept_chars))
+    if not any(char.isalnum() for char in cleaned):
+        cleaned = _spell_emoji(cleaned)
+    return _cut_to_limit(" ".join(cleaned.split())).strip(f" .-{_JOINERS}")
 
 
 @text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
     """Return whether a name is one clean line that does not mix lookalike scripts."""
-    one_line = len(name.splitlines()) <= 1
-    return one_line and clean_name(name) == _normalize(name) and not mixes_confusable_scripts(name)
+    if len(name.splitlines()) > 1 or mixes_confusable_scripts(name):
+        return False
+    return clean_name(name) == _normalize(name)
 
 
 def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
     """Add `#` and four hex digits of the id's hash, which no clean name can imitate."""
-    salted = f"{person_id}/{attempt}" if attempt else person_id
-    return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
+    salted_id = f"{person_id}/{attempt}" if attempt else person_id
+    return f"{label or 'user'}#{hashlib.sha256(salted_id.encode(errors='replace')).hexdigest()[:4]}"
 
 
 def _normalize(name: str) -> str:
@@ -100,9 +101,9 @@ def _is_emoji(char: str) -> bool:
 
 def _limit_marks(text: str) -> str:
     groups = groupby(text, lambda char: unicodedata.combining(char) > 0)
-    runs = ((combining, "".join(run)) for combining, run in groups)
+    runs = ((is_combining, "".join(run)) for is_combining, run in groups)
     return "".join(
-        run for combining, run in runs if not combining or len(run) <= _MAX_COMBINING_MARKS
+        run for is_combining, run in runs if not is_combining or len(run) <= _MAX_COMBINING_MARKS
     )
 
 
@@ -146,15 +147,15 @@ _TEXT_AROUND_NAME = re.compile(rf"{_TEXT_BEFORE_NAME.pattern}|[\W\d_]+$", re.IGN
 _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 
-def candidate_names(line: str) -> Iterator[str]:
+def find_candidate_names(line: str) -> Iterator[str]:
     """Yield the prefixes of a line that could be read as a speaker's name."""
-    for head in _possible_names(line):
+    for head in _find_possible_names(line):
         yield head
         yield _TEXT_AROUND_NAME.sub("", head)
 
 
 def is_role_heading(text: str) -> bool:
-    """Return whether a text looks like a role name, such as `System message`, not a sentence."""
+    """Return whether a text looks like a role name, such as `System message`."""
     words = _WORD.findall(text)
     if len(words) > _MAX_HEADING_WORDS:
         return False
@@ -166,27 +167,27 @@ def strip_name_suffix(head: str) -> str:
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
-def _possible_names(line: str) -> Iterator[str]:
-    for tag in _possible_tags(line):
+def _find_possible_names(line: str) -> Iterator[str]:
+    for tag in _find_possible_tags(line):
         yield tag
         yield strip_name_suffix(tag)
-    yield from _texts_before(_OTHER_SEPARATORS, _TEXT_BEFORE_NAME.sub("", line[:MAX_TAG_CHARS]))
+    yield from _split_at(_OTHER_SEPARATORS, _TEXT_BEFORE_NAME.sub("", line[:MAX_TAG_CHARS]))
     if len(line) <= _MAX_HEADING_CHARS:
         yield line  # a name alone on its line, like a heading
 
 
-def _possible_tags(line: str) -> Iterator[str]:
+def _find_possible_tags(line: str) -> Iterator[str]:
     """Yield the texts before colons in a line, such as `Bob: hi` or `10:30 Bob: hi`."""
     start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
-    yield from _texts_before(COLON, start)
-    name_first = _TEXT_BEFORE_NAME.sub("", start)
-    if name_first != start:
-        yield from _texts_before(COLON, name_first)
+    yield from _split_at(COLON, start)
+    from_name = _TEXT_BEFORE_NAME.sub("", start)
+    if from_name != start:
+        yield from _split_at(COLON, from_name)
 
 
-def _texts_before(separator: re.Pattern[str], line: str) -> Iterator[str]:
-    for found in islice(separator.finditer(line), _MAX_SEPARATORS):
-        yield line[: found.start()]
+def _split_at(separator: re.Pattern[str], line: str) -> Iterator[str]:
+    for match in islice(separator.finditer(line), _MAX_SEPARATORS):
+        yield line[: match.start()]
 
 
 NamingMode = Literal["default", "add", "not_add"]
@@ -199,7 +200,7 @@ class SpeakerLabels:
     people: Mapping[str, str]
     """The label of each person, by person id."""
     characters: Mapping[str, str]
-    """The label of each character, by preset."""
+    """The label of each character, by preset name."""
     reserved_skeletons: frozenset[str]
     """The skeletons (UTS #39) of texts that look like a speaker's name, except role names."""
 
@@ -223,8 +224,8 @@ class SpeakerLabels:
         """
         first, *rest = text.splitlines(keepends=True) or [""]
         reserved = self.reserved_skeletons
-        quoted = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
-        return "".join([f"{label}:{first}", *quoted])
+        later_lines = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
+        return "".join([f"{label}:{first}", *later_lines])
 
     def other_labels(self, own_preset: str) -> tuple[str, ...]:
         characters = [label for preset, label in self.characters.items() if preset != own_preset]
@@ -234,8 +235,8 @@ class SpeakerLabels:
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
     """Return labels for all speakers of a conversation.
 
-    `people` has the speaker of each turn, oldest first, and their latest names are used.
-    `characters` maps presets to names, which the operator chose.
+    `people` lists the speaker of each turn, oldest first; each person's latest name is used.
+    `characters` maps preset names to character names, which the operator chose.
 
     A label is the displayed name. If the name had to be changed, or can be confused with a role, a
     character, or another person, the label gets a suffix from the person's id, which does not
@@ -252,35 +253,35 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:
-    names = _character_labels(dict(characters))
+    names = _label_characters(dict(characters))
     people_labels = _assign_labels(dict(people), names.values())
-    seen = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
-    plain = (label.partition("#")[0] for label in people_labels.values())
-    reserved = (seen | set(map(confusable_skeleton, plain))) - ROLE_SKELETONS - {""}
+    skeletons = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
+    names_only = (label.partition("#")[0] for label in people_labels.values())
+    reserved = (skeletons | set(map(confusable_skeleton, names_only))) - ROLE_SKELETONS - {""}
     return SpeakerLabels(people_labels, names, frozenset(reserved))
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
-    cleaned = {one: clean_name(name) for one, name in people.items()}
-    skeletons = {one: confusable_skeleton(label) for one, label in cleaned.items()}
-    taken = ROLE_SKELETONS | {confusable_skeleton(name) for name in characters} | {""}
+    clean_names = {one: clean_name(name) for one, name in people.items()}
+    skeletons = {one: confusable_skeleton(label) for one, label in clean_names.items()}
+    taken_skeletons = ROLE_SKELETONS | {confusable_skeleton(name) for name in characters} | {""}
     all_skeletons = list(skeletons.values())
-    given: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for one in people:
-        label, attempt = cleaned[one], 0
-        is_taken = skeletons[one] in taken or is_role_heading(label)
+        label, attempt = clean_names[one], 0
+        is_taken = skeletons[one] in taken_skeletons or is_role_heading(label)
         is_unique = not is_taken and all_skeletons.count(skeletons[one]) == 1
         if not (is_unique and is_unambiguous(people[one])):
-            label = with_id_suffix(cleaned[one], one)
-            while label in given.values():  # a hash collision, 1 in 65,536
+            label = with_id_suffix(clean_names[one], one)
+            while label in labels.values():  # a hash collision, 1 in 65,536
                 attempt += 1
-                label = with_id_suffix(cleaned[one], one, attempt)
-        given[one] = label
-    return given
+                label = with_id_suffix(clean_names[one], one, attempt)
+        labels[one] = label
+    return labels
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], preset: str) -> bool:
-    """Return whether to tag turns with names: by default, if two others than `preset` spoke."""
+    """Return whether to tag turns with names; by default, if two besides `preset` have spoken."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, preset}) > 1
@@ -291,24 +292,24 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
     plain = spell_enclosed_letters(line)
     if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
         return True
-    if any(map(is_role_heading, _possible_tags(line))):
+    if any(map(is_role_heading, _find_possible_tags(line))):
         return True
-    skeletons = set(map(confusable_skeleton, candidate_names(line)))
+    skeletons = set(map(confusable_skeleton, find_candidate_names(line)))
     return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
 
 
-def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
+def _label_characters(characters: Mapping[str, str]) -> dict[str, str]:
     """Return characters' labels: their names, or preset names where names can be confused."""
-    cleaned = {
+    labels = {
         preset: clean_name(name) or clean_name(shown_name(preset))
         for preset, name in characters.items()
     }
-    skeletons = [confusable_skeleton(label) for label in cleaned.values()]
+    skeletons = [confusable_skeleton(label) for label in labels.values()]
     return {
         preset: label
         if skeletons.count(confusable_skeleton(label)) == 1
         else with_id_suffix(clean_name(shown_name(preset)), preset)
-        for preset, label in cleaned.items()
+        for preset, label in labels.items()
     }
 
 
@@ -322,19 +323,19 @@ _SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 def sanitize_persona(text: str) -> str:
     """Return a persona as one line of visible text, so that it cannot imitate a speaker's turn."""
-    kept = (
+    visible_chars = (
         " " if char.isspace() else char
         for char in unicodedata.normalize("NFC", text)
         if char.isspace() or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn"}
     )
-    line = " ".join("".join(kept).split())
+    line = " ".join("".join(visible_chars).split())
     return line if len(line) <= MAX_PERSONA_CHARS else line[: MAX_PERSONA_CHARS - 1] + "…"
 
 
 def describe_speakers(
     speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
-    """Return how speakers (person ids, latest first) describe themselves, one per line."""
+    """List how speakers (person ids, latest first) describe themselves, one speaker per line."""
     if not personas:
         return ""
     # Without round brackets, a persona cannot end its own description and start another person's.
@@ -363,22 +364,22 @@ class EchoFilter:
     """
 
     def __init__(self, own_label: str | None, others: Iterable[str] = ()) -> None:
-        self.stopped = False
+        self.has_ended = False
         """Whether another speaker's tag ended the answer."""
-        self._own = frozenset() if own_label is None else frozenset([_plain_label(own_label)])
-        self._known_labels = (self._own | set(map(_plain_label, others))) - {""}
-        self._held = ""
+        self._own_labels = frozenset(_clean_label(one) for one in [own_label] if one is not None)
+        self._known_labels = (self._own_labels | set(map(_clean_label, others))) - {""}
+        self._held_text = ""
         self._at_line_start = True
         self._has_text = False
 
     def feed(self, text: str) -> str:
         """Add the answer's next chunk, and return the text that can be shown now."""
-        if not self._own:
+        if not self._own_labels:
             return text
-        is_inside_line = self._has_text and not (self._at_line_start or self._held or self.stopped)
-        if is_inside_line and _LINE_END.search(text) is None:
-            return text  # the usual case
-        self._held += text
+        is_waiting = self._at_line_start or self._held_text or self.has_ended
+        if self._has_text and not is_waiting and _LINE_END.search(text) is None:
+            return text  # the usual case: inside a line
+        self._held_text += text
         return self._release_held(is_end=False)
 
     def finish(self) -> str:
@@ -387,8 +388,8 @@ class EchoFilter:
 
     def _release_held(self, *, is_end: bool) -> str:
         shown = []
-        while self._held and not self.stopped:
-            size = self._tag_chars(is_end=is_end) if self._at_line_start else 0
+        while self._held_text and not self.has_ended:
+            size = self._measure_tag(is_end=is_end) if self._at_line_start else 0
             if size is None:
                 break
             if size:
@@ -398,23 +399,23 @@ class EchoFilter:
         return "".join(shown)
 
     def _remove_tag(self, size: int) -> None:
-        tag, self._held = self._held[:size], self._held[size:]
-        own = _plain_tag(COLON.split(tag, maxsplit=1)[0]) in self._own
-        self.stopped = self._has_text and not own
+        tag, self._held_text = self._held_text[:size], self._held_text[size:]
+        is_own = _normalize_tag(COLON.split(tag, maxsplit=1)[0]) in self._own_labels
+        self.has_ended = self._has_text and not is_own
 
     def _take_line(self) -> str:
         """Remove a line from the held text and return it; return "" for leading blank lines."""
-        end = _LINE_END.search(self._held)
-        size = len(self._held) if end is None else end.end()
-        line, self._held = self._held[:size], self._held[size:]
+        end = _LINE_END.search(self._held_text)
+        size = len(self._held_text) if end is None else end.end()
+        line, self._held_text = self._held_text[:size], self._held_text[size:]
         self._at_line_start = end is not None
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 
-    def _tag_chars(self, *, is_end: bool) -> int | None:
+    def _measure_tag(self, *, is_end: bool) -> int | None:
         """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
-        end = _LINE_END.search(self._held)
-        line = self._held if end is None else self._held[: end.start()]
+        end = _LINE_END.search(self._held_text)
+        line = self._held_text if end is None else self._held_text[: end.start()]
         indent = len(line) - len(line.lstrip())
         limit = indent + MAX_TAG_CHARS
         colon = COLON.search(line, 0, limit)
@@ -422,20 +423,20 @@ class EchoFilter:
         if colon is None:
             needs_more = not is_complete and len(line) < limit and self._may_become_a_tag(line)
             return None if needs_more else 0
-        if _plain_tag(line[: colon.start()]) not in self._known_labels:
+        if _normalize_tag(line[: colon.start()]) not in self._known_labels:
             return 0
-        after, closing = line[colon.end() :], _closing_delimiter(line[: colon.start()])
+        after, closing = line[colon.end() :], _find_closing_delimiter(line[: colon.start()])
         text = after.removeprefix(closing).lstrip()
         if not is_complete and (not text or closing.startswith(after)):
             return None
         return len(line) - len(text)
 
     def _may_become_a_tag(self, line: str) -> bool:
-        prefix = _plain_tag(line)
+        prefix = _normalize_tag(line)
         return any(label.startswith(prefix) for label in self._known_labels)
 
 
-def _closing_delimiter(before: str) -> str:
+def _find_closing_delimiter(before: str) -> str:
     """Return the closing delimiter expected after the colon, as in `**Nora:**`, or ""."""
     name = before.strip()
     opening = name[: len(name) - len(name.lstrip(_OPENING_DELIMITER))]
@@ -443,8 +444,8 @@ def _closing_delimiter(before: str) -> str:
     return "" if name.endswith(closing) else closing
 
 
-def _plain_tag(text: str) -> str:
-    """Return a name for comparison, without delimiters, case, suffix, and invisible characters.
+def _normalize_tag(text: str) -> str:
+    """Remove delimiters, case, suffix, and invisible characters from a name, to compare it.
 
     Models invent suffixes, `Nora#12:`, and stage directions, `Nora (smiles):`. Characters are
     decomposed, so that prefixes of a name become prefixes of the result.
@@ -453,12 +454,12 @@ def _plain_tag(text: str) -> str:
     if name.isascii() and name.isprintable():  # the usual case, in a fraction of the time
         return " ".join(name.translate(_WITHOUT_DELIMITERS).lower().split())
     decomposed = unicodedata.normalize("NFKD", name).casefold()
-    kept = (
+    visible_chars = (
         char
         for char in decomposed
         if char.isspace() or not (char in _DELIMITERS or is_invisible(char))
     )
-    return " ".join("".join(kept).split())
+    return " ".join("".join(visible_chars).split())
 
 
-_plain_label = text_cache(1024)(_plain_tag)  # cached: each answer has the same few speakers
+_clean_label = text_cache(1024)(_normalize_tag)  # cached: each answer has the same few speakers

@@ -1,4 +1,4 @@
-"""Check an answer before it is shown, by banned words, a moderating provider, and plug-ins."""
+"""Check an answer before it is shown: for banned words, by moderation, and by plug-ins."""
 
 import asyncio
 import re
@@ -16,9 +16,7 @@ from bot.texts.text import StoredPattern, marked, supported_language, translatab
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_REFUSAL_SENTENCE = translatable(
-    "I would rather not say that here. Let’s talk about something else."
-)
+_REFUSAL_SENTENCE = translatable("I'd rather not say that here. Let's talk about something else.")
 _WITHHELD_BY_WORDS = marked("withheld: contains a word banned in this chat")
 _WITHHELD_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
 _WITHHELD_UNCHECKED = marked("withheld: moderation failed")
@@ -43,31 +41,32 @@ class BannedWords:
     """A pattern that matches banned words, and the length of its longest possible match."""
 
     pattern: re.Pattern[str]
-    longest: int
+    max_match_chars: int
 
     def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text contains a banned word; one that ends a partial text is ignored."""
-        found = self.pattern.finditer(text, start)
-        return any(is_whole or one.end() < len(text) for one in found)
+        """Return whether a text contains a banned word, not counting the end of a partial text."""
+        matches = self.pattern.finditer(text, start)
+        return any(is_whole or one.end() < len(text) for one in matches)
 
 
 @lru_cache(maxsize=256)
 def parse_banned_words(words: str) -> BannedWords | None:
-    """Parse one phrase per line, where a final "*" matches any ending; None without phrases."""
+    """Parse one phrase per line; a final "*" matches any ending. Return None for no phrases."""
     phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
     if not phrases:
         return None
-    longest = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
-    return BannedWords(re.compile("|".join(map(_phrase_pattern, phrases)), re.IGNORECASE), longest)
+    max_chars = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
+    pattern = "|".join(map(_build_phrase_pattern, phrases))
+    return BannedWords(re.compile(pattern, re.IGNORECASE), max_chars)
 
 
-def _phrase_pattern(phrase: Sequence[str]) -> str:
+def _build_phrase_pattern(phrase: Sequence[str]) -> str:
     text = rf"\s{{1,{_MAX_SPACES}}}".join(map(re.escape, phrase))
-    is_open = text.endswith(r"\*")
+    has_any_ending = text.endswith(r"\*")
     text = text.removesuffix(r"\*")
-    first, last = phrase[0][0], phrase[-1][-1]
-    begin = rf"(?<!{_LETTER})" if first < _FIRST_UNSPACED_LETTER else ""
-    end = "" if is_open or last >= _FIRST_UNSPACED_LETTER else rf"(?!{_LETTER})"
+    first_char, last_char = phrase[0][0], phrase[-1][-1]
+    begin = rf"(?<!{_LETTER})" if first_char < _FIRST_UNSPACED_LETTER else ""
+    end = "" if has_any_ending or last_char >= _FIRST_UNSPACED_LETTER else rf"(?!{_LETTER})"
     return begin + text + end
 
 
@@ -93,7 +92,7 @@ class AnswerCheck:
         self.is_refused = False
         self._show: Callable[[str], None] | None = None
         self._text = ""
-        self._released = self._judged = 0
+        self._released_chars = self._judged_chars = 0
 
     def wrap_show_callbacks(
         self, show: Callable[[str], None], replace_shown: Callable[[str], None]
@@ -109,21 +108,21 @@ class AnswerCheck:
 
         def replace_checked(text: str) -> None:
             self._text = text
-            self._released, self._judged = (
-                min(len(text), one) for one in (self._released, self._judged)
+            self._released_chars, self._judged_chars = (
+                min(len(text), one) for one in (self._released_chars, self._judged_chars)
             )
-            replace_shown(text[: self._released])
+            replace_shown(text[: self._released_chars])
 
         self._show = show
         return show_checked, replace_checked
 
     async def moderate_new_text(self) -> None:
-        """Moderate the text so far if enough of it is new."""
-        if self._is_moderated and len(self._text) - self._judged >= _WINDOW_CHARS:
-            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged)]
+        """Send the text so far to moderation if enough of it is new."""
+        if self._is_moderated and len(self._text) - self._judged_chars >= _WINDOW_CHARS:
+            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged_chars)]
             read, judged = len(self._text), ends[-1] if ends else len(self._text)
-            await self._moderate([self._text[max(0, self._judged - _OVERLAP_CHARS) : read]])
-            self._judged = judged
+            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : read]])
+            self._judged_chars = judged
             self._show_passed_text()
 
     @property
@@ -132,20 +131,20 @@ class AnswerCheck:
         return "; ".join([*self._failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
-        """Return a complete text as changed by the plug-ins; plug-ins that fail are skipped."""
+        """Return a complete text after the changes of all plug-ins, skipping plug-ins that fail."""
         for name, hook in HOOKS["check_answer"].items():
             if self.is_refused or not text:
                 break
             try:
-                checked = await check_answer(name, hook, text)
+                result = await check_answer(name, hook, text)
             except PluginFailed as error:
                 self._failures.append(str(error))
                 continue
-            if isinstance(checked, Refusal):
-                reason = checked.reason[:_MAX_REASON_CHARS]
+            if isinstance(result, Refusal):
+                reason = result.reason[:_MAX_REASON_CHARS]
                 self._refuse(_WITHHELD_BY_PLUGIN.with_values(plugin=name, reason=reason), "plugin")
             else:
-                text = checked
+                text = result
         return text
 
     async def refuses(self, text: str) -> bool:
@@ -153,8 +152,8 @@ class AnswerCheck:
         if not self.is_refused and self.words is not None and self.words.is_found_in(text):
             self._refuse(_WITHHELD_BY_WORDS, "words")
         if self._is_moderated:
-            begins = range(0, len(text), _MAX_PIECE_CHARS)
-            pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in begins]
+            starts = range(0, len(text), _MAX_PIECE_CHARS)
+            pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in starts]
             await self._moderate(pieces)
         return self.is_refused
 
@@ -164,17 +163,17 @@ class AnswerCheck:
 
     @property
     def _chars_held_back(self) -> int:
-        return self.words.longest + 1 if self.words is not None else 0
+        return self.words.max_match_chars + 1 if self.words is not None else 0
 
     def _show_passed_text(self) -> None:
         end = len(self._text) - self._chars_held_back
         if self._is_moderated:
-            end = min(end, self._judged)
+            end = min(end, self._judged_chars)
         if HOOKS["check_answer"]:  # plug-ins check only the complete answer
             end = 0
-        if self._show is not None and not self.is_refused and end > self._released:
-            self._show(self._text[self._released : end])
-            self._released = end
+        if self._show is not None and not self.is_refused and end > self._released_chars:
+            self._show(self._text[self._released_chars : end])
+            self._released_chars = end
 
     async def _moderate(self, texts: Sequence[str]) -> None:
         assert self.backend is not None  # noqa: S101 -- see `_is_moderated`

@@ -22,7 +22,7 @@ from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_fi
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.value_class import value_class
 
-_LABELS = {
+_ACTION_LABELS = {
     ButtonAction.STOP: translatable("⏹ Stop"),
     ButtonAction.RETRY: translatable("🔄 Retry"),
     ButtonAction.CONTINUE: translatable("▶ Continue"),
@@ -31,18 +31,18 @@ _LABELS = {
     ButtonAction.KEEP: translatable("Keep it"),
     ButtonAction.ADULT: translatable("I am 18 or older"),
 }
-_DANGEROUS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
+_DANGEROUS_ACTIONS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
 
 
 def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tuple[Button, ...]:
-    """Return a button for each action under a part with this name; a single one is prominent."""
+    """Return the action buttons for the part with this name; a single button is highlighted."""
     language = supported_language(locale)
-    other = ButtonStyle.PRIMARY if len(actions) == 1 else ButtonStyle.PLAIN
+    default_style = ButtonStyle.PRIMARY if len(actions) == 1 else ButtonStyle.PLAIN
     return tuple(
         Button(
-            translate(_LABELS[one], language),
+            translate(_ACTION_LABELS[one], language),
             encode_button(one, part),
-            ButtonStyle.DANGER if one in _DANGEROUS else other,
+            ButtonStyle.DANGER if one in _DANGEROUS_ACTIONS else default_style,
         )
         for one in actions
     )
@@ -60,7 +60,7 @@ def answer_buttons(
 def page_buttons(
     action: ButtonAction, part: str, page: int, pages: int, *, row: int = 0
 ) -> tuple[Button, ...]:
-    """Return buttons that turn the pages of a list; none if there is one page."""
+    """Return buttons that turn the pages of a list, or () if there is only one page."""
     labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
     return tuple(
         Button(label, encode_button(action, part, number), row=row)
@@ -86,32 +86,33 @@ def fold_thoughts(
     """
     # Break up marks in the thoughts that would end the spoiler.
     thoughts = _SPOILER_ENDS.sub("\\g<0>\u200b", thoughts.strip())
-    messages = [at for at, one in enumerate(parts) if one.file is None]
-    if not thoughts or not messages or not limits.folds_thoughts:
+    message_indexes = [index for index, one in enumerate(parts) if one.file is None]
+    if not thoughts or not message_indexes or not limits.folds_thoughts:
         return tuple(parts)
-    at, units = messages[-1], limits.units
-    last = parts[at]
-    most = limits.without_name_line(last.content.face).max_units - _SPOILER_FRAME_UNITS
+    index, units = message_indexes[-1], limits.units
+    last = parts[index]
+    face = last.content.face
+    max_units = limits.without_name_line(face).max_units - _SPOILER_FRAME_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
-    left = most - units(text)
-    if left >= min(_MIN_UNITS_FOR_THOUGHTS, units(thoughts)):
-        content = replace(last.content, thoughts=_cut_to_fit(thoughts, left, units))
-        return (*parts[:at], replace(last, content=content), *parts[at + 1 :])
+    free_units = max_units - units(text)
+    if free_units >= min(_MIN_UNITS_FOR_THOUGHTS, units(thoughts)):
+        content = replace(last.content, thoughts=_cut_to_fit(thoughts, free_units, units))
+        return (*parts[:index], replace(last, content=content), *parts[index + 1 :])
     if not may_add_message:
         return tuple(parts)
-    content = MessageContent("", last.content.face, thoughts=_cut_to_fit(thoughts, most, units))
-    added = replace(last, part=last.part + 1, content=content)
-    return (*parts[: at + 1], added, *parts[at + 1 :])
+    content = MessageContent("", face, thoughts=_cut_to_fit(thoughts, max_units, units))
+    new_part = replace(last, part=last.part + 1, content=content)
+    return (*parts[: index + 1], new_part, *parts[index + 1 :])
 
 
 def _cut_to_fit(text: str, max_units: int, units: Callable[[str], int]) -> str:
     if units(text) <= max_units:
         return text
     max_units -= len(_ELLIPSIS)
-    kept = text[:max_units]
-    while units(kept) > max_units:
-        kept = kept[: -max(1, (units(kept) - max_units) // 2)]
-    return kept.rstrip() + _ELLIPSIS
+    start = text[:max_units]
+    while units(start) > max_units:
+        start = start[: -max(1, (units(start) - max_units) // 2)]
+    return start.rstrip() + _ELLIPSIS
 
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
@@ -206,7 +207,7 @@ def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that says which attachments the bot cannot read and what to do instead."""
     things = dict.fromkeys(_ATTACHMENT_ACTIONS[item.kind] for item in attachments)
     return translatable(
-        "I cannot {things} here. Please tell me in words what it is about.",
+        "I can't {things} here. Please describe it in words instead.",
         things=join_texts(things, _OR_SEPARATOR),
     )
 

@@ -1,4 +1,4 @@
-"""Find where to cut a Markdown text: code fences, open marks, paragraphs and sentence ends."""
+"""Find where to cut Markdown: code fences, open marks, paragraphs, and sentence ends."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -51,7 +51,7 @@ class FenceLine:
     def indentation(self) -> int:
         return len(self.margin) - len(self.margin.lstrip())
 
-    def opened_fence(self, text: str) -> Fence | None:
+    def find_opened_fence(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
         run = text[self.fence_start : self.fence_end]
         if run[0] == "`" and "`" in self.info:
@@ -61,13 +61,13 @@ class FenceLine:
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes the code block of `fence`."""
         run = text[self.fence_start : self.fence_end]
-        depth = self.margin.count(">")
-        rest = self.margin.replace(">", "") + self.info
-        is_bare = not rest or rest.isspace()
-        return run.startswith(fence.run) and is_bare and depth == fence.margin.count(">")
+        quote_depth = self.margin.count(">")
+        unquoted_text = self.margin.replace(">", "") + self.info
+        is_bare = not unquoted_text or unquoted_text.isspace()
+        return run.startswith(fence.run) and is_bare and quote_depth == fence.margin.count(">")
 
 
-def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
+def find_fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
     """Yield the lines of `text[start:end]` that may open or close a code block."""
     for match in _FENCE_LINE.finditer(text, start, end):
         yield FenceLine(
@@ -84,43 +84,43 @@ _QUOTE_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 def find_open_marks(text: str) -> tuple[str, ...]:
     """Return the Markdown marks that a text's last paragraph leaves open, in order."""
-    breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
-    position, stack = breaks[-1] if breaks else 0, list[str]()
-    while found := _MARK_TOKEN.search(text, position):
-        position = found.end()
-        if found[0].startswith("`"):
-            end = _find_inline_code_end(text, found[0], position)
+    paragraph_starts = [match.end() for match in _PARAGRAPH_END.finditer(text)]
+    position, stack = paragraph_starts[-1] if paragraph_starts else 0, list[str]()
+    while match := _MARK_TOKEN.search(text, position):
+        position = match.end()
+        if match[0].startswith("`"):
+            end = _find_inline_code_end(text, match[0], position)
             if end is None:
-                return (*stack, found[0])
+                return (*stack, match[0])
             position = end
-        elif not found[0].startswith("\\"):
-            _track_mark(found, text, stack)
+        elif not match[0].startswith("\\"):
+            _track_mark(match, text, stack)
     return tuple(stack)
 
 
 def close_open_markdown(part: str) -> str:
-    """Close the code block, marks or link that a partial Markdown text leaves open."""
+    """Close the code block, marks, or link that a piece of Markdown leaves open."""
     fence = _find_open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
     half_link = _HALF_LINK.search(part)
     if half_link is not None:
         part = part[: half_link.start()] + half_link["label"]
-    trailing = _TRAILING_MARKS.search(part)
+    trailing_marks = _TRAILING_MARKS.search(part)
     marks = find_open_marks(part)
-    if trailing is not None:
-        before = part[: trailing.start()]
-        still_open = find_open_marks(before)
-        if len(marks) >= len(still_open):  # an incomplete mark, because it closes nothing
-            part, marks = before.rstrip(), still_open
+    if trailing_marks is not None:
+        text_before = part[: trailing_marks.start()]
+        marks_before = find_open_marks(text_before)
+        if len(marks) >= len(marks_before):  # an incomplete mark, because it closes nothing
+            part, marks = text_before.rstrip(), marks_before
     return part + "".join(reversed(marks))
 
 
-def quote_prefix(text: str, position: int) -> str:
+def find_quote_prefix(text: str, position: int) -> str:
     """Return the `> ` prefix of the line at a position, to repeat after a cut there."""
     line = text.rfind("\n", 0, position) + 1
-    found = _QUOTE_PREFIX.match(text, line, position)
-    return found[0].lstrip() if found else ""
+    match = _QUOTE_PREFIX.match(text, line, position)
+    return match[0].lstrip() if match else ""
 
 
 def _track_mark(match: re.Match[str], text: str, stack: list[str]) -> None:
@@ -144,9 +144,9 @@ def _find_inline_code_end(text: str, run: str, position: int) -> int | None:
 
 def _find_open_fence(part: str) -> Fence | None:
     fence: Fence | None = None
-    for line in fence_lines(part, 0, len(part)):
+    for line in find_fence_lines(part, 0, len(part)):
         if fence is None:
-            fence = line.opened_fence(part)
+            fence = line.find_opened_fence(part)
         elif line.closes(fence, part):
             fence = None
     return fence
@@ -173,7 +173,7 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, and its possible cuts, which later text never moves."""
+    """The text that fits into one message, with its possible cuts; later text never moves these."""
 
     text: str
     offsets: Sequence[int]
@@ -185,18 +185,18 @@ class CutWindow:
     """The code block that is open at the start, if any."""
     max_units: int
     max_fence_units: int
-    """The length above which a fence line counts as plain text, as it leaves no space for code."""
+    """The length above which a fence line counts as plain text, because no code would fit."""
 
     def __post_init__(self) -> None:
         self.max_offset = self.offsets[self.start] + self.max_units
         """The maximum offset of the end of the message, including a closing fence."""
-        self._reserve = closing_units(self.fence)
+        self._reserved_units = closing_units(self.fence)
         self._stop = self._find_stop()
         self._fences = [(self.start, self.fence)]
         self._closing_ends: dict[int, int] = {}  # ends of lines that close a code block
-        self._uncuttable: list[tuple[int, int]] = []
+        self._uncuttable_ranges: list[tuple[int, int]] = []
         """Ranges in which no message may start: after their first position, up to their second."""
-        self.edges: set[int] = set()
+        self.block_edges: set[int] = set()
         """The positions where code blocks begin and end."""
         self._scan_fence_lines()
         self.is_full = self._stop is not None
@@ -204,20 +204,20 @@ class CutWindow:
         self.stop = self._window_end
         """The position after the first character that does not fit."""
         half = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
-        self.half = max(self.start + 1, half)
+        self.min_cut = max(self.start + 1, half)
         """The first position to cut at; earlier cuts waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
         """Return the code block open at a position, if any."""
         return next((one for begin, one in reversed(self._fences) if begin <= position), None)
 
-    def prose_start(self, position: int) -> int:
+    def find_prose_start(self, position: int) -> int:
         """Return the end of the last code block before a position."""
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
         return self._closing_ends.get(begin, begin)
 
     def _scan_fence_lines(self) -> None:
-        for line in fence_lines(self.text, self.position, self._window_end):
+        for line in find_fence_lines(self.text, self.position, self._window_end):
             if line.start >= self._window_end:
                 break
             self._end_quoted_block(line.start)
@@ -226,15 +226,15 @@ class CutWindow:
                 self._reserve_closing(line)
             if self._stop is not None and self._stop <= line.end:
                 if self._may_be_fence(line, fence):
-                    self._uncuttable.append((line.start, self._stop))
+                    self._uncuttable_ranges.append((line.start, self._stop))
                 break
             if fence is None:
                 self._open_block(line)
             elif line.closes(fence, self.text):
                 self._fences.append((line.start + 1, None))
                 self._closing_ends[line.start + 1] = line.end
-                self._uncuttable.append((line.start, line.end))
-                self.edges.add(line.end)
+                self._uncuttable_ranges.append((line.start, line.end))
+                self.block_edges.add(line.end)
         self._end_quoted_block(self._window_end)
 
     @property
@@ -243,7 +243,7 @@ class CutWindow:
 
     def _find_stop(self) -> int | None:
         """Return the end of the shortest prefix that does not fit, or None if all fits."""
-        beyond = bisect_right(self.offsets, self.max_offset - self._reserve)
+        beyond = bisect_right(self.offsets, self.max_offset - self._reserved_units)
         if beyond == len(self.offsets):
             return None
         visible = _VISIBLE_CHARACTER.search(self.text, beyond - 1)
@@ -252,16 +252,16 @@ class CutWindow:
     def _reserve_closing(self, line: FenceLine) -> None:
         """Reserve units to close the code block that this line possibly opens."""
         margin = line.fence_start - line.start
-        longest = min(line.fence_end - line.fence_start, self.max_fence_units - margin)
-        for length in range(3, longest + 1):
-            self._reserve = max(self._reserve, 1 + margin + length)
-            if self.offsets[line.fence_start + length] + self._reserve > self.max_offset:
+        max_length = min(line.fence_end - line.fence_start, self.max_fence_units - margin)
+        for length in range(3, max_length + 1):
+            self._reserved_units = max(self._reserved_units, 1 + margin + length)
+            if self.offsets[line.fence_start + length] + self._reserved_units > self.max_offset:
                 self._stop = line.fence_start + length
                 return
         self._stop = self._find_stop()
 
     def _open_block(self, line: FenceLine) -> None:
-        fence = line.opened_fence(self.text)
+        fence = line.find_opened_fence(self.text)
         too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
         if fence is None or too_long:
             return
@@ -269,8 +269,8 @@ class CutWindow:
             fence = replace(fence, margin=fence.margin.lstrip())
         content = _VISIBLE_CHARACTER.search(self.text, line.end, self._window_end)
         self._fences.append((line.start + 1, fence))
-        self._uncuttable.append((line.start, content.start() if content else line.end))
-        self.edges.add(line.start + line.indentation)
+        self._uncuttable_ranges.append((line.start, content.start() if content else line.end))
+        self.block_edges.add(line.start + line.indentation)
 
     def _end_quoted_block(self, before: int) -> None:
         """End a quoted code block where its quote ends, if the quote ends before a position."""
@@ -282,7 +282,7 @@ class CutWindow:
             self._fences.append((unquoted.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether a line may, once finished, open or close a code block."""
+        """Return whether a line, once it is complete, may open or close a code block."""
         if fence is not None:
             return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.run[0]}
         if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:
@@ -296,7 +296,7 @@ class CutWindow:
         fence = self.fence_at(next_start)
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
-            and not any(first < next_start <= last for first, last in self._uncuttable)
+            and not any(first < next_start <= last for first, last in self._uncuttable_ranges)
             and not self._splits_grapheme(next_start)
         )
 
@@ -325,7 +325,7 @@ class CutWindow:
         return character in "`~" and self.text[position - 1] == character
 
 
-_WORD, _SENTENCE = 0, 1  # ranks of breaks within a line
+_WORD_BREAK, _SENTENCE_BREAK = 0, 1  # ranks of breaks within a line
 
 
 def closing_units(fence: Fence | None) -> int:
@@ -335,38 +335,38 @@ def closing_units(fence: Fence | None) -> int:
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
-    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.half, window.stop)]
-    words = []
+    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.stop)]
+    word_gaps = []
     last_line: tuple[int, int] | None = None
-    for end, resume in reversed(gaps):
-        newline = window.text.rfind("\n", end, resume)
+    for end, next_start in reversed(gaps):
+        newline = window.text.rfind("\n", end, next_start)
         if newline < 0:
-            words.append((end, resume))
+            word_gaps.append((end, next_start))
             continue
         # Code keeps its indentation.
-        cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, resume)
+        cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, next_start)
         if window.allows_cut(*cut):
             if _is_between_paragraphs(window, *cut):
                 return cut
             last_line = last_line or cut
-    return last_line or _choose_cut_within_line(window, words)
+    return last_line or _choose_cut_within_line(window, word_gaps)
 
 
 def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool:
     if window.fence_at(next_start):
         return False
-    blank_line = window.text.count("\n", end, next_start) > 1
-    return blank_line or not window.edges.isdisjoint((end, next_start))
+    has_blank_line = window.text.count("\n", end, next_start) > 1
+    return has_blank_line or not window.block_edges.isdisjoint((end, next_start))
 
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
     matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
-    unbreakable = [one.span() for one in matches if one.end() > window.half]
+    unbreakable = [one.span() for one in matches if one.end() > window.min_cut]
     best = _find_last_gap(window, gaps, unbreakable)
-    for pattern, pause in ((_CJK_SENTENCE_END, _SENTENCE), (_CJK_WORD_END, _WORD)):
+    for pattern, rank in ((_CJK_SENTENCE_END, _SENTENCE_BREAK), (_CJK_WORD_END, _WORD_BREAK)):
         position = _find_last_match(window, pattern, unbreakable)
         if position is not None:
-            best = max(best or (pause, 0, 0), (pause, position, position))
+            best = max(best or (rank, 0, 0), (rank, position, position))
     return best[1:] if best else _cut_anywhere(window, unbreakable)
 
 
@@ -374,18 +374,18 @@ def _find_last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
     """Return the last gap after a sentence or, if there is none, the last gap after a word."""
-    last: tuple[int, int, int] | None = None
-    for end, resume in gaps:
+    last_word_gap: tuple[int, int, int] | None = None
+    for end, next_start in gaps:
         if (
-            window.looks_like_fence(resume)
-            or _is_within_unbreakable(unbreakable, resume)
-            or not window.allows_cut(end, resume)
+            window.looks_like_fence(next_start)
+            or _is_within_unbreakable(unbreakable, next_start)
+            or not window.allows_cut(end, next_start)
         ):
             continue
-        if _ends_sentence(window, end, resume):
-            return _SENTENCE, end, resume
-        last = last or (_WORD, end, resume)
-    return last
+        if _ends_sentence(window, end, next_start):
+            return _SENTENCE_BREAK, end, next_start
+        last_word_gap = last_word_gap or (_WORD_BREAK, end, next_start)
+    return last_word_gap
 
 
 def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
@@ -394,16 +394,16 @@ def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
 
 
 def _is_within_unbreakable(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
-    nearest = bisect_left(unbreakable, (position, 0)) - 1
-    return nearest >= 0 and position < unbreakable[nearest][1]
+    index = bisect_left(unbreakable, (position, 0)) - 1
+    return index >= 0 and position < unbreakable[index][1]
 
 
 def _find_last_match(
     window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
-    """Return the end of the last match where a cut is allowed outside of code, or None."""
-    last = None
-    for match in pattern.finditer(window.text, window.half, window.stop):
+    """Return the end of the last match outside code where a cut is allowed, or None."""
+    last_end = None
+    for match in pattern.finditer(window.text, window.min_cut, window.stop):
         position = match.end()
         if (
             position == window.stop
@@ -411,21 +411,21 @@ def _find_last_match(
             or _is_within_unbreakable(unbreakable, position)
         ):
             continue
-        last = position if window.allows_cut(position, position) else last
-    return last
+        last_end = position if window.allows_cut(position, position) else last_end
+    return last_end
 
 
 def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Return a cut between any characters or, as a last resort, within a character."""
-    fitting = [
+    positions = [
         position
-        for position in range(window.stop - 1, window.half, -1)
+        for position in range(window.stop - 1, window.min_cut, -1)
         if window.offsets[position] + closing_units(window.fence_at(position)) <= window.max_offset
     ]
-    between = (position for position in fitting if window.allows_cut(position, position))
-    harmless = (
+    allowed_positions = (at for at in positions if window.allows_cut(at, at))
+    harmless_positions = (
         position
-        for position in fitting
+        for position in positions
         if window.allows_cut(position, position)
         and not (
             _is_within_unbreakable(unbreakable, position)
@@ -433,5 +433,5 @@ def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> 
             or window.looks_like_fence(position)
         )
     )
-    position = next(chain(harmless, between, fitting), window.start + 1)
+    position = next(chain(harmless_positions, allowed_positions, positions), window.start + 1)
     return position, position

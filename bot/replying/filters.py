@@ -23,12 +23,12 @@ def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
 class OutputFilter:
     """Applies `apply_filters` to a stream, and returns only text that will not be removed later.
 
-    The joined results of `feed` and `finish` equal `apply_filters` of the joined input. Text that
-    may become an unwanted text is held back, and so is whitespace that may be trailing.
+    The joined results of `feed` and `finish` equal `apply_filters` of the joined input. Held back
+    are possible beginnings of unwanted texts, and whitespace that may be at the answer's end.
     """
 
     def __init__(self, filter_chars: Iterable[str]) -> None:
-        self._removers = [_Remover(unwanted) for unwanted in filter_chars]
+        self._removers = [_TextRemover(unwanted) for unwanted in filter_chars]
         self._has_text = False
         self._white_space = ""
 
@@ -50,27 +50,27 @@ class OutputFilter:
             text = text.lstrip(_WHITE_SPACE)
             self._has_text = bool(text)
         text = self._white_space + text
-        visible = text.rstrip(_WHITE_SPACE)
-        self._white_space = text[len(visible) :]
-        return visible
+        visible_text = text.rstrip(_WHITE_SPACE)
+        self._white_space = text[len(visible_text) :]
+        return visible_text
 
 
-class _Remover:
+class _TextRemover:
     """Removes an unwanted text from a stream, like `str.replace(unwanted, "")`."""
 
     def __init__(self, unwanted_text: str) -> None:
-        self._unwanted = unwanted_text
+        self._unwanted_text = unwanted_text
         self._held_back = ""  # the longest suffix that is a prefix of `unwanted`
 
     def feed(self, text: str) -> str:
-        *clean, rest = (self._held_back + text).split(self._unwanted)
-        held = next(
+        *clean_parts, rest = (self._held_back + text).split(self._unwanted_text)
+        held_length = next(
             length
-            for length in range(min(len(self._unwanted) - 1, len(rest)), -1, -1)
-            if rest.endswith(self._unwanted[:length])
+            for length in range(min(len(self._unwanted_text) - 1, len(rest)), -1, -1)
+            if rest.endswith(self._unwanted_text[:length])
         )
-        self._held_back = rest[len(rest) - held :]
-        return "".join(clean) + rest[: len(rest) - held]
+        self._held_back = rest[len(rest) - held_length :]
+        return "".join(clean_parts) + rest[: len(rest) - held_length]
 
     def finish(self) -> str:
         text, self._held_back = self._held_back, ""
@@ -78,26 +78,26 @@ class _Remover:
 
 
 class RepeatedStartFilter:
-    """Removes the already shown beginning from the continuation of a cut-off answer.
+    """Removes the beginning of a cut-off answer from its continuation.
 
     Some services return the complete text, others only the rest. Whitespace at the cut was not sent
     to the model, which may therefore generate it again.
     """
 
     def __init__(self, beginning: str) -> None:
-        self._begun = beginning.rstrip()
-        self._trailing_whitespace = beginning[len(self._begun) :]
-        self._held = ""
+        self._start = beginning.rstrip()
+        self._trailing_whitespace = beginning[len(self._start) :]
+        self._held_text = ""
         self._is_at_cut = True
 
     def feed(self, text: str) -> str:
-        """Return the part of a chunk that is new."""
+        """Add a chunk, and return the text that was not shown before."""
         if not self._is_at_cut:
             return text
-        self._held += text
-        if len(self._held) < len(self._begun) and self._begun.startswith(self._held):
+        self._held_text += text
+        if len(self._held_text) < len(self._start) and self._start.startswith(self._held_text):
             return ""  # it may be a repeated beginning
-        rest = self._held.removeprefix(self._begun)
+        rest = self._held_text.removeprefix(self._start)
         if not rest.strip() and self._trailing_whitespace.startswith(rest):
             return ""
         self._is_at_cut = False
@@ -106,8 +106,8 @@ class RepeatedStartFilter:
 
     def finish(self) -> str:
         """Return the rest of the text that was held back."""
-        is_repeated = not self._is_at_cut or self._held.startswith(self._begun)
-        return "" if is_repeated else self._held
+        is_repeated = not self._is_at_cut or self._held_text.startswith(self._start)
+        return "" if is_repeated else self._held_text
 
 
 _MAX_TAIL_CHARS = 8000
@@ -120,20 +120,20 @@ _CODE_FENCE = "```"
 _MIN_REPEATS = 6
 _REPEATS_BY_LENGTH = ((120, _MIN_REPEATS), (40, 12), (1, 16))
 _MIN_LOOP_CHARS = 400
-_FACTOR_IN_CODE = 5
+_CODE_LOOP_FACTOR = 5  # a loop in a code block must be this many times as long
 _MIN_CHARS_WITHOUT_LETTERS = 6000  # rulers, dots, matrices of zeros
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
 
 
-_MAX_LOOP_CHARS = 1500
+_LOOP_TAIL_CHARS = 1500
 _MIN_SENTENCES_IN_LOOP = 5
 _SENTENCE = re.compile(r"[\n.!?。！？]+")
 _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Return whether a truncated answer ends in repeated sentences, which may differ in digits."""
-    tail = _DIGITS.sub("", text[-_MAX_LOOP_CHARS:].casefold())
+    """Return whether a cut-off answer ends in repeated sentences, which may differ in digits."""
+    tail = _DIGITS.sub("", text[-_LOOP_TAIL_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
     counts = Counter(one for one in sentences if one)
     if sum(counts.values()) < _MIN_SENTENCES_IN_LOOP:
@@ -145,70 +145,71 @@ class RepetitionDetector:
     """Detects an answer that repeats the same text endlessly, in microseconds per chunk."""
 
     def __init__(self) -> None:
-        self.found = False
-        """Whether the answer repeats itself endlessly."""
-        self._pending: list[str] = []
+        self.has_repetition = False
+        self._pending_chunks: list[str] = []
         self._pending_chars = 0
         self._tail = ""
-        self._fences = 0
+        self._fence_count = 0
         self._chars = 0
         self._repetition_start = 0  # position of the repetition in the answer
         self._unit_chars = 0
 
     def feed(self, text: str) -> None:
-        """Add the next chunk of the answer."""
-        self._pending.append(text)
+        self._pending_chunks.append(text)
         self._pending_chars += len(text)
-        if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.found:
+        if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.has_repetition:
             self._detect_repetition()
 
     def remove_repetition(self, text: str) -> str:
         """Return the answer with the repeated text only once, cut at a sentence or word."""
-        if not self.found:
+        if not self.has_repetition:
             return text
         begin = self._repetition_start
-        kept = text[: begin + self._unit_chars]
-        if kept.rstrip().endswith((".", "!", "?", "。", "！", "？")):
-            return kept
-        ends = (kept.rfind(mark, begin) + len(mark) for mark in _SENTENCE_ENDS if mark in kept)
-        sentence = max((end for end in ends if end > begin), default=0)
-        word = kept.rfind(" ", begin) + 1
-        return kept[: sentence or (word if word > begin else len(kept))].rstrip()
+        text_once = text[: begin + self._unit_chars]
+        if text_once.rstrip().endswith((".", "!", "?", "。", "！", "？")):
+            return text_once
+        marks = [mark for mark in _SENTENCE_ENDS if mark in text_once]
+        sentence_ends = (text_once.rfind(mark, begin) + len(mark) for mark in marks)
+        sentence_end = max((end for end in sentence_ends if end > begin), default=0)
+        word_end = text_once.rfind(" ", begin) + 1
+        end = sentence_end or (word_end if word_end > begin else len(text_once))
+        return text_once[:end].rstrip()
 
     def _detect_repetition(self) -> None:
-        added = "".join(self._pending)
-        self._fences += (self._tail[-len(_CODE_FENCE) + 1 :] + added).count(_CODE_FENCE)
-        self._tail = (self._tail + added)[-_MAX_TAIL_CHARS:]
-        self._chars += len(added)
-        self._pending.clear()
+        new_text = "".join(self._pending_chunks)
+        self._fence_count += (self._tail[-len(_CODE_FENCE) + 1 :] + new_text).count(_CODE_FENCE)
+        self._tail = (self._tail + new_text)[-_MAX_TAIL_CHARS:]
+        self._chars += len(new_text)
+        self._pending_chunks.clear()
         self._pending_chars = 0
         tail = self._tail
         if len(tail) < _MIN_LOOP_CHARS:
             return
         probe, end = tail[-_PROBE_CHARS:], len(tail) - 1
         for _ in range(_MAX_UNIT_CANDIDATES):
-            at = tail.rfind(probe, 0, end)
-            if at < 0:
+            position = tail.rfind(probe, 0, end)
+            if position < 0:
                 return
-            unit = tail[at + _PROBE_CHARS :]
+            unit = tail[position + _PROBE_CHARS :]
             if self._is_repeated(unit):
-                self.found, self._unit_chars = True, len(unit)
+                self.has_repetition, self._unit_chars = True, len(unit)
                 begin = len(tail)
                 while unit == tail[max(0, begin - len(unit)) : begin]:
                     begin -= len(unit)
                 self._repetition_start = self._chars - len(tail) + begin
                 return
-            end = at + _PROBE_CHARS - 1
+            end = position + _PROBE_CHARS - 1
 
     def _is_repeated(self, unit: str) -> bool:
         """Return whether the answer ends with enough repetitions of `unit` to be a loop."""
-        in_code = self._fences % 2 == 1
+        is_in_code = self._fence_count % 2 == 1
         if any(char.isalpha() for char in unit):
-            repeats = next(often for length, often in _REPEATS_BY_LENGTH if len(unit) >= length)
-            needed = max(_MIN_LOOP_CHARS, repeats * len(unit)) * (_FACTOR_IN_CODE if in_code else 1)
+            repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(unit) >= length)
+            factor = _CODE_LOOP_FACTOR if is_in_code else 1
+            needed_chars = max(_MIN_LOOP_CHARS, repeats * len(unit)) * factor
         else:
-            needed = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
-        if needed > len(self._tail):
+            needed_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
+        if needed_chars > len(self._tail):
             return False
-        repeated = unit * (needed // len(unit) + 1)
-        return self._tail[-needed:] == repeated[-needed:]
+        loop = unit * (needed_chars // len(unit) + 1)
+        return self._tail[-needed_chars:] == loop[-needed_chars:]

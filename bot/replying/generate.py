@@ -71,16 +71,14 @@ class GeneratedAnswer:
     first_word_seconds: float | None
     seconds: float
     thoughts: str = ""
-    """The model's reasoning."""
     tool_calls: tuple[ToolRecord, ...] = ()
-    """The tools it called, in order."""
-    begun: str = ""
+    continued_text: str = ""
     """The text of a stream that was cut off and then continued; its usage was not reported."""
 
 
 @value_class
 class VisibleTokenLimit:
-    """The token limit of the visible text of a thinking model; thoughts do not count."""
+    """A token limit for a thinking model's visible text; its thoughts do not count."""
 
     tokens: int
     count: TextTokenCounter
@@ -99,7 +97,6 @@ def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) 
 
 
 async def allow_always() -> bool:
-    """Return True to allow every further request."""
     return True
 
 
@@ -125,12 +122,14 @@ async def generate_answer(
     `replace_shown` gets the text that remains. Only text that passed `check` is shown; a refused
     answer ends early. Raises `BackendError` if generation fails before the first text.
     """
-    interrupted = False
+    was_interrupted = False
     stop = stop or StopFlag()
     if check is not None:
         show, replace_shown = check.wrap_show_callbacks(show, replace_shown)
-    shows = (show, stop.count_text)
-    answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider, check)
+    show_callbacks = (show, stop.count_text)
+    answer = _AnswerBuilder(
+        prompt, show_callbacks, replace_shown, show_wait, clock, limit, provider, check
+    )
     try:
         if not stop.requested:
             with stop.stoppable_block():
@@ -138,11 +137,11 @@ async def generate_answer(
     except BackendInterrupted as error:
         if not answer.has_text:
             raise
-        interrupted = True
-        prefill = answer.first_word_seconds
-        _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill)
-    built = answer.build(was_interrupted=interrupted, was_cancelled=stop.requested)
-    return replace(built, tool_calls=tuple(tools.records)) if tools is not None else built
+        was_interrupted = True
+        prefill_seconds = answer.first_word_seconds
+        _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill_seconds)
+    generated = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.requested)
+    return replace(generated, tool_calls=tuple(tools.records)) if tools is not None else generated
 
 
 async def _stream_answer(
@@ -168,10 +167,10 @@ async def _stream_answer(
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)
-        except BackendUnavailable as failed:  # the previous requests must be charged
-            is_too_long = isinstance(failed, ContextExceeded)
+        except BackendUnavailable as error:  # the previous requests must be charged
+            is_too_long = isinstance(error, ContextExceeded)
             kind = ToolResultsTooLong if is_too_long else BackendInterrupted
-            raise kind(str(failed), failed.notice) from failed
+            raise kind(str(error), error.notice) from error
 
 
 async def _stream_request(
@@ -184,16 +183,16 @@ async def _stream_request(
     try:
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
-        begun = answer.unfiltered_text.rstrip()
-        can_continue = error.can_continue and begun and backend.can_continue(prompt)
+        text_so_far = answer.unfiltered_text.rstrip()
+        can_continue = error.can_continue and text_so_far and backend.can_continue(prompt)
         if not can_continue or not await may_continue():
             raise
         _log.info("answer_continued", reason=str(error))
         answer.begin_continuation()
         try:
-            await _add_events(backend, replace(prompt, begun=begun), answer)
-        except BackendUnavailable as failed:
-            raise BackendInterrupted(str(failed), failed.notice) from failed
+            await _add_events(backend, replace(prompt, begun=text_so_far), answer)
+        except BackendUnavailable as failure:
+            raise BackendInterrupted(str(failure), failure.notice) from failure
 
 
 async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder") -> None:
@@ -208,10 +207,10 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
-    """Return a note on why an answer is incomplete and which tools it used, or None."""
+    """Return a note that says why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
-    unseen = {UNKNOWN_TOOL, REACT_TOOL}  # a reaction is visible by itself
-    names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in unseen))
+    hidden_names = {UNKNOWN_TOOL, REACT_TOOL}  # a reaction is visible by itself
+    names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in hidden_names))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]
     return join_texts(["", *marks], "\n\n") if marks else None
@@ -234,9 +233,9 @@ def build_receipt(
         preset=preset.name,
         preset_version=version,
         provider=preset.provider,
-        prompt=_without_pictures(fitted),
+        prompt=_remove_pictures(fitted),
         layout=fitted.draft.layout,
-        dropped=fitted.dropped,
+        dropped=fitted.dropped_items,
         tokens=fitted.tokens,
         limit=fitted.limit,
         answer=answer.text,
@@ -256,11 +255,11 @@ def build_receipt(
     )
 
 
-def _without_pictures(fitted: FittedPrompt) -> Prompt:
+def _remove_pictures(fitted: FittedPrompt) -> Prompt:
     prompt = fitted.prompt
     if not fitted.draft.images:
         return prompt
-    newest = len(prompt.messages) - 1 - len(fitted.draft.closing)
+    newest = len(prompt.messages) - 1 - len(fitted.draft.closing_messages)
     messages = (
         replace(one, parts=()) if at == newest else one for at, one in enumerate(prompt.messages)
     )
@@ -272,7 +271,7 @@ class _AnswerBuilder:
     """Builds an answer from the events of one or more requests."""
 
     prompt: Prompt
-    shows: Sequence[Callable[[str], None]]
+    show_callbacks: Sequence[Callable[[str], None]]
     replace_shown: Callable[[str], None]
     show_wait: Callable[[Waiting], None]
     clock: Clock
@@ -283,48 +282,46 @@ class _AnswerBuilder:
     def __post_init__(self) -> None:
         self._visible_tokens = 0
         self._begin_filters()
-        self._repeated_thought = RepetitionDetector()
+        self._thought_repetition = RepetitionDetector()
         self._chunks: list[str] = []
-        self._written: list[str] = []
+        self._raw_chunks: list[str] = []
         self._text_to_continue = ""
-        self._repeated_start: RepeatedStartFilter | None = None
-        self._reasoning: list[str] = []
+        self._start_filter: RepeatedStartFilter | None = None
+        self._reasoning_chunks: list[str] = []
         self.finish = Finish(FinishReason.STOP)
         """The event that ended the newest request, with its tool calls."""
         self._usages: list[Usage] = []
-        self._written_before = self._chunks_before = 0
+        self._request_start = self._first_chunk = 0
         self._started_at = self.clock.monotonic()
         self.first_word_seconds: float | None = None
         """The time from the request to the first text; None: no text has arrived."""
 
     @property
     def has_text(self) -> bool:
-        """Whether there is any visible text."""
         return bool("".join(self._chunks).strip())
 
     def begin_request(self) -> str:
         """Start the next request, and return the text of the previous request."""
-        if self._repeated_start is not None:
-            self._feed(self._repeated_start.finish())
-            self._repeated_start = None
-        written = self.unfiltered_text[self._written_before :]
+        if self._start_filter is not None:
+            self._feed(self._start_filter.finish())
+            self._start_filter = None
+        request_text = self.unfiltered_text[self._request_start :]
         self._usages.append(self.finish.usage)
         self.finish = Finish(FinishReason.STOP)
-        if written.strip():
+        if request_text.strip():
             self._feed("\n\n")
-        self._written_before, self._chunks_before = len(self.unfiltered_text), len(self._chunks)
-        return written
+        self._request_start, self._first_chunk = len(self.unfiltered_text), len(self._chunks)
+        return request_text
 
     @property
     def unfiltered_text(self) -> str:
-        """The model's unfiltered text so far."""
-        return "".join(self._written)
+        return "".join(self._raw_chunks)
 
     @property
     def is_complete(self) -> bool:
-        """Whether to stop: the text is too long, repetitive, refused, or spoken by others."""
+        """Whether to stop: the text is too long, repetitive, refused, or another speaker's."""
         is_refused = self.check is not None and self.check.is_refused
-        return self._echo_filter.stopped or self._is_repeating or self._is_too_long or is_refused
+        return self._echo_filter.has_ended or self._is_repeating or self._is_too_long or is_refused
 
     def add(self, event: GenerationEvent) -> None:
         match event:
@@ -334,8 +331,8 @@ class _AnswerBuilder:
                     SECONDS_TO_FIRST_TOKEN.observe(self.first_word_seconds)
                 self._add_text(text.replace("\0", ""))  # PostgreSQL cannot store NUL
             case ReasoningDelta(text):
-                self._reasoning.append(text.replace("\0", ""))
-                self._repeated_thought.feed(text)
+                self._reasoning_chunks.append(text.replace("\0", ""))
+                self._thought_repetition.feed(text)
             case Retraction():
                 self._move_text_to_reasoning()
             case Finish():
@@ -347,11 +344,11 @@ class _AnswerBuilder:
     @contextmanager
     def trace_request(self, prompt: Prompt) -> Iterator[None]:
         """Record the request in the block as a tracing span of the message."""
-        began, error = self.clock.now(), None
+        started_at, error = self.clock.now(), None
         try:
             yield
-        except BackendError as failed:
-            error = type(failed).__name__
+        except BackendError as exception:
+            error = type(exception).__name__
             raise
         finally:
             usage = self.finish.usage
@@ -363,20 +360,20 @@ class _AnswerBuilder:
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
-            name, ended = f"chat {prompt.model}", self.clock.now()
+            name, ended_at = f"chat {prompt.model}", self.clock.now()
             span = {"attributes": attributes, "error": error, "is_remote_call": True}
-            record_span(name, None, began, ended, **span)
+            record_span(name, None, started_at, ended_at, **span)
 
     def _begin_filters(self) -> None:
         self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
         self._output_filter = OutputFilter(self.prompt.filtered)
         self._token_filter = TokenFilter()
-        self._repetition = RepetitionDetector()
+        self._text_repetition = RepetitionDetector()
 
     def _move_text_to_reasoning(self) -> None:
-        self._reasoning += self._chunks[self._chunks_before :]
-        del self._chunks[self._chunks_before :]
-        self._written = [self.unfiltered_text[: self._written_before]]
+        self._reasoning_chunks += self._chunks[self._first_chunk :]
+        del self._chunks[self._first_chunk :]
+        self._raw_chunks = [self.unfiltered_text[: self._request_start]]
         self._visible_tokens = 0
         self._begin_filters()
         self.replace_shown("".join(self._chunks))
@@ -384,15 +381,15 @@ class _AnswerBuilder:
     def begin_continuation(self) -> None:
         """Treat the next text as a continuation of the text so far."""
         self._text_to_continue = self.unfiltered_text
-        self._repeated_start = RepeatedStartFilter(self._text_to_continue)
+        self._start_filter = RepeatedStartFilter(self._text_to_continue)
 
     def build(self, *, was_interrupted: bool, was_cancelled: bool) -> GeneratedAnswer:
-        if self._repeated_start is not None and not was_interrupted:
-            self._feed(self._repeated_start.finish())
+        if self._start_filter is not None and not was_interrupted:
+            self._feed(self._start_filter.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._show(self._token_filter.feed(rest + self._output_filter.finish()))
         self._show(self._token_filter.finish())
-        text = self._repetition.remove_repetition("".join(self._chunks)).strip()
+        text = self._text_repetition.remove_repetition("".join(self._chunks)).strip()
         reason = None if was_interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
@@ -405,13 +402,13 @@ class _AnswerBuilder:
             usage=reduce(Usage.__add__, self._usages, self.finish.usage),
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
-            thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
-            begun=self._text_to_continue,
+            thoughts=mask_pasted_tokens("".join(self._reasoning_chunks).strip()),
+            continued_text=self._text_to_continue,
         )
 
     @property
     def _is_repeating(self) -> bool:
-        return self._repetition.found or self._repeated_thought.found
+        return self._text_repetition.has_repetition or self._thought_repetition.has_repetition
 
     @property
     def _is_too_long(self) -> bool:
@@ -420,15 +417,15 @@ class _AnswerBuilder:
     def _add_text(self, text: str) -> None:
         if self.limit is not None:
             self._visible_tokens += sum(self.limit.count([text]))
-        self._feed(text if self._repeated_start is None else self._repeated_start.feed(text))
+        self._feed(text if self._start_filter is None else self._start_filter.feed(text))
 
     def _feed(self, text: str) -> None:
-        self._written.append(text)
+        self._raw_chunks.append(text)
         text = self._output_filter.feed(self._echo_filter.feed(text))
         self._show(self._token_filter.feed(text))
 
     def _show(self, text: str) -> None:
         self._chunks.append(text)
-        self._repetition.feed(text)
-        for show in self.shows:
+        self._text_repetition.feed(text)
+        for show in self.show_callbacks:
             show(text)

@@ -54,24 +54,24 @@ class LiveReply:
     """Returns whether this worker certainly still holds the claim."""
 
     def __post_init__(self) -> None:
-        self.final: Sequence[str] = ()
+        self.final_texts: Sequence[str] = ()
         """The texts of the complete answer's parts, set at the end of the block."""
         self._limits = self.surface.limits(self.address).without_name_line(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
-        self._message_ids, self._shown = list[str](), list[str]()  # by part index
-        self.shown_at: list[float] = []
-        """The times of live sends and edits, in Unix seconds."""
+        self._message_ids, self._shown_texts = list[str](), list[str]()  # by part index
+        self.shown_times: list[float] = []
+        """The times of all live sends and edits, in Unix seconds."""
         self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
         self._changed = asyncio.Event()
-        before = self.earlier
-        self._in_flight: asyncio.Lock = before._in_flight if before else asyncio.Lock()  # noqa: SLF001
-        self._updates: asyncio.Task[None] | None = None
+        earlier = self.earlier
+        self._request_lock: asyncio.Lock = earlier._request_lock if earlier else asyncio.Lock()  # noqa: SLF001
+        self._update_task: asyncio.Task[None] | None = None
         self._starts_at = math.inf
         self._cancel_start: Callable[[], None] | None = None
 
     @property
-    def opened(self) -> Sequence[int]:
+    def opened_parts(self) -> Sequence[int]:
         """The numbers of the parts whose messages were queued."""
         return [one.part for _, one in self._openings]
 
@@ -86,13 +86,12 @@ class LiveReply:
         self._on_change()
 
     def replace(self, text: str) -> None:
-        """Replace all text so far by this text."""
         self._buffer.clear()
         self.feed(text)
 
     async def show_complete_answer(self) -> None:
         """Show the complete answer now, because another answer follows below."""
-        for part, text in enumerate(self.final):
+        for part, text in enumerate(self.final_texts):
             await self._show_part(part, text)
 
     def shows(self, part: OutgoingPart) -> bool:
@@ -104,7 +103,7 @@ class LiveReply:
 
     def show_wait(self, waiting: Waiting) -> None:
         """Show a notice about a wait until the first text of the answer."""
-        self._buffer.set_notice(translate(waiting_notice(waiting), self.language))
+        self._buffer.set_notice(translate(describe_wait(waiting), self.language))
         self._on_change()
 
     def show_slow_start(self) -> None:
@@ -124,26 +123,26 @@ class LiveReply:
     ) -> None:
         if self._cancel_start is not None:
             self._cancel_start()
-        updates = self._updates
-        if updates is None:
+        update_task = self._update_task
+        if update_task is None:
             return
         try:
             # Do not cancel a request in flight, which could take effect after the final text.
-            async with self._in_flight:
-                updates.cancel()
+            async with self._request_lock:
+                update_task.cancel()
         finally:
-            updates.cancel()
-            await asyncio.wait([updates])
-        failure = None if updates.cancelled() else updates.exception()
+            update_task.cancel()
+            await asyncio.wait([update_task])
+        failure = None if update_task.cancelled() else update_task.exception()
         if error is None and failure is not None:
             raise failure
 
     def _on_change(self) -> None:
         """Schedule the next update; if an error has ended the updates, raise it."""
-        if self._updates is not None:
+        if self._update_task is not None:
             self._changed.set()
-            if self._updates.done():
-                self._updates.result()
+            if self._update_task.done():
+                self._update_task.result()
         elif self._buffer.due_at < self._starts_at:
             if self._cancel_start is not None:
                 self._cancel_start()
@@ -153,7 +152,7 @@ class LiveReply:
 
     def _start_updates(self) -> None:
         self._changed.set()
-        self._updates = asyncio.create_task(
+        self._update_task = asyncio.create_task(
             self._update_until_cancelled(), name=f"show {self.address.lane}"
         )
 
@@ -198,65 +197,65 @@ class LiveReply:
         if self.earlier is not None:
             await self.earlier.show_complete_answer()
         if parts:
-            async with self._in_flight:
+            async with self._request_lock:
                 if not self.may_edit():
                     return
                 content = MessageContent(parts[-1], self.face)
                 with send_only_if(self.may_edit):
                     await surface.draft(self.address, self.destinations.first_part + 1, content)
-                self.shown_at.append(self.clock.now())
+                self.shown_times.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
         if part == len(self._message_ids):
-            await self._open(part, text)
-        elif self._shown[part] != text:
+            await self._open_message(part, text)
+        elif self._shown_texts[part] != text:
             self._shown_contents.pop(part, None)
-            async with self._in_flight:
+            async with self._request_lock:
                 if not self.may_edit():
                     return
-                content = self._content(part, text)
+                content = self._build_content(part, text)
                 with send_only_if(self.may_edit):
                     await self.surface.edit(
                         self.address, self._message_ids[part], content, interaction=None
                     )
-            self.shown_at.append(self.clock.now())
+            self.shown_times.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
-            self._shown[part] = text
+            self._shown_texts[part] = text
             self._shown_contents[part] = content
 
-    def _content(self, part: int, text: str) -> MessageContent:
+    def _build_content(self, part: int, text: str) -> MessageContent:
         return MessageContent(text, self.face, buttons=() if part else self.buttons)
 
-    async def _open(self, part: int, text: str) -> None:
+    async def _open_message(self, part: int, text: str) -> None:
         if part == 0 and self.earlier is not None:
             await self.earlier.show_complete_answer()
         if part == len(self._openings):
-            async with self._in_flight:
-                opening = self.destinations.to_part(part, self._content(part, text))
+            async with self._request_lock:
+                opening = self.destinations.to_part(part, self._build_content(part, text))
                 self._openings.append((await self.open_part(opening), opening))
         opened, opening = self._openings[part]
         self._message_ids.append(await self.wait_until_sent(opened.row_id))
-        self.shown_at.append(self.clock.now())
+        self.shown_times.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
-        self._shown.append(text)
+        self._shown_texts.append(text)
         if opened.shows_content(opening.content):
             self._shown_contents[part] = opening.content
 
 
-def waiting_notice(waiting: Waiting) -> Text:
+def describe_wait(waiting: Waiting) -> Text:
     """Return a notice about a wait: its reason, queue position and remaining time."""
     if isinstance(waiting, RateLimitWait):
         seconds = max(1, math.ceil(waiting.seconds))
         return translatable(
-            "⏳ The model is busy and will be asked again in {seconds} s …", seconds=seconds
+            "⏳ The model is busy. I'll ask it again in {seconds} s …", seconds=seconds
         )
-    first = translatable("You are next")
+    place = translatable("You're next")
     if waiting.position > 1:
-        first = translatable("You are number {position} in the queue", position=waiting.position)
+        place = translatable("You're number {position} in the queue", position=waiting.position)
     if waiting.seconds is None:
-        return translatable("⏳ {place} …", place=first)
+        return translatable("⏳ {place} …", place=place)
     seconds = max(1, math.ceil(waiting.seconds))
-    return translatable("⏳ {place}, about {seconds} s …", place=first, seconds=seconds)
+    return translatable("⏳ {place}, about {seconds} s …", place=place, seconds=seconds)
 
 
 _SECONDS_BEFORE_FIRST_MESSAGE = 0.8  # a faster answer is sent when it is complete
@@ -274,29 +273,27 @@ class StreamBuffer:
         self._chars = 0
         self._notice = ""
         self._first_fed_at: float | None = None  # -inf: a notice, which is due immediately
-        self._shown = False
-        self._changed = False
+        self._is_shown = False
+        self._has_changed = False
         self._pause = limits.seconds_between_edits
-        self._not_before = -math.inf
+        self._next_update_at = -math.inf
 
     def feed(self, text: str, now: float) -> None:
-        """Add text from the model."""
         self._chunks.append(text)
         self._chars += len(text)
-        self._changed = True
+        self._has_changed = True
         if self._first_fed_at is None or self._first_fed_at == -math.inf:
             self._first_fed_at = now
 
     def clear(self) -> None:
-        """Remove all text."""
         self._chunks, self._chars = [], 0
-        self._changed = True
+        self._has_changed = True
 
     def set_notice(self, notice: str) -> None:
         """Set the notice that is shown until the answer has text."""
         if self._chars == 0 and notice != self._notice:
             self._notice = notice
-            self._changed = True
+            self._has_changed = True
             self._first_fed_at = -math.inf
 
     @property
@@ -307,14 +304,14 @@ class StreamBuffer:
     @property
     def due_at(self) -> float:
         """The time of the next update, or infinity if nothing has changed."""
-        if not self._changed or self._first_fed_at is None:
+        if not self._has_changed or self._first_fed_at is None:
             return math.inf
-        if self._shown:
-            return self._not_before
+        if self._is_shown:
+            return self._next_update_at
         is_short = self._chars < _FIRST_MESSAGE_CHARS
         delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short else _SECONDS_BEFORE_FIRST_MESSAGE
         delay = min(delay, self._limits.seconds_between_edits)
-        return max(self._not_before, self._first_fed_at + delay)
+        return max(self._next_update_at, self._first_fed_at + delay)
 
     def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next update, or infinity if nothing has changed."""
@@ -325,33 +322,33 @@ class StreamBuffer:
         text = "".join(self._chunks)
         self._chunks = [text]
         text = text or self._notice
-        self._changed = False
-        self._shown = True
-        self._not_before = now + self._pause
+        self._has_changed = False
+        self._is_shown = True
+        self._next_update_at = now + self._pause
         parts = split(text, self._limits)
         if parts and self._limits.render is not None:
             parts[-1] = self._close_open_marks(parts[-1])
         return parts
 
     def _close_open_marks(self, part: str) -> str:
-        closed = close_open_markdown(part)
-        is_whole = split(closed, self._limits) == [closed]
-        return closed if is_whole else part
+        closed_part = close_open_markdown(part)
+        is_whole = split(closed_part, self._limits) == [closed_part]
+        return closed_part if is_whole else part
 
     def restart_pause(self, now: float) -> None:
         """Restart the pause after a message was sent, which may have waited in the queue."""
-        self._not_before = now + self._pause
+        self._next_update_at = now + self._pause
 
     def restart_pause_if_over(self, now: float) -> None:
         """Restart the pause if the update took longer than the pause, as after a rate limit."""
-        if now >= self._not_before:
+        if now >= self._next_update_at:
             self.restart_pause(now)
 
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
         """Double the pause after a failed update, and wait at least `retry_after_seconds`."""
         self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))
-        self._not_before = now + max(self._pause, retry_after_seconds)
-        self._changed = True  # the refused text still has to be shown
+        self._next_update_at = now + max(self._pause, retry_after_seconds)
+        self._has_changed = True  # the refused text still has to be shown
 
     def recover(self) -> None:
         """Reset the pause to the platform's value after a successful update."""
@@ -375,7 +372,6 @@ class LiveReplies:
     """Returns whether a claim is certainly still held, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:
-        """Return what a channel supports."""
         return self.surfaces[address.source].limits(address)
 
     def final_parts(
@@ -387,7 +383,7 @@ class LiveReplies:
     def notice_parts(
         self, address: Address, text: str, locale: str | None, first_part: int = 0
     ) -> tuple[OutgoingPart, ...]:
-        """Return a notice as parts, translated to a language."""
+        """Return a notice as parts, translated into the language of a locale."""
         return self.final_parts(address, translate(text, supported_language(locale)), first_part)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
@@ -479,34 +475,33 @@ class TypingIndicator:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._seconds = self.surface.limits(self.address).typing_seconds * _TYPING_SHARE
+        self._repeat_seconds = self.surface.limits(self.address).typing_seconds * _TYPING_SHARE
         self._cancel_start: Callable[[], None] | None = None
-        self._typing: asyncio.Task[None] | None = None
+        self._typing_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        if self._seconds > 0:
+        if self._repeat_seconds > 0:
             self._cancel_start = self.clock.call_later(_SECONDS_BEFORE_TYPING, self._start)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        if self._typing is not None:
-            await asyncio.wait([self._typing])
+        if self._typing_task is not None:
+            await asyncio.wait([self._typing_task])
 
     def stop(self) -> None:
-        """Stop showing the typing indicator."""
         if self._cancel_start is not None:
             self._cancel_start()
-        if self._typing is not None:
-            self._typing.cancel()
+        if self._typing_task is not None:
+            self._typing_task.cancel()
 
     def _start(self) -> None:
-        self._typing = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
+        self._typing_task = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
         """Send the indicator repeatedly until cancelled, even if the platform rejects it."""
         while True:
-            pause = self._seconds
+            pause = self._repeat_seconds
             try:
                 await self.surface.typing(self.address)
             except RateLimited as error:

@@ -1,4 +1,4 @@
-"""Split a Markdown text into messages that a platform accepts."""
+"""Split Markdown into messages that a platform accepts."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from bot.replying.cut_points import (
     CutWindow,
     Fence,
     choose_cut_point,
-    fence_lines,
+    find_fence_lines,
     find_open_marks,
-    quote_prefix,
+    find_quote_prefix,
 )
 from bot.value_class import value_class
 
@@ -28,16 +28,16 @@ _HIDDEN_MARKS = re.compile(
 _VISIBLE_GROUPS = ("code", "label", "inner")
 
 
-def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
+def _find_hidden_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of Markdown marks that rendering hides, except marks within other marks."""
-    for found in _HIDDEN_MARKS.finditer(text):
-        start, end = found.span()
-        shown = next((name for name in _VISIBLE_GROUPS if found[name] is not None), None)
-        if shown is None:
+    for match in _HIDDEN_MARKS.finditer(text):
+        start, end = match.span()
+        visible_group = next((name for name in _VISIBLE_GROUPS if match[name] is not None), None)
+        if visible_group is None:
             yield start, end
         else:
-            yield start, found.start(shown)
-            yield found.end(shown), end
+            yield start, match.start(visible_group)
+            yield match.end(visible_group), end
 
 
 _TABLE_ROW = re.compile(r"[ \t]*\|")
@@ -45,14 +45,14 @@ _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 _TABLE_RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
 
 
-def find_open_table_head(text: str, before: str) -> str:
+def find_open_table_head(text: str, previous_head: str) -> str:
     """Return the header of the table that a text ends in, or "" if it ends in none.
 
     `before` is the header of the table that the previous message ended in.
     """
     *_, block = _BLANK_LINE.split(text)
-    if before and len(block) == len(text):
-        return before
+    if previous_head and len(block) == len(text):
+        return previous_head
     lines = block.split("\n")
     for head, rule in pairwise(lines):
         if head.lstrip().startswith("|") and _TABLE_RULE.fullmatch(rule):
@@ -88,7 +88,7 @@ class PartSpan:
     """Text that closes the code block that the next message reopens."""
 
     def extract(self, text: str) -> str:
-        """Return the message as part of `text`."""
+        """Return the message: this span of `text` with its opener and closer."""
         return self.opener + text[self.start : self.end] + self.closer
 
 
@@ -98,14 +98,14 @@ def split(text: str, limits: Limits) -> list[str]:
     When text is appended later, all messages but the last stay the same. Only whitespace around
     cuts is lost. Runs in linear time.
     """
-    simple = text.strip()
-    if "```" not in simple and "~~~" not in simple and _fits(simple, limits):
-        if not is_visible(simple):
+    stripped_text = text.strip()
+    if "```" not in stripped_text and "~~~" not in stripped_text and _fits(stripped_text, limits):
+        if not is_visible(stripped_text):
             return []
-        if limits.render is None or _fits(limits.render(simple), limits):
-            return [simple]
-        return list(_split_rendered(simple, limits, limits.max_units))
-    parts = [span.extract(text) for span in part_spans(text, limits)]
+        if limits.render is None or _fits(limits.render(stripped_text), limits):
+            return [stripped_text]
+        return list(_split_rendered(stripped_text, limits, limits.max_units))
+    parts = [span.extract(text) for span in find_part_spans(text, limits)]
     if limits.render is None:
         return parts
     return [piece for one in parts for piece in _split_rendered(one, limits, limits.max_units)]
@@ -118,38 +118,38 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     if smaller < 1 or limits.units(rendered) <= limits.max_units:
         yield part
         return
-    counted_as_written = replace(limits, max_units=smaller, hides_markup=False)
-    for span in part_spans(part, counted_as_written):
+    plain_limits = replace(limits, max_units=smaller, hides_markup=False)
+    for span in find_part_spans(part, plain_limits):
         yield from _split_rendered(span.extract(part), limits, smaller)
 
 
-def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
+def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become messages, in order."""
-    offsets = _unit_offsets(text, limits)
-    position, fence, reopened, table = 0, None, "", ""
+    offsets = _count_unit_offsets(text, limits)
+    position, fence, reopened_marks, table = 0, None, "", ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
-        start = _content_start(text, position, fence)
+        start = _find_content_start(text, position, fence)
         if start == len(text):
             return
-        opener = reopened if fence is None else ""
+        opener = reopened_marks if fence is None else ""
         if fence is not None and limits.closes_code_blocks:
             opener = f"{fence.margin}{fence.opener}\n"
             if ">" in fence.margin:
-                opener += quote_prefix(text, start)
+                opener += find_quote_prefix(text, start)
         max_units = limits.max_units - limits.units(opener)
         window = _find_cut_window(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
         content = text[start:end].rstrip()
-        marks, reopened = "", ""
+        marks, reopened_marks = "", ""
         if window.is_full and fence is None and _reopens_marks(limits):
-            prose = max(window.prose_start(position), start)
-            marks, reopened = _find_reopened_marks(text, prose, end, position)
+            prose = max(window.find_prose_start(position), start)
+            marks, reopened_marks = _find_reopened_marks(text, prose, end, position)
             table = find_open_table_head(text[prose:end], table if prose == start else "")
             is_short = limits.units(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
-                marks, reopened = "", table
+                marks, reopened_marks = "", table
         if is_visible(content):
             closer = "".join(reversed(_MARKS.findall(marks)))
             if fence is not None and limits.closes_code_blocks:
@@ -188,7 +188,7 @@ def _find_reopened_marks(text: str, prose: int, end: int, position: int) -> tupl
     marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(find_open_marks(text[prose:end]))
     if len(marks) > _MAX_MARK_UNITS:
         marks = ""
-    return marks, marks if "\n" in between else quote_prefix(text, end) + marks
+    return marks, marks if "\n" in between else find_quote_prefix(text, end) + marks
 
 
 def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
@@ -198,13 +198,13 @@ def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[
     blank = _BLANK_LINES.match(text, position)
     position = blank.end() if blank else position
     line_end = text.find("\n", position) + 1 or len(text)
-    closing = next(fence_lines(text, position, line_end), None)
+    closing = next(find_fence_lines(text, position, line_end), None)
     if closing is None or not closing.closes(fence, text):
         return position, fence
     return line_end, None
 
 
-def _content_start(text: str, position: int, fence: Fence | None) -> int:
+def _find_content_start(text: str, position: int, fence: Fence | None) -> int:
     visible = _VISIBLE_CHARACTER.search(text, position)
     if visible is None:
         return len(text)
@@ -216,12 +216,12 @@ def _fits(text: str, limits: Limits) -> bool:
     return 2 * len(text) <= limits.max_units or limits.units(text) <= limits.max_units
 
 
-def _unit_offsets(text: str, limits: Limits) -> Sequence[int]:
+def _count_unit_offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the number of visible units before each position, including the end."""
     hides_marks = limits.hides_markup and len(text) > limits.max_units
     if not hides_marks and limits.units(text) == len(text):
         return range(len(text) + 1)
     weights = [2 if letter > "\uffff" else 1 for letter in text]
-    for start, end in _hidden_spans(text) if hides_marks else ():
+    for start, end in _find_hidden_spans(text) if hides_marks else ():
         weights[start:end] = [0] * (end - start)
     return [0, *accumulate(weights)]

@@ -12,7 +12,7 @@ from bot.errors import SettingsError, StoreError
 from bot.importers.character_files import read_character_folder
 from bot.prompting.presets.files import PresetsInFolder, export_preset, parse_preset, preset_version
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import file_stamps
+from bot.prompting.text.preset_folder import read_file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
 from bot.service.jobs import repeat
@@ -35,7 +35,7 @@ class PublishedPresets:
         self._resolver = resources.resolver
         self._file_contents = _export_presets(resources.folder.presets)
         """The last known contents of the presets folder, by preset name."""
-        self._stamps = resources.file_stamps
+        self._stamps = resources.read_file_stamps
         self._last_names: Mapping[Path, str] = resources.folder.names
         """The preset name of each file, including files that are now broken."""
         self._reported: Mapping[str, str] = dict(self._resolver.disabled)
@@ -89,7 +89,7 @@ class PublishedPresets:
         """Check the presets folder every two seconds and publish changes, until cancelled."""
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
-            stamps = await asyncio.to_thread(file_stamps, folder)
+            stamps = await asyncio.to_thread(read_file_stamps, folder)
             if stamps != self._stamps and await self.reload_files():
                 self._stamps = stamps
             await self._container.clock.sleep(_POLL_SECONDS)

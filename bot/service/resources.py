@@ -17,11 +17,11 @@ from bot.importers.character_files import read_character_folder
 from bot.memory.stories import RetrieveStories, StoryRetriever, index_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, Embedder, RateLimits, Signals, Stories, ToolServer
-from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.compose.instructions import find_story_queries
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import PresetsInFolder, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import FileStamps, file_stamps
+from bot.prompting.text.preset_folder import FileStamps, read_file_stamps
 from bot.routing.presets import PresetResolver
 from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
@@ -120,7 +120,7 @@ def stories_by_preset(
     return {
         name: texts
         for name, texts in stories.items()
-        if name in presets and story_queries_for(presets[name], "")
+        if name in presets and find_story_queries(presets[name], "")
     }
 
 
@@ -145,7 +145,7 @@ class Resources:
     """Rate limits shared by all processes; None if each process counts separately."""
     folder: PresetsInFolder = field(default_factory=PresetsInFolder)
     """The content of the presets folder, as read at startup."""
-    file_stamps: FileStamps = field(default_factory=dict)
+    read_file_stamps: FileStamps = field(default_factory=dict)
     """Stamps of the presets folder's files, taken before reading them, to detect changes."""
 
 
@@ -157,7 +157,7 @@ async def open_resources(
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
-    stamps = file_stamps(presets_folder(settings.presets_dir))
+    stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled = _usable_presets(settings, folder, options, progress)
     for problem in plugins.problems.values():

@@ -171,7 +171,7 @@ class AnswerPipeline:
         destinations = PartDestinations(first_part, max_live_parts=len(parts))
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
         async with display as live:
-            live.final = [one.content.text for one in parts]
+            live.final_texts = [one.content.text for one in parts]
         sent_as = tuple(context.part_name(one.part) for one in parts)
         turn = self._assistant_turn(greeting, speaker, sent_as)
         context.parts.extend(parts)
@@ -195,7 +195,7 @@ class AnswerPipeline:
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             except AnswerRefused as error:
-                if not any(one.shown_at for one in context.replies):
+                if not any(one.shown_times for one in context.replies):
                     raise
                 _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
                 return  # the previous speakers' answers were shown and stay
@@ -248,7 +248,7 @@ class AnswerPipeline:
             stop.start_part(first_part)
             request = AnswerRequest(speaker, line, context, live_reply, stop)
             receipt = await self.models.generate(request)
-        context.opened_parts.extend(live_reply.opened)
+        context.opened_parts.extend(live_reply.opened_parts)
         if not receipt.answer:  # stopped before the first word
             return
         emoji = context.reactions.get(preset.name)
@@ -265,7 +265,7 @@ class AnswerPipeline:
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
         contents = (one.content for one in parts if one.file is None)
-        live_reply.final = [one.text for one in contents if one.text]
+        live_reply.final_texts = [one.text for one in contents if one.text]
         context.replies.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
@@ -309,10 +309,10 @@ def _is_mostly_non_latin(text: str) -> bool:
 
 
 def _with_edit_times(receipt: Receipt, live_reply: LiveReply, message: IncomingMessage) -> Receipt:
-    if not live_reply.shown_at:
+    if not live_reply.shown_times:
         return receipt
     received_at = message.at.timestamp()
-    edits = tuple(max(0.0, at - received_at) for at in live_reply.shown_at[:_MAX_RECORDED_EDITS])
+    edits = tuple(max(0.0, at - received_at) for at in live_reply.shown_times[:_MAX_RECORDED_EDITS])
     return replace(receipt, timings=replace(receipt.timings, edits=edits))
 
 

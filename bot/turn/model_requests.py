@@ -260,7 +260,7 @@ class ModelRequests:
     def _request_summary_if_cut(
         self, preset: Preset, context: TurnContext, fitted_prompt: FittedPrompt
     ) -> None:
-        if any(one.section == "history" for one in fitted_prompt.dropped):
+        if any(one.section == "history" for one in fitted_prompt.dropped_items):
             _, observed = split_observed(context.session.turns)
             count = len(observed) + sum(len(unit.messages) for unit in fitted_prompt.draft.history)
             conversation = context.claim.conversation

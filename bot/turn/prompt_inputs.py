@@ -359,8 +359,8 @@ async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessa
             failures.append(DroppedItem("plugin", name, str(error)))
         else:
             parts += [PromptPart("plugin", text, name) for text in texts]
-    left_out = (*draft.left_out, *failures)
-    return replace(draft, context=(*parts, *draft.context), left_out=left_out)
+    left_out_items = (*draft.left_out_items, *failures)
+    return replace(draft, context=(*parts, *draft.context), left_out_items=left_out_items)
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:

@@ -31,11 +31,11 @@ DRAFT = Draft(
         PromptPart("system", "You are Nora. " * 10, is_required=True),
         PromptPart("lore", "It rains.", "Rain"),
     ),
-    pinned=(Message("user", "hi"), Message("assistant", "ho")),
+    pinned_messages=(Message("user", "hi"), Message("assistant", "ho")),
     summary=PromptPart("summary", "They talked of the sea."),
     history=(HistoryUnit((Message("user", "one " * 40), Message("assistant", "two " * 40))),),
     context=(PromptPart("stories", "Once at the inn …", "The Inn", score=0.834),),
-    newest=Message("user", "and now?"),
+    newest_message=Message("user", "and now?"),
 )
 RECEIPT = Receipt(
     preset="nora",

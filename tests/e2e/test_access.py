@@ -13,7 +13,7 @@ from tests.support.shapes import Installer
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER)]
 
-INSTEAD = "I would rather not say that here. Let’s talk about something else."
+INSTEAD = "I'd rather not say that here. Let's talk about something else."
 REFUSED = "You may not use me where you just wrote to me."
 
 

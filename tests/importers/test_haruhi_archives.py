@@ -126,7 +126,7 @@ def test_error_for_an_archive_without_a_persona_says_what_is_missing(tmp_path: P
     ],
 )
 def test_dialogues_in_version_1_are_reported(text: str) -> None:
-    with pytest.raises(CharacterError, match=r"dialogues or vectors, without a persona; use a zip"):
+    with pytest.raises(CharacterError, match=r"dialogues or vectors, but no persona; use a zip"):
         read_rows(read_jsonl(text))
 
 

@@ -116,7 +116,7 @@ def test_text_without_repetition_is_not_cut(
 ) -> None:
     text = form(lines)
     detector = feed(text, piece)
-    assert not detector.found
+    assert not detector.has_repetition
     assert detector.remove_repetition(text) == text
 
 
@@ -130,10 +130,10 @@ def test_endlessly_repeated_text_is_kept_once(lead: str, unit: list[str], piece:
     for start in range(0, len(text), piece):
         fed = text[: start + piece]
         detector.feed(text[start : start + piece])
-        if detector.found:
+        if detector.has_repetition:
             break
 
-    assert detector.found
+    assert detector.has_repetition
     kept = detector.remove_repetition(fed)
     assert text.startswith(kept)
     assert kept.startswith("Well")

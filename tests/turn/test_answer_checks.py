@@ -24,7 +24,7 @@ from tests.samples import ALICE, make_incoming
 from tests.turn.setup import CHAT, Setup, pass_time_until, pressed, working
 from tests.waiting import PATIENCE_SECONDS
 
-INSTEAD = "I would rather not say that here. Let’s talk about something else."
+INSTEAD = "I'd rather not say that here. Let's talk about something else."
 JOINED = ChatJoin(make_incoming().address, "join:5", None, make_incoming().at, (CHAT,))
 CLEAN = "Long ago there was a sailor who knew many words. " * 2
 LONG = " ".join(f"Chapter {number} tells of storm {number**3}." for number in range(90))

@@ -36,7 +36,7 @@ from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, pr
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")
-BLIND = "I cannot look at pictures here. Please tell me in words what it is about."
+BLIND = "I can't look at pictures here. Please describe it in words instead."
 
 
 def newest(prompt: Prompt) -> str:
@@ -251,7 +251,7 @@ async def test_only_file_references_of_questions_are_stored(database: Database) 
     assert asked == '[{"kind":"file","name":"notes.txt","size":9,"source":"notes"}]'
 
 
-DEAF = "I cannot listen to voice messages here. Please tell me in words what it is about."
+DEAF = "I can't listen to voice messages here. Please describe it in words instead."
 VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")
 FILES["v1"] = b"OggS"
 

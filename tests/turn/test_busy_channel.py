@@ -46,7 +46,7 @@ async def test_question_during_a_rate_limit_gets_its_own_answer(
     setup = make_setup(database, FakeBackend([RateLimitWait(19.6), go_on, "one"], ["two"]))
     async with answering(setup, asked(1, wake=wake)) as worker:
         await pass_time_until(setup, lambda: bool(setup.texts))
-        assert setup.texts == ["⏳ The model is busy and will be asked again in 20 s …"]
+        assert setup.texts == ["⏳ The model is busy. I'll ask it again in 20 s …"]
         await setup.receive(asked(2, wake=wake))
         await advance_in_steps(setup.clock, 2)
         go_on.set()

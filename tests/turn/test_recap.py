@@ -283,5 +283,5 @@ async def test_refused_recap_is_not_shown(database: Database) -> None:
     group = Group(database, ["He called you a scoundrel [1]."], settings={"admins": {ALICE.id}})
     await group.say("/access words scoundrel everywhere", wake=WakeReason.COMMAND)
     await group.say("Hey", BOB)
-    assert "I would rather not say that here." in (told := await group.recap("1h"))
+    assert "I'd rather not say that here." in (told := await group.recap("1h"))
     assert "scoundrel" not in told

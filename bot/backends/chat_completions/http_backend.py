@@ -55,7 +55,11 @@ class PromptTokenEstimator:
     def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Adjust the model's correction factor to a reported token count (0: unknown)."""
         token_counter, old_ratio = self._find_counter_and_ratio(model)
-        if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
+        if (
+            tokens <= 0
+            or len(prompt.messages) > _MAX_LEARNED_MESSAGES
+            or not token_counter.is_loaded
+        ):
             return
         has_images = any(map(attrgetter("parts"), prompt.messages))
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
@@ -74,7 +78,7 @@ class PromptTokenEstimator:
     ) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
         token_counter, ratio = self._find_counter_and_ratio(model)
-        if not token_counter.loaded:
+        if not token_counter.is_loaded:
             return None
         own_count = max(1, token_counter.prompt_tokens(prompt))
         estimate, context = math.ceil(own_count * ratio), rejected.context_tokens

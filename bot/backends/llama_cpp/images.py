@@ -11,7 +11,7 @@ from bot.backends.model_files.store import find_model
 from bot.backends.spec import ModelFileSettings
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
-from bot.prompting.text.tokens import image_tokens
+from bot.prompting.text.tokens import estimate_image_tokens
 from bot.texts.text import translatable
 
 _NO_VISION_NOTICE = translatable(
@@ -58,7 +58,9 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
 
 def count_image_tokens(prompt: Prompt) -> int:
     """Estimate the tokens of all images; the exact number is known only after projection."""
-    return sum(image_tokens(image) for message in prompt.messages for image in message.images)
+    return sum(
+        estimate_image_tokens(image) for message in prompt.messages for image in message.images
+    )
 
 
 def _extract_base64(image: Image) -> str:

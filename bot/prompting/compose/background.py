@@ -18,9 +18,9 @@ _THREAD_TITLE_HEADING = "[The title of this thread]"
 _MAX_OBSERVED_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
-_MAX_SHARE_DIVISOR = 7  # the block may use about 15 % of the prompt
+_BACKGROUND_DIVISOR = 7  # the block may use about 15 % of the prompt
 _TOKENS_WITHOUT_LIMIT = 2000
-_BYTES_PER_TOKEN = 3  # as for Chinese; English has more bytes per token
+_BYTES_PER_TOKEN = 3  # as in Chinese; English has more bytes per token
 _TOO_OLD_REASON = marked("too old: newer messages filled the background")
 
 
@@ -36,10 +36,10 @@ def build_background(
     def tag(turn: Turn, text: str) -> str:
         return labels.tag_text(labels.find_label(turn, own), text) if has_tags else text
 
-    lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
+    lines = _select_fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
-    opened = message.thread_title
-    if opened and (title := " ".join(strip_hidden_text(opened.text).split())):
+    thread_title = message.thread_title
+    if thread_title and (title := " ".join(strip_hidden_text(thread_title.text).split())):
         parts.append(
             PromptPart(
                 "thread", f"{_THREAD_TITLE_HEADING}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1
@@ -49,12 +49,12 @@ def build_background(
         parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
     if quote := _quote_replied_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
-    parts += _file_parts(files, inputs.max_input_tokens)
-    without_place = len(observed) - len(lines)
-    left_out = (
-        [DroppedItem("observed", "", _TOO_OLD_REASON, without_place)] if without_place else []
+    parts += _build_file_parts(files, inputs.max_input_tokens)
+    omitted_count = len(observed) - len(lines)
+    omitted_items = (
+        [DroppedItem("observed", "", _TOO_OLD_REASON, omitted_count)] if omitted_count else []
     )
-    return parts, left_out
+    return parts, omitted_items
 
 
 def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn], list[Turn]]:
@@ -62,43 +62,44 @@ def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn
 
     The last `new_count` turns are the new message and other characters' answers to it.
     """
-    end = answered = len(turns) - new_count
-    while answered and turns[answered - 1].role == "user":
-        answered -= 1
-    since = turns[answered:end]
-    others = [*turns[:answered], *(turn for turn in since if not turn.observed), *turns[end:]]
-    return others, [turn for turn in since if turn.observed]
+    end = answer_end = len(turns) - new_count
+    while answer_end and turns[answer_end - 1].role == "user":
+        answer_end -= 1
+    new_turns = turns[answer_end:end]
+    questions = [turn for turn in new_turns if not turn.observed]
+    history = [*turns[:answer_end], *questions, *turns[end:]]
+    return history, [turn for turn in new_turns if turn.observed]
 
 
-def _fitting_lines(
+def _select_fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
     """Return the newest turns that fit, oldest first, each as quoted lines."""
-    left = max_input_tokens // _MAX_SHARE_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
-    left -= _estimate_tokens(_OBSERVED_HEADING)
-    fitting: list[str] = []
+    budget = max_input_tokens // _BACKGROUND_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
+    budget -= _estimate_tokens(_OBSERVED_HEADING)
+    fitting_lines: list[str] = []
     for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
         text = turn.text
-        short = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
-        quoted = "\n".join(f"> {line}" for line in tag(turn, short).splitlines() or [""])
-        left -= _estimate_tokens(quoted)
-        if left < 0:
+        shortened = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
+        quoted = "\n".join(f"> {line}" for line in tag(turn, shortened).splitlines() or [""])
+        budget -= _estimate_tokens(quoted)
+        if budget < 0:
             break
-        fitting.append(quoted)
-    return fitting[::-1]
+        fitting_lines.append(quoted)
+    return fitting_lines[::-1]
 
 
-def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
+def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
     tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
     max_bytes = tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
     parts = []
     for file in files.texts:
         data = strip_hidden_text(file.text).encode(errors="replace")
         text = data[:max_bytes].decode(errors="ignore")
-        end = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
+        ending = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
         quoted = "\n".join(f"> {line}" for line in text.splitlines())
         name = f"file {file.name}".strip()
-        parts.append(PromptPart("file", f"[{name}]\n{quoted}{end}", name=file.name, priority=2))
+        parts.append(PromptPart("file", f"[{name}]\n{quoted}{ending}", name=file.name, priority=2))
     if files.unread:
         unread = describe_attachments([one.item for one in files.unread])
         parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
@@ -112,17 +113,17 @@ def _estimate_tokens(line: str) -> int:
 
 def _quote_replied_message(inputs: PromptInputs) -> str:
     """Return the message being replied to as a quote, or "" if it is the previous turn."""
-    quoted, session = inputs.incoming.quote, inputs.session
-    if quoted is None or not quoted.text:
+    quoted_message, session = inputs.incoming.quote, inputs.session
+    if quoted_message is None or not quoted_message.text:
         return ""
-    quote = quoted.text
+    quote = quoted_message.text
     # If several characters answer, a message starts with a line that names the speaker.
-    forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
-    last = session.turns[-1] if session.turns else None
-    if last is not None and not last.observed and last.text.strip() in forms:
+    quoted_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
+    turn = session.turns[-1] if session.turns else None
+    if turn is not None and not turn.observed and turn.text.strip() in quoted_texts:
         return ""
-    short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    lines = strip_hidden_text(short).splitlines()
-    if quoted.author is not None and not quoted.is_ours:
-        lines.insert(0, f"{inputs.speakers.people[quoted.author.id]} wrote:")
+    shortened = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
+    lines = strip_hidden_text(shortened).splitlines()
+    if quoted_message.author is not None and not quoted_message.is_ours:
+        lines.insert(0, f"{inputs.speakers.people[quoted_message.author.id]} wrote:")
     return "\n".join(f"> {line}" for line in lines)

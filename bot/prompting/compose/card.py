@@ -14,26 +14,27 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from bot.chat.prompt import Message
 from bot.prompting.compose.card_macros import (
-    DEPTH_NOTE,
+    DEPTH_NOTE_NAME,
     ORIGINAL_SYSTEM,
     CardMacros,
     build_card_macros,
-    own_instructions,
+    get_own_instructions,
 )
 from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
+from bot.prompting.compose.instructions import PERSONA_FIELDS, find_persona_prefix
 from bot.prompting.compose.lore import (
-    deep_lore_messages,
-    deep_lore_parts_without_history,
+    build_deep_lore_messages,
+    build_lore_parts_at,
+    build_newest_lore_parts,
+    build_parts_without_history,
     find_lore,
-    inactive_entries,
     insert_messages,
-    lore_parts_at,
-    outlet_texts,
-    parts_for_newest_message,
+    join_outlet_texts,
+    report_inactive_entries,
 )
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, LoreResult
@@ -49,10 +50,10 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     preset = inputs.preset
     newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
     people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
-    texts = preset.post_history_instructions or preset.story_string
-    if preset.has_macros or preset.parsed_lorebook or texts:
+    other_texts = preset.post_history_instructions or preset.story_string
+    if preset.has_macros or preset.parsed_lorebook or other_texts:
         draft = _apply_macros_and_lore(draft, inputs, people)
-    if people and not (preset.has_order and _places_persona(preset.prompts)):
+    if people and not (preset.has_order and _includes_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
@@ -66,19 +67,20 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
     book = preset.parsed_lorebook
     lore = find_lore(book, inputs, macros.current) if book else _EMPTY_LORE
     macros = macros.with_values(
-        outlet_texts(lore),
-        wibefore=_join_parts(lore_parts_at(lore, EntryPosition.BEFORE_CHAR)),
-        wiafter=_join_parts(lore_parts_at(lore, EntryPosition.AFTER_CHAR)),
+        join_outlet_texts(lore),
+        wibefore=_join_parts(build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)),
+        wiafter=_join_parts(build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
     if preset.has_order:
         return _apply_prompt_order(draft, inputs, macros, lore, people)
-    examples = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    examples = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    draft = replace(draft, pinned_messages=(*draft.pinned_messages, *examples))
     return replace(
-        _insert_deep_lore(replace(draft, pinned=(*draft.pinned, *examples)), lore),
-        system=_system_parts(draft.system, lore, preset, macros),
-        closing=_post_history_messages(preset, macros),
+        _insert_deep_lore(draft, lore),
+        system=_build_system_parts(draft.system, lore, preset, macros),
+        closing_messages=_build_closing_messages(preset, macros),
     )
 
 
@@ -88,16 +90,16 @@ def _apply_prompt_order(
     """Arrange the draft in the preset's prompt order; `{{user}}` stands for all speakers."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _has_macro(preset.prompts, "summary") else ""
-    given = replace(macros.current, user=macros.stable.user)
-    described = [text for text in inputs.personas.values() if text]
-    persona = sanitize_persona(described[0]) if len(described) == 1 else people
-    given = replace(given, fields={**given.fields, "persona": persona, "summary": summary})
+    descriptions = [text for text in inputs.personas.values() if text]
+    persona = sanitize_persona(descriptions[0]) if len(descriptions) == 1 else people
+    fields = {**macros.current.fields, "persona": persona, "summary": summary}
+    prompt_macros = replace(macros.current, user=macros.stable.user, fields=fields)
     draft = replace(draft, summary=None if summary else draft.summary)
-    return _insert_deep_lore(_arrange_prompts(draft, preset, given, lore), lore)
+    return _insert_deep_lore(_arrange_prompts(draft, preset, prompt_macros, lore), lore)
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
-    """Expand the macros in the persona and stories before other macros insert these elsewhere."""
+    """Expand the macros in the persona and stories, before other macros insert those texts."""
 
     def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
         return tuple(
@@ -115,18 +117,19 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     texts = [part.text for part in draft.system if part.section == "persona"]
     names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
     persona = {
-        PERSONA_FIELDS[name]: text.removeprefix(persona_prefix(name, preset))
+        PERSONA_FIELDS[name]: text.removeprefix(find_persona_prefix(name, preset))
         for name, text in zip(names, texts, strict=False)
     }
     speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
     expand = macros.stable.expand
-    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in draft.pinned]
+    pinned = draft.pinned_messages
+    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in pinned]
     book = preset.parsed_lorebook
-    notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
+    notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_NAME] if book else []
     return macros.with_values(
         {},
         **persona,
-        charprompt=own_instructions(preset),
+        charprompt=get_own_instructions(preset),
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
     )
@@ -134,15 +137,13 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
 
 def _expand_macros(draft: Draft, macros: Macros) -> Draft:
     original = macros.expand(ORIGINAL_SYSTEM)
-    system = replace(macros, fields={**macros.fields, "original": original})
-    return replace(
-        draft,
-        system=tuple(
-            part if part.section == "persona" else replace(part, text=system.expand(part.text))
-            for part in draft.system
-        ),
-        pinned=tuple(_expand_message(message, macros) for message in draft.pinned),
+    expand = replace(macros, fields={**macros.fields, "original": original}).expand
+    system = tuple(
+        part if part.section == "persona" else replace(part, text=expand(part.text))
+        for part in draft.system
     )
+    pinned_messages = tuple(_expand_message(message, macros) for message in draft.pinned_messages)
+    return replace(draft, system=system, pinned_messages=pinned_messages)
 
 
 def _expand_message(message: Message, macros: Macros) -> Message:
@@ -153,47 +154,47 @@ def _expand_message(message: Message, macros: Macros) -> Message:
 def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
     return replace(
         draft,
-        history=insert_messages(deep_lore_messages(lore), draft.history),
+        history=insert_messages(build_deep_lore_messages(lore), draft.history),
         context=(
-            *deep_lore_parts_without_history(lore, draft.history),
-            *parts_for_newest_message(lore),
+            *build_parts_without_history(lore, draft.history),
+            *build_newest_lore_parts(lore),
             *draft.context,
         ),
-        left_out=(*draft.left_out, *inactive_entries(lore)),
+        left_out_items=(*draft.left_out_items, *report_inactive_entries(lore)),
     )
 
 
-def _system_parts(
+def _build_system_parts(
     parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, macros: CardMacros
 ) -> tuple[PromptPart, ...]:
-    before = lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
-    after = lore_parts_at(lore, EntryPosition.AFTER_CHAR)
+    before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
+    after = build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
     persona = [part for part in parts if part.section == "persona"]
     others = [part for part in parts if part not in system and part not in persona]
-    examples = lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
+    examples = build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are separate messages.
     values = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
-    given = replace(macros.stable, fields=values, rng=macros.current.rng)
-    text = given.expand(convert_story_string(preset.story_string)).strip()
-    rendered = [PromptPart("system", text, is_required=True)] if text else []
-    return (*rendered, *examples, *others)
+    story_macros = replace(macros.stable, fields=values, rng=macros.current.rng)
+    text = story_macros.expand(convert_story_string(preset.story_string)).strip()
+    rendered_parts = [PromptPart("system", text, is_required=True)] if text else []
+    return (*rendered_parts, *examples, *others)
 
 
 def _join_parts(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _post_history_messages(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
+def _build_closing_messages(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
     source = preset.post_history_instructions or ""
     text = macros.current.expand(source) if preset.has_macros else source
     return (Message("system", text),) if text.strip() else ()
 
 
-_ROLES_AT_SAME_DEPTH = ("assistant", "user", "system")  # the last has the most weight
-_MARKERS_IN_PERSONA = {
+_ROLES_AT_SAME_DEPTH = ("assistant", "user", "system")  # in this order; the last counts most
+_PERSONA_MARKER_MACROS = {
     "charDescription": "description",
     "charPersonality": "personality",
     "scenario": "scenario",
@@ -217,7 +218,7 @@ class _FilledPrompt:
         return Message(self.prompt.role, self.text)
 
 
-def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
+def _includes_persona(prompts: Iterable[OrderedPrompt]) -> bool:
     has_marker = any(one.marker == "personaDescription" for one in prompts)
     return has_marker or _has_macro(prompts, "persona")
 
@@ -228,26 +229,27 @@ def _has_macro(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
-    filled = list(_fill_prompts(preset, macros, lore))
-    markers = [one.prompt.marker for one in filled]
-    middle = markers.index("chatHistory") if "chatHistory" in markers else len(filled)
-    outside = [(at, one) for at, one in enumerate(filled) if one.prompt.depth is None]
-    before = [one for at, one in outside if at < middle]
-    after = [one for at, one in outside if at > middle and one.text.strip()]
-    head = next((at for at, one in enumerate(before) if not _is_system(one)), len(before))
-    deep = [one for one in filled if one.prompt.depth is not None and one.text.strip()]
-    newest = [one.message for depth, one in _prompts_by_depth(deep) if depth == 0]
-    deeper = [(depth, one) for depth, one in _prompts_by_depth(deep) if depth]
-    within = [(depth, one.message, one.prompt.name or "prompt") for depth, one in deeper]
-    early = [] if draft.history else [message for _, message, _ in within]
-    system = [part for one in before[:head] for part in one.parts if part.text.strip()]
-    pinned = _messages_before(before[head:], draft.pinned, lore)
+    prompts = list(_fill_prompts(preset, macros, lore))
+    markers = [one.prompt.marker for one in prompts]
+    history_index = markers.index("chatHistory") if "chatHistory" in markers else len(prompts)
+    fixed_prompts = [(at, one) for at, one in enumerate(prompts) if one.prompt.depth is None]
+    prompts_before = [one for at, one in fixed_prompts if at < history_index]
+    prompts_after = [one for at, one in fixed_prompts if at > history_index and one.text.strip()]
+    system_prompts = list(takewhile(_is_system, prompts_before))
+    deep_prompts = [one for one in prompts if one.prompt.depth is not None and one.text.strip()]
+    pairs = list(_group_by_depth(deep_prompts))
+    newest_messages = [one.message for depth, one in pairs if depth == 0]
+    additions = [(depth, one.message, one.prompt.name or "prompt") for depth, one in pairs if depth]
+    early_messages = [] if draft.history else [message for _, message, _ in additions]
+    system = [part for one in system_prompts for part in one.parts if part.text.strip()]
+    others = prompts_before[len(system_prompts) :]
+    pinned_messages = _build_messages_before(others, draft.pinned_messages, lore)
     return replace(
         draft,
         system=tuple(system),
-        pinned=(*pinned, *early),
-        history=insert_messages(within, draft.history),
-        closing=(*newest, *(one.message for one in after)),
+        pinned_messages=(*pinned_messages, *early_messages),
+        history=insert_messages(additions, draft.history),
+        closing_messages=(*newest_messages, *(one.message for one in prompts_after)),
     )
 
 
@@ -257,27 +259,28 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
             case "worldInfoBefore" | "worldInfoAfter" as marker:
                 is_before = marker == "worldInfoBefore"
                 position = EntryPosition.BEFORE_CHAR if is_before else EntryPosition.AFTER_CHAR
-                yield _FilledPrompt(prompt, _format_lore(prompt, lore_parts_at(lore, position)))
+                parts = _format_lore(prompt, build_lore_parts_at(lore, position))
+                yield _FilledPrompt(prompt, parts)
             case "chatHistory" | "dialogueExamples":
                 yield _FilledPrompt(prompt, ())
             case _:
-                text = _prompt_text(prompt, preset, macros)
-                section = "persona" if prompt.marker in _MARKERS_IN_PERSONA else "system"
-                parts = [PromptPart(section, text, is_required=True)] if text else []
-                yield _FilledPrompt(prompt, parts)
+                text = _fill_prompt(prompt, preset, macros)
+                section = "persona" if prompt.marker in _PERSONA_MARKER_MACROS else "system"
+                part = PromptPart(section, text, is_required=True)
+                yield _FilledPrompt(prompt, [part] if text else [])
 
 
-def _prompt_text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
-    if prompt.marker in _MARKERS_IN_PERSONA:
-        value = macros.fields.get(_MARKERS_IN_PERSONA[prompt.marker], "")
+def _fill_prompt(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
+    if prompt.marker in _PERSONA_MARKER_MACROS:
+        value = macros.fields.get(_PERSONA_MARKER_MACROS[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
-    jailbreak = preset.post_history_instructions
-    own = {"main": macros.fields.get("charprompt"), "jailbreak": jailbreak}.get(prompt.marker or "")
-    if not own:
+    texts = {"main": macros.fields.get("charprompt"), "jailbreak": preset.post_history_instructions}
+    own_text = texts.get(prompt.marker or "")
+    if not own_text:
         return macros.expand(prompt.content).strip()
-    original = macros.expand(prompt.content).strip() if "{{" in own else ""
-    given = replace(macros, fields={**macros.fields, "original": original})
-    return given.expand(own).strip()
+    original = macros.expand(prompt.content).strip() if "{{" in own_text else ""
+    prompt_macros = replace(macros, fields={**macros.fields, "original": original})
+    return prompt_macros.expand(own_text).strip()
 
 
 def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
@@ -296,32 +299,32 @@ def _is_system(prompt: _FilledPrompt) -> bool:
     return not has_examples and (prompt.prompt.role == "system" or not prompt.text.strip())
 
 
-def _messages_before(
+def _build_messages_before(
     prompts: Sequence[_FilledPrompt], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
     """Return the messages between system message and history; join adjacent system messages."""
-    found: list[Message] = []
+    messages_so_far: list[Message] = []
     for one in prompts:
         messages = [one.message] if one.text.strip() else []
         if one.prompt.marker == "dialogueExamples":
-            top = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
-            bottom = _lore_message(lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            top = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            bottom = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
             messages = [*top, *examples, *bottom]
         for message in messages:
-            if found and found[-1].role == message.role == "system":
-                joined = f"{found[-1].content}\n\n{message.content}"
-                found[-1] = replace(found[-1], content=joined)
+            if messages_so_far and messages_so_far[-1].role == message.role == "system":
+                content = f"{messages_so_far[-1].content}\n\n{message.content}"
+                messages_so_far[-1] = replace(messages_so_far[-1], content=content)
             else:
-                found.append(message)
-    return found
+                messages_so_far.append(message)
+    return messages_so_far
 
 
-def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
+def _to_lore_messages(parts: Sequence[PromptPart]) -> list[Message]:
     text = _join_parts(parts)
     return [Message("system", text)] if text else []
 
 
-def _prompts_by_depth(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
+def _group_by_depth(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
     """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
     groups: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
     for one in prompts:

@@ -24,7 +24,7 @@ ORIGINAL_SYSTEM = (
 )
 """A card's default instructions, which are also the value of `{{original}}`."""
 
-DEPTH_NOTE = "note at depth"
+DEPTH_NOTE_NAME = "note at depth"
 """The name of the lorebook entry that stores the depth prompt of an imported card."""
 
 _MAX_LISTED_NAMES = 5
@@ -33,14 +33,14 @@ _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; a greeting cannot be st
 
 @value_class
 class CardMacros:
-    """The macros for a prompt's stable beginning, and for the part that each message changes."""
+    """The macros for the stable start of a prompt, and for the part that each message changes."""
 
     stable: Macros
-    """For the start: `{{user}}` means all people, so that the text is the same for all authors."""
+    """In these, `{{user}}` means all people, so that the text is the same for all authors."""
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
-        """Return a copy with additional values, and with the lore text for each outlet name."""
+        """Return a copy with more field values, and with the lore texts by outlet name."""
         stable, current = (
             replace(one, fields={**one.fields, **fields}, outlets=outlets)
             for one in (self.stable, self.current)
@@ -51,31 +51,31 @@ class CardMacros:
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
     ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
     people = [inputs.speakers.people[one] for one in dict.fromkeys(ids)]
-    preset, author, most = inputs.preset, inputs.incoming.author.id, inputs.max_input_tokens
+    preset, author, max_tokens = inputs.preset, inputs.incoming.author.id, inputs.max_input_tokens
     characters = inputs.speakers.characters.items()
-    others = [label for name, label in characters if name != preset.name]
+    other_labels = [label for name, label in characters if name != preset.name]
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
     answers = [turn.text for turn in reversed(inputs.turns) if turn.role == "assistant"]
-    earlier = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
+    question_times = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
     stable = Macros(
         char=preset.character_name,
         user=_join_names(people),
         now=inputs.incoming.at,
         rng=seeded_random(inputs.seed),
-        random_for=partial(seeded_random, inputs.seed),
+        make_pick_generator=partial(seeded_random, inputs.seed),
         fields={
-            "group": ", ".join([preset.character_name, *others]),
-            "notchar": _join_names([*others, *people]),
+            "group": ", ".join([preset.character_name, *other_labels]),
+            "notchar": _join_names([*other_labels, *people]),
             "version": str(preset.version),
             "model": preset.model,
             "creatornotes": preset.description,
             "charinstruction": preset.post_history_instructions or "",
-            "maxprompt": str(most or ""),
-            "maxcontext": str(most + (preset.max_output_tokens or 0) if most else ""),
+            "maxprompt": str(max_tokens or ""),
+            "maxcontext": str(max_tokens + (preset.max_output_tokens or 0) if max_tokens else ""),
             "maxresponse": str(preset.max_output_tokens or ""),
         },
         greetings=preset.greetings,
-        idle=inputs.incoming.at - earlier[-1] if earlier else None,
+        idle_time=inputs.incoming.at - question_times[-1] if question_times else None,
     )
     current = replace(
         stable,
@@ -94,7 +94,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     return CardMacros(stable, current)
 
 
-def own_instructions(preset: Preset) -> str:
+def get_own_instructions(preset: Preset) -> str:
     """Return a card's own instructions, or "" if it uses the default instructions."""
     return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
@@ -109,7 +109,7 @@ def choose_greeting(
 ) -> str | None:
     """Return greeting `number` (from 1, by default 1), or None if the preset has no greetings.
 
-    The greeting is cut to what fits into ten messages.
+    Long greetings are cut to the length of ten messages.
     """
     greetings = preset.greetings_among(characters)
     if not greetings:
@@ -147,6 +147,6 @@ def turn_seed(turn: Turn) -> str:
 
 def _join_names(names: Sequence[str]) -> str:
     """Join names, as in `Alice, Bob and Carol`. Names over the limit become `others`."""
-    listed = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
-    *first, last = listed or ["user"]
+    parts = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
+    *first, last = parts or ["user"]
     return f"{', '.join(first)} and {last}" if first else last

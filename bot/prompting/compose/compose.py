@@ -14,15 +14,15 @@ from bot.errors import UserError
 from bot.ports import Backend
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
-from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, get_own_instructions
+from bot.prompting.compose.inputs import PromptInputs, find_lowest_limit, gather_inputs
 from bot.prompting.compose.instructions import (
-    additional_persona_texts,
     build_instructions,
     build_prompter,
     build_recent_stories,
     fill_persona,
-    story_queries_for,
+    find_story_queries,
+    list_additional_persona_texts,
 )
 from bot.prompting.compose.memories import build_memories
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
@@ -33,7 +33,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import (
     AlpacaPrompter,
     ChatPrompter,
-    ask_usage,
+    format_ask_usage,
     parse_fields,
     strip_ask_command,
 )
@@ -74,32 +74,34 @@ def compose(
     answers = () if preset.prompter else answers  # one person fills in a form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
     tag_mode = preset.user_name_in_message
-    tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
-    turns, observed = split_observed(inputs.turns, 1 + len(answers))
-    sent = _newest_rounds(turns, preset.max_rounds, len(answers))
-    history, newest = _history_and_newest_message(sent, inputs, has_tags=tagged)
-    pinned = [_pinned_message(one) for one in preset.messages]
-    system, filled = _system_parts(inputs, stories)
-    if prompter := build_prompter(preset, filled.text):
+    has_tags = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
+    turns, observed_turns = split_observed(inputs.turns, 1 + len(answers))
+    sent_turns = _select_newest_rounds(turns, preset.max_rounds, len(answers))
+    history, newest = _build_history_and_newest(sent_turns, inputs, has_tags=has_tags)
+    pinned_messages = [_to_pinned_message(one) for one in preset.messages]
+    system_parts, persona = _build_system_parts(inputs, stories)
+    if prompter := build_prompter(preset, persona.text):
         instruction, newest = _fill_prompter(prompter, newest.content)
-        system = _required_parts("system", instruction)
+        system_parts = _to_required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
-            pinned, history, observed = [], (), []
-    background, too_old = build_background(observed, inputs, files, has_tags=tagged)
+            pinned_messages, history, observed_turns = [], (), []
+    background, omitted_items = build_background(observed_turns, inputs, files, has_tags=has_tags)
     if memories is not None and not preset.prompter:
-        recalled, left_out = build_memories(inputs, memories)
-        background, too_old = [*recalled, *background], [*left_out, *too_old]
+        memory_parts, omitted_memories = build_memories(inputs, memories)
+        background = [*memory_parts, *background]
+        omitted_items = [*omitted_memories, *omitted_items]
+    unsent_count = len(turns) - len(sent_turns)
     draft = Draft(
-        base=_base_prompt(inputs, has_tags=tagged, wants_variety=wants_variety),
-        system=tuple(system),
-        pinned=tuple(pinned),
+        base=_build_base_prompt(inputs, has_tags=has_tags, wants_variety=wants_variety),
+        system=tuple(system_parts),
+        pinned_messages=tuple(pinned_messages),
         summary=summary,
         history=history,
         context=(*build_recent_stories(inputs, stories), *background),
-        newest=newest,
+        newest_message=newest,
         images=files.images,
-        stories=filled.stories,
-        left_out=(*too_old, *_left_out_items(inputs, len(turns) - len(sent), stories)),
+        stories=persona.stories,
+        left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_count, stories)),
         memo=inputs.session.memo,
     )
     return apply_card(draft, inputs)
@@ -127,7 +129,7 @@ def choose_template(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
-def last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
+def select_last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
     """Return the messages of the last rounds; a round is a question and its answer.
 
     The newest message is a question without an answer, so `n` rounds are `2 * n - 1` messages, of
@@ -136,49 +138,49 @@ def last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
-def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the last rounds' turns, not counting observed lines and the last `answers` turns."""
+def _select_newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
+    """Return the last rounds' turns; observed lines and the last `answers` turns do not count."""
     if max_rounds <= 0:
         return turns
-    asked = len(turns) - answers
-    counted = [at for at, turn in enumerate(turns[:asked]) if not turn.observed]
-    kept = last_rounds(counted, max_rounds)
-    return turns[kept[0] :] if len(kept) < len(counted) else turns
+    question_end = len(turns) - answers
+    counted_indexes = [at for at, turn in enumerate(turns[:question_end]) if not turn.observed]
+    kept_indexes = select_last_rounds(counted_indexes, max_rounds)
+    return turns[kept_indexes[0] :] if len(kept_indexes) < len(counted_indexes) else turns
 
 
-def bare_prompt(preset: Preset) -> Prompt:
+def build_bare_prompt(preset: Preset) -> Prompt:
     """Return a prompt without messages, only with model, parameters, and output limit."""
     return Prompt(
         messages=(),
         model=preset.model,
         conversation="",
-        parameters=_sampling_parameters(preset),
+        parameters=_select_sampling_parameters(preset),
         max_output_tokens=preset.max_output_tokens,
     )
 
 
-def _base_prompt(inputs: PromptInputs, *, has_tags: bool, wants_variety: bool) -> Prompt:
+def _build_base_prompt(inputs: PromptInputs, *, has_tags: bool, wants_variety: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
-    parameters = _sampling_parameters(preset)
+    parameters = _select_sampling_parameters(preset)
     if wants_variety and parameters.get("temperature") == 0:
         parameters["temperature"] = _RETRY_TEMPERATURE
     return Prompt(
         messages=(),
         model=preset.model,
         conversation=inputs.conversation,
-        stop=_stop_strings(inputs) if has_tags else preset.stop_sequences,
+        stop=_list_stop_strings(inputs) if has_tags else preset.stop_sequences,
         parameters=parameters,
         max_output_tokens=preset.max_output_tokens,
         filtered=preset.filter_chars,
         answers_as=labels.characters[preset.name] if has_tags else None,
         speakers=labels.other_labels(preset.name) if has_tags else (),
-        template=_template_with_names(inputs) if has_tags else choose_template(preset),
+        template=_choose_template_with_names(inputs) if has_tags else choose_template(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
     )
 
 
-def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
+def _choose_template_with_names(inputs: PromptInputs) -> TemplateChoice:
     preset, labels = inputs.preset, inputs.speakers
     choice = choose_template(preset)
     if not preset.names_in_template:
@@ -191,30 +193,31 @@ def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
     return replace(choice, names=names)
 
 
-def _system_parts(
+def _build_system_parts(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[list[PromptPart], FilledText]:
     preset, newest = inputs.preset, inputs.incoming.text
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
-        filled = fill_persona(preset, stories, message=newest)
-        instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
-        system = _required_parts("system", instructions)
-        persona = [filled.text, *additional_persona_texts(preset)]
-        parts = [one for text in persona for one in _required_parts("persona", text)]
-        return [*system, *parts], filled
-    filled = build_instructions(
+        filled_text = fill_persona(preset, stories, message=newest)
+        instructions = get_own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
+        system = _to_required_parts("system", instructions)
+        persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
+        parts = [one for text in persona_texts for one in _to_required_parts("persona", text)]
+        return [*system, *parts], filled_text
+    filled_text = build_instructions(
         preset,
         stories,
         user_name=inputs.speakers.people[inputs.incoming.author.id],
         message=newest,
         max_input_tokens=inputs.max_input_tokens,
     )
-    text = "\n\n".join([*([filled.text] if filled.text else []), *additional_persona_texts(preset)])
-    return _required_parts("system", text), filled
+    texts = [filled_text.text, *list_additional_persona_texts(preset)]
+    text = "\n\n".join(filter(None, texts))
+    return _to_required_parts("system", text), filled_text
 
 
-def _pinned_message(message: PresetMessage) -> Message:
+def _to_pinned_message(message: PresetMessage) -> Message:
     parts: list[str | Image] = [
         part.text if part.type == "text" else Image(part.image_url, part.detail)
         for part in message.content
@@ -223,7 +226,7 @@ def _pinned_message(message: PresetMessage) -> Message:
     return Message(message.role, message.text, tuple(parts) if has_images else ())
 
 
-def _required_parts(section: str, text: str | None) -> list[PromptPart]:
+def _to_required_parts(section: str, text: str | None) -> list[PromptPart]:
     return [PromptPart(section, text, is_required=True)] if text else []
 
 
@@ -232,7 +235,7 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     try:
         messages = prompter.generate_prompt(values, return_dict=True)["messages"]
     except UserError as error:
-        usage = ask_usage(prompter.fields)
+        usage = format_ask_usage(prompter.fields)
         raise UserError.translatable(
             "{problem}. Write:\n{usage}", problem=error.text, usage=usage
         ) from None
@@ -241,7 +244,7 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
 
 
-def _left_out_items(
+def _list_left_out_items(
     inputs: PromptInputs, dropped_turns: int, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[DroppedItem, ...]:
     items = []
@@ -249,50 +252,50 @@ def _left_out_items(
         reason = f"max_rounds is {inputs.preset.max_rounds}"
         items.append(DroppedItem("history", "", reason, dropped_turns))
     if stories is not None:
-        wanted = story_queries_for(inputs.preset, inputs.incoming.text).items()
-        missing = sum(limit for query, limit in wanted if query not in stories)
-        if missing:
-            items.append(DroppedItem("stories", "", _SEARCH_FAILED_REASON, missing))
+        needed_stories = find_story_queries(inputs.preset, inputs.incoming.text).items()
+        missing_count = sum(limit for query, limit in needed_stories if query not in stories)
+        if missing_count:
+            items.append(DroppedItem("stories", "", _SEARCH_FAILED_REASON, missing_count))
     return tuple(items)
 
 
-def _history_and_newest_message(
+def _build_history_and_newest(
     turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
-    messages = _turn_messages(turns, inputs, has_tags=has_tags)
+    messages = _to_messages(turns, inputs, has_tags=has_tags)
     questions = [turn.speaker is not None for turn in turns[:-1]]
-    memo, own = inputs.session.memo, inputs.preset.name
-    units = group_history(messages[:-1], questions=questions, memo=memo, key=own)
+    memo, preset_name = inputs.session.memo, inputs.preset.name
+    units = group_history(messages[:-1], questions=questions, memo=memo, key=preset_name)
     return units, messages[-1]
 
 
-def _turn_messages(
+def _to_messages(
     turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
 ) -> tuple[Message, ...]:
-    own, labels = inputs.preset.name, inputs.speakers
+    own_name, labels = inputs.preset.name, inputs.speakers
 
-    def plain_message(turn: Turn) -> Message:
-        return Message(_turn_role(turn, own), strip_ask_command(turn.text))
+    def to_plain_message(turn: Turn) -> Message:
+        return Message(_to_role(turn, own_name), strip_ask_command(turn.text))
 
-    def tagged_message(turn: Turn) -> Message:
+    def to_tagged_message(turn: Turn) -> Message:
         if turn.role == "system":  # no speaker, as in narration
-            return plain_message(turn)
-        label = labels.find_label(turn, own)
-        return Message(_turn_role(turn, own), labels.tag_text(label, turn.text), name=label)
+            return to_plain_message(turn)
+        label = labels.find_label(turn, own_name)
+        return Message(_to_role(turn, own_name), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
-    memo, key = inputs.session.memo, ("messages", own)
+    memo, key = inputs.session.memo, ("messages", own_name)
     if not has_tags:
-        return map_incrementally(memo, key, None, turns, plain_message)
-    return map_incrementally(memo, key, labels.tagging_key, turns, tagged_message)
+        return map_incrementally(memo, key, None, turns, to_plain_message)
+    return map_incrementally(memo, key, labels.tagging_key, turns, to_tagged_message)
 
 
-def _turn_role(turn: Turn, preset: str) -> Role:
+def _to_role(turn: Turn, preset: str) -> Role:
     """Return a turn's role as preset `preset` sees it; to a preset, other characters are users."""
     return turn.role if turn.preset is None or turn.preset == preset else "user"
 
 
-def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
+def _list_stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings, and the tags of the other speakers, latest first."""
     own = inputs.preset.name
     others = inputs.speakers.other_labels(own)
@@ -301,7 +304,7 @@ def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
-def _sampling_parameters(preset: Preset) -> dict[str, object]:
+def _select_sampling_parameters(preset: Preset) -> dict[str, object]:
     return {
         key: value
         for key, value in preset.parameters.items()
@@ -315,14 +318,15 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
         estimate = await backend.text_counter(draft.base)
-        most = lower_limit(limit, max_prompt_tokens)
-        return await fit_draft(draft, most, backend.count_tokens, estimate)
+        max_tokens = find_lowest_limit(limit, max_prompt_tokens)
+        return await fit_draft(draft, max_tokens, backend.count_tokens, estimate)
     fitted, count = await fit_for_preset(preset, draft), backend.count_tokens
     if max_prompt_tokens is None or await count(fitted.prompt) <= max_prompt_tokens:
         return fitted
     estimate = get_counter(encoding)
-    smaller = await fit_draft(fitted.draft, max_prompt_tokens, count, estimate)
-    return replace(smaller, dropped=(*fitted.dropped, *smaller.dropped))
+    smaller_prompt = await fit_draft(fitted.draft, max_prompt_tokens, count, estimate)
+    dropped_items = (*fitted.dropped_items, *smaller_prompt.dropped_items)
+    return replace(smaller_prompt, dropped_items=dropped_items)
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
@@ -347,4 +351,4 @@ async def prompt_limit_if_needed(preset: Preset, backend: Backend) -> int | None
     """
     if preset.lorebook is None and preset.persona is None and not preset.memory:
         return None
-    return await backend.max_prompt_tokens(bare_prompt(preset))
+    return await backend.max_prompt_tokens(build_bare_prompt(preset))

@@ -33,12 +33,12 @@ class PromptInputs:
         """The seed for random choices that must stay the same for the whole session."""
         return f"{self.conversation} {self.session.number}"
 
-    def is_own(self, turn: Turn) -> bool:
+    def is_own_turn(self, turn: Turn) -> bool:
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
     def speaker_label(self, turn: Turn) -> str:
         """Return the name of a turn's speaker, even where turns have no speaker tags."""
-        if self.is_own(turn):
+        if self.is_own_turn(turn):
             return self.preset.character_name
         return self.speakers.find_label(turn, self.preset.name)
 
@@ -54,27 +54,27 @@ def gather_inputs(
 ) -> PromptInputs:
     """Gather a prompt's inputs: append the new message and answers to the turns, label speakers."""
     newest = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
-    said = (*session.turns, newest, *answers)
+    all_turns = (*session.turns, newest, *answers)
     conversation = incoming.address.conversation
-    turns = map_incrementally(session.memo, "visible", None, said, _without_hidden_text)
-    removed = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**removed, **(characters or {}), preset.name: preset.character_name}
+    turns = map_incrementally(session.memo, "visible", None, all_turns, _strip_hidden_text)
+    preset_names = {turn.preset: turn.preset for turn in turns if turn.preset}
+    names = {**preset_names, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote
-    quoted = [quote.author] if quote and quote.author and not quote.is_ours else []
+    quoted_authors = [quote.author] if quote and quote.author and not quote.is_ours else []
     speakers = [turn.speaker for turn in turns if turn.speaker]
-    labels = label_speakers([*quoted, *speakers], names)  # each person's latest name counts
-    max_tokens = lower_limit(preset.max_input_tokens, model_limit)
+    labels = label_speakers([*quoted_authors, *speakers], names)  # each person's latest name counts
+    max_tokens = find_lowest_limit(preset.max_input_tokens, model_limit)
     return PromptInputs(
         preset, session, incoming, turns, labels, personas or {}, max_tokens, conversation
     )
 
 
-def lower_limit(*limits: int | None) -> int | None:
+def find_lowest_limit(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _without_hidden_text(turn: Turn) -> Turn:
+def _strip_hidden_text(turn: Turn) -> Turn:
     if turn.text.isascii():
         return turn
-    visible = strip_hidden_text(turn.text)
-    return turn if visible == turn.text else replace(turn, text=visible)
+    visible_text = strip_hidden_text(turn.text)
+    return turn if visible_text == turn.text else replace(turn, text=visible_text)

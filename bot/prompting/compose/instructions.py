@@ -25,23 +25,23 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 """Maps the preset keys that describe a character to the macros that insert their texts."""
 
 
-def persona_prefix(key: str, preset: Preset) -> str:
+def find_persona_prefix(key: str, preset: Preset) -> str:
     """Return the text before a preset's personality or scenario, or "" for other keys."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
 
-def additional_persona_texts(preset: Preset) -> Sequence[str]:
+def list_additional_persona_texts(preset: Preset) -> Sequence[str]:
     return [
-        persona_prefix(key, preset) + text
+        find_persona_prefix(key, preset) + text
         for key, text in (("personality", preset.personality), ("scenario", preset.scenario))
         if text
     ]
 
 
-def story_queries_for(preset: Preset, message: str) -> Mapping[str, int]:
+def find_story_queries(preset: Preset, message: str) -> Mapping[str, int]:
     """Return the persona's story queries, each with its number of stories."""
-    return _persona_with_queries(preset).story_queries(message)
+    return _parse_persona_with_queries(preset).story_queries(message)
 
 
 def build_recent_stories(
@@ -52,18 +52,18 @@ def build_recent_stories(
     if preset.stories != "recent" or stories is None:
         return ()
     user_name = inputs.speakers.people[inputs.incoming.author.id]
-    filled = fill_placeholders(
-        _persona_with_queries(preset),
+    filled_text = fill_placeholders(
+        _parse_persona_with_queries(preset),
         _strip_story_brackets(stories),
         message=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
         count=counter_for_model(preset.model),
     )
     parts = []
-    for story in filled.stories:
+    for story in filled_text.stories:
         text = fill_names(story.text.strip(), preset.character_name, user_name)
-        named = replace(story, text=text)
-        parts.append(PromptPart("stories", f"###\n{text}", story_title(named), story.score))
+        named_story = replace(story, text=text)
+        parts.append(PromptPart("stories", f"###\n{text}", story_title(named_story), story.score))
     return parts
 
 
@@ -84,9 +84,9 @@ def build_instructions(
     if preset.persona is None:
         return FilledText(preset.system or "", ())
     if preset.role_name:
-        filled = build_roleplay_prompt(
+        filled_text = build_roleplay_prompt(
             parse_persona(preset.persona),
-            _stories_for_persona(preset, stories),
+            _select_persona_stories(preset, stories),
             role_name=preset.role_name,
             user_name=user_name,
             message=message,
@@ -94,26 +94,28 @@ def build_instructions(
             count=counter_for_model(preset.model),
         )
     else:
-        filled = fill_persona(preset, stories, message=message)
-        filled = replace(filled, text=fill_names(filled.text, preset.character_name, user_name))
-    shown = [
+        filled_text = fill_persona(preset, stories, message=message)
+        text = fill_names(filled_text.text, preset.character_name, user_name)
+        filled_text = replace(filled_text, text=text)
+    shown_stories = [
         replace(story, text=fill_names(story.text.strip(), preset.character_name, user_name))
-        for story in filled.stories
+        for story in filled_text.stories
     ]
-    text = "\n\n".join(part for part in (preset.system, filled.text) if part)
-    return FilledText(text, tuple(shown))
+    text = "\n\n".join(part for part in (preset.system, filled_text.text) if part)
+    return FilledText(text, tuple(shown_stories))
 
 
 def fill_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, message: str
 ) -> FilledText:
     """Return the persona with its stories; placeholders and macros for names are kept."""
-    persona, found = parse_persona(preset.persona or ""), _stories_for_persona(preset, stories)
+    persona = parse_persona(preset.persona or "")
+    persona_stories = _select_persona_stories(preset, stories)
     count = counter_for_model(preset.model)
-    return fill_placeholders(persona, found, message=message, tokens=None, count=count)
+    return fill_placeholders(persona, persona_stories, message=message, tokens=None, count=count)
 
 
-def _stories_for_persona(
+def _select_persona_stories(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None
 ) -> dict[str, list[Story]] | None:
     return None if preset.stories == "recent" else _strip_story_brackets(stories)
@@ -133,7 +135,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     return prompter
 
 
-def _persona_with_queries(preset: Preset) -> Persona:
+def _parse_persona_with_queries(preset: Preset) -> Persona:
     """Parse the persona. If it has no story query, "recent" stories get a default query."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
@@ -147,6 +149,6 @@ def _strip_story_brackets(
     if stories is None:
         return None
     return {
-        query: [replace(story, text=strip_dialogue_brackets(story.text)) for story in found]
-        for query, found in stories.items()
+        query: [replace(story, text=strip_dialogue_brackets(story.text)) for story in results]
+        for query, results in stories.items()
     }

@@ -27,10 +27,10 @@ from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
 
-_MAX_SHARE_DIVISOR = 4  # a quarter of the prompt, if the book has no budget
+_LORE_DIVISOR = 4  # lore may use a quarter of the prompt
 _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_REPLAYED_PROMPTS = 40  # earlier prompts to search again
-_MAX_ENTRIES_REPLAYED = 20_000  # in all these prompts together, in 0.1 s
+_MAX_REPLAYED_ENTRIES = 20_000  # in all these prompts together, in 0.1 s
 _MAX_REPORTED_ENTRIES = 100  # inactive entries to list in a receipt
 _MAX_REPORTED_LABELS = 8  # entries without a matching key to list in a receipt
 _MAX_LABEL_CHARS = 40
@@ -53,7 +53,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         return LorebookSearch(
             book,
             texts[:length],
-            budget=limit // _MAX_SHARE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
+            budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=counter_for_model(inputs.preset.model),
             random_float=rng.random,
             activated_at=activated_at,
@@ -62,46 +62,47 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         ).run()
 
     activated_at: Mapping[str, int] = {}
-    for length in _earlier_prompt_lengths(book, inputs):
-        fresh = replace(macros, variables=Variables())
-        activated_at = search(length, activated_at, fresh).activated_at
+    for length in _find_earlier_prompt_lengths(book, inputs):
+        fresh_macros = replace(macros, variables=Variables())
+        activated_at = search(length, activated_at, fresh_macros).activated_at
     return search(len(turns), activated_at, macros)
 
 
-def _earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
-    """Return the numbers of turns of earlier prompts whose lorebook effects may still last."""
-    reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
-    if not reach:
+def _find_earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
+    """Return how many turns each earlier prompt had, if its lorebook effects may still last."""
+    effect_length = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
+    if not effect_length:
         return []
     # Look back twice as far, because an earlier effect may have prevented this one.
-    oldest = max(1, len(inputs.turns) - 2 * reach)
-    answered = [at for at in range(oldest, len(inputs.turns)) if inputs.is_own(inputs.turns[at])]
-    most = min(_MAX_REPLAYED_PROMPTS, _MAX_ENTRIES_REPLAYED // len(book.entries))
-    return answered[len(answered) - most :] if most < len(answered) else answered
+    oldest = max(1, len(inputs.turns) - 2 * effect_length)
+    turns = list(enumerate(inputs.turns))[oldest:]
+    answer_indexes = [index for index, turn in turns if inputs.is_own_turn(turn)]
+    max_prompts = min(_MAX_REPLAYED_PROMPTS, _MAX_REPLAYED_ENTRIES // len(book.entries))
+    return answer_indexes[max(0, len(answer_indexes) - max_prompts) :]
 
 
-def lore_parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
+def build_lore_parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     return [_to_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
-def outlet_texts(lore: LoreResult) -> Mapping[str, str]:
+def join_outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     """Return the texts of outlet entries, by outlet name."""
-    found: dict[str, list[str]] = defaultdict(list)
+    texts: dict[str, list[str]] = defaultdict(list)
     for entry in lore.entries:
         if entry.position is EntryPosition.OUTLET:
-            found[entry.outlet].append(entry.content)
-    return {name: "\n".join(contents) for name, contents in found.items()}
+            texts[entry.outlet].append(entry.content)
+    return {name: "\n".join(contents) for name, contents in texts.items()}
 
 
-def parts_for_newest_message(lore: LoreResult) -> list[PromptPart]:
-    """Return the parts to put before the newest message: author's note, and entries at depth 0."""
-    notes = lore_parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
+def build_newest_lore_parts(lore: LoreResult) -> list[PromptPart]:
+    """Return the parts before the newest message: the author's note, and entries at depth 0."""
+    notes = build_lore_parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
 
-def deep_lore_messages(lore: LoreResult) -> list[DeepMessage]:
+def build_deep_lore_messages(lore: LoreResult) -> list[DeepMessage]:
     return [
-        (entry.depth, Message(entry.role, entry.content), _named_reason(entry, lore))
+        (entry.depth, Message(entry.role, entry.content), _describe_reason(entry, lore))
         for entry in lore.entries
         if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry)
     ]
@@ -113,58 +114,58 @@ def insert_messages(
     """Insert messages into a history at their depths, or at its start if it is too short."""
     if not deep_messages:
         return tuple(history)
-    total = 1 + sum(len(unit.messages) for unit in history)  # including the newest message
-    # By the number of messages before them.
-    waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)
+    message_count = 1 + sum(len(unit.messages) for unit in history)  # including the newest message
+    # The keys are numbers of preceding messages.
+    messages_by_position: dict[int, list[tuple[Message, str]]] = defaultdict(list)
     for depth, message, name in deep_messages:
-        waiting[max(0, total - depth)].append((message, name))
-    units, before = [], 0
+        messages_by_position[max(0, message_count - depth)].append((message, name))
+    units, position = [], 0
     for unit in history:
-        end = before + len(unit.messages)
-        contents = [*waiting.pop(before, ())]
+        end = position + len(unit.messages)
+        contents = [*messages_by_position.pop(position, ())]
         # Messages inserted earlier at the same place come after these.
         for message, name in unit.contents or [(message, "") for message in unit.messages]:
             contents.append((message, name))
-            before += not name
+            position += not name
             # The last unit also contains what comes right before the newest message.
-            if not name and (before < end or unit is history[-1]):
-                contents += waiting.pop(before, ())
+            if not name and (position < end or unit is history[-1]):
+                contents += messages_by_position.pop(position, ())
         is_longer = len(contents) > len(unit.all_messages)
         units.append(replace(unit, contents=tuple(contents)) if is_longer else unit)
     return tuple(units)
 
 
-def deep_lore_parts_without_history(
+def build_parts_without_history(
     lore: LoreResult, history: Sequence[HistoryUnit]
 ) -> list[PromptPart]:
     if history:
         return []
     return [
         PromptPart("lore", message.content, name=name, priority=_LORE_PRIORITY)
-        for _, message, name in deep_lore_messages(lore)
+        for _, message, name in build_deep_lore_messages(lore)
     ]
 
 
-def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return a receipt item per inactive entry; all entries with unmatched keys share one."""
-    inactive = [decision for decision in lore.decisions if not decision.is_activated]
-    others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND_REASON]
+def report_inactive_entries(lore: LoreResult) -> list[DroppedItem]:
+    """Return a receipt item for each inactive entry; entries with unmatched keys share one."""
+    decisions = [decision for decision in lore.decisions if not decision.is_activated]
     items = [
         DroppedItem("lore", one.entry.label, one.reason, was_wanted=one.is_over_budget)
-        for one in others
+        for one in decisions
+        if one.reason != KEYS_NOT_FOUND_REASON
     ]
-    if len(others) < len(inactive):
-        labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND_REASON]
-        items.append(_unmatched_item(labels))
+    labels = [one.entry.label for one in decisions if one.reason == KEYS_NOT_FOUND_REASON]
+    if labels:
+        items.append(_report_unmatched_entries(labels))
     return items[:_MAX_REPORTED_ENTRIES]
 
 
-def _unmatched_item(labels: Sequence[str]) -> DroppedItem:
-    named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
+def _report_unmatched_entries(labels: Sequence[str]) -> DroppedItem:
+    names = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
     if len(labels) > _MAX_REPORTED_LABELS:
-        named += ", …"
+        names += ", …"
     reason = KEYS_NOT_FOUND_REASON if len(labels) == 1 else marked("none of their keys were found")
-    return DroppedItem("lore", named, reason, len(labels), was_wanted=False)
+    return DroppedItem("lore", names, reason, len(labels), was_wanted=False)
 
 
 def _is_at_newest(entry: LoreEntry) -> bool:
@@ -172,9 +173,9 @@ def _is_at_newest(entry: LoreEntry) -> bool:
 
 
 def _to_part(entry: LoreEntry, lore: LoreResult) -> PromptPart:
-    name = _named_reason(entry, lore)
+    name = _describe_reason(entry, lore)
     return PromptPart("lore", entry.content, name=name, priority=_LORE_PRIORITY)
 
 
-def _named_reason(entry: LoreEntry, lore: LoreResult) -> str:
+def _describe_reason(entry: LoreEntry, lore: LoreResult) -> str:
     return _LABEL_AND_REASON.with_values(label=entry.label, reason=lore.reasons[entry.uid])

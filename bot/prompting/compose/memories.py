@@ -12,7 +12,7 @@ from bot.texts.text import marked
 
 _MAX_MEMORIES = 20
 _TOKENS_WITHOUT_LIMIT = 1600
-_BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
+_BYTES_PER_TOKEN = 3  # as in Chinese; English has more bytes per token
 _MAX_MEMORY_CHARS = 500
 _PRIVATE_REASON = marked("told in private")
 _BUDGET_REASON = marked("over the budget")
@@ -22,55 +22,52 @@ _BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 def build_memories(
     inputs: PromptInputs, ranked: RankedMemories
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Return the prompt parts for the best memories within the budget, and the omitted memories.
-
-    The texts of omitted memories are not recorded.
-    """
+    """Return parts for the best memories within the budget, and items that count the others."""
     limit = inputs.max_input_tokens
-    left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
+    tokens_left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
     parts: list[PromptPart] = []
     for one in ranked.memories[:_MAX_MEMORIES]:
-        text = _memory_line(inputs, one)
-        left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
-        if left < 0:
+        text = _format_memory(inputs, one)
+        tokens_left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
+        if tokens_left < 0:
             break
         name, number = _describe_source(inputs, one), one.memory.id
-        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory=number))
-    dropped = []
-    if over := len(ranked.memories) - len(parts):
-        dropped.append(DroppedItem("memory", "", _BUDGET_REASON, over))
+        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory_id=number))
+    dropped_items = []
+    if over_budget_count := len(ranked.memories) - len(parts):
+        dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
     if ranked.private:
-        dropped.append(DroppedItem("memory", "", _PRIVATE_REASON, ranked.private))
-    return parts, dropped
+        dropped_items.append(DroppedItem("memory", "", _PRIVATE_REASON, ranked.private))
+    return parts, dropped_items
 
 
-def _memory_line(inputs: PromptInputs, ranked: RankedMemory) -> str:
+def _format_memory(inputs: PromptInputs, ranked: RankedMemory) -> str:
     memory = ranked.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    about = f" of {_subject_name(inputs, ranked)}" if is_named else ""
+    about = f" of {_name_subject(inputs, ranked)}" if is_named else ""
     teller = memory.told_by
-    told = f" ({_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
-    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{told}"
+    told_by = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
+    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{told_by}"
 
 
 def _describe_source(inputs: PromptInputs, ranked: RankedMemory) -> str:
     """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
     memory = ranked.memory
     at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
-    author = _speaker_label(inputs, memory.said_by, "")
+    author = _find_speaker_label(inputs, memory.said_by, "")
     by = f", {author}" if author else ""
-    about = _subject_name(inputs, ranked)
+    about = _name_subject(inputs, ranked)
     return f"#{memory.id} {about}{by}, {at}: {ranked.reason}"
 
 
-def _subject_name(inputs: PromptInputs, ranked: RankedMemory) -> str:
+def _name_subject(inputs: PromptInputs, ranked: RankedMemory) -> str:
     subject = ranked.memory.subject
     if subject.key == inputs.preset.name:
         return "yourself"
-    return _speaker_label(inputs, subject.key, subject.name or subject.kind)
+    return _find_speaker_label(inputs, subject.key, subject.name or subject.kind)
 
 
-def _speaker_label(inputs: PromptInputs, key: str, name: str) -> str:
+def _find_speaker_label(inputs: PromptInputs, key: str, name: str) -> str:
     labels = inputs.speakers
     return labels.people.get(key) or labels.characters.get(key) or clean_name(name)

@@ -21,15 +21,15 @@ _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
-_MATCHED_KEY = StoredPattern(marked("key {key}"))
-_KEY_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
-_WITH_SECONDARY = StoredPattern(marked("{found}; secondary keys: {logic}"))
+_KEY_REASON = StoredPattern(marked("key {key}"))
+_KEY_IN_LINE_REASON = StoredPattern(marked("key {key} in “{line}”"))
+_SECONDARY_REASON = StoredPattern(marked("{found}; secondary keys: {logic}"))
 # As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # In this syntax, brackets may be plain text, so that a pattern's weight cannot be computed.
 _UNSUPPORTED_SYNTAX = re.compile(r"\(\?(?:#|[\w-]*[xV])")
-_NOT_JAVASCRIPT_SYNTAX = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
+_SYNTAX_REPLACEMENTS = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
 _REGEX_FLAGS = {
     "i": regex.IGNORECASE,
     "m": regex.MULTILINE,
@@ -74,7 +74,7 @@ class LoreEntry:
     """A name for people, which the model does not see."""
     keys: tuple[str, ...] = ()
     secondary_keys: tuple[str, ...] = ()
-    """Keys that must match as well, by `logic`; empty if the entry is not selective."""
+    """Keys that must also match, according to `logic`; empty if the entry is not selective."""
     logic: KeyLogic = KeyLogic.AND_ANY
     enabled: bool = True
     constant: bool = False
@@ -106,7 +106,7 @@ class LoreEntry:
     cooldown: int = 0
     """The number of messages after `sticky` for which the entry cannot be activated again."""
     delay: int = 0
-    """How many messages a conversation must have before it can be activated."""
+    """How many messages a conversation must have before the entry can be activated."""
     groups: tuple[str, ...] = ()
     """Inclusion groups: only one entry of each group is activated."""
     group_weight: float = 100
@@ -125,7 +125,6 @@ class Lorebook:
     entries: tuple[LoreEntry, ...]
     name: str = ""
     scan_depth: int = 2
-    """How many messages are searched for keys."""
     token_budget: int | None = None
     """The token budget for all entries; None: a quarter of the prompt's budget."""
     recursive: bool = False
@@ -160,9 +159,8 @@ class LoreResult:
 class RegexTimeBudget:
     """The CPU time that all regular expressions of a prompt together may use."""
 
-    seconds: float = _MAX_SECONDS_PER_PROMPT
-    """The time left."""
-    slow: set[str] = field(default_factory=set)
+    seconds_left: float = _MAX_SECONDS_PER_PROMPT
+    slow_keys: set[str] = field(default_factory=set)
     """Keys that were skipped because they took too long."""
 
 
@@ -177,23 +175,23 @@ class KeyMatcher:
         self._book = book
         self._time_budget = time_budget
         self._cpu_seconds = cpu_seconds
-        self._lower: dict[str, str] = {}  # most keys are searched in the same text
+        self._lowercase_texts: dict[str, str] = {}  # most keys are searched in the same text
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
-        """Describe for receipts which of the entry's keys match a text; return None if none do."""
-        first = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
-        if first is None:
+        """Describe, for receipts, which of the entry's keys matches a text; return None if none."""
+        first_key = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
+        if first_key is None:
             return None
-        lines = (line for line in text.split("\n") if self._contains_key(line, first, entry))
-        found = _MATCHED_KEY.with_values(key=repr(first))
+        lines = (line for line in text.split("\n") if self._contains_key(line, first_key, entry))
+        reason = _KEY_REASON.with_values(key=repr(first_key))
         if line := next(lines, ""):  # "" if a pattern spans several lines
-            said = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first)
-            found = _KEY_IN_LINE.with_values(key=repr(first), line=said)
+            quote = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first_key)
+            reason = _KEY_IN_LINE_REASON.with_values(key=repr(first_key), line=quote)
         if not entry.secondary_keys:
-            return found
+            return reason
         if not self._secondary_keys_match(entry, text):
             return None
-        return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
+        return _SECONDARY_REASON.with_values(found=reason, logic=entry.logic.replace("_", " "))
 
     def matching_keys(self, entry: LoreEntry, text: str) -> list[str]:
         """Return the entry's keys, primary and secondary, that a text contains."""
@@ -201,10 +199,10 @@ class KeyMatcher:
         return [key for key in dict.fromkeys(keys) if self._contains_key(text, key, entry)]
 
     def _secondary_keys_match(self, entry: LoreEntry, text: str) -> bool:
-        holds = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
+        matches = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
         is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
         is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
-        return (any(holds) if is_any else all(holds)) != is_negated
+        return (any(matches) if is_any else all(matches)) != is_negated
 
     def _contains_key(self, text: str, key: str, entry: LoreEntry) -> bool:
         if is_regex(key) and not isinstance(pattern := compile_key(key), str):
@@ -221,24 +219,24 @@ class KeyMatcher:
         return find_word(key, text) is not None
 
     def _lowercase(self, text: str) -> str:
-        if text not in self._lower:
-            self._lower[text] = text.lower()
-        return self._lower[text]
+        if text not in self._lowercase_texts:
+            self._lowercase_texts[text] = text.lower()
+        return self._lowercase_texts[text]
 
     def _matches(self, text: str, key: str, pattern: regex.Pattern[str]) -> bool:
         time_budget = self._time_budget
-        if key in time_budget.slow or time_budget.seconds <= 0:
-            time_budget.slow.add(key)
+        if key in time_budget.slow_keys or time_budget.seconds_left <= 0:
+            time_budget.slow_keys.add(key)
             return False
-        started = self._cpu_seconds()
+        started_at = self._cpu_seconds()
         try:
-            timeout = min(_MAX_SECONDS_PER_KEY, time_budget.seconds)
+            timeout = min(_MAX_SECONDS_PER_KEY, time_budget.seconds_left)
             return pattern.search(text, timeout=timeout) is not None
         except TimeoutError:
-            time_budget.slow.add(key)
+            time_budget.slow_keys.add(key)
             return False
         finally:
-            time_budget.seconds -= self._cpu_seconds() - started
+            time_budget.seconds_left -= self._cpu_seconds() - started_at
 
 
 def is_regex(key: str) -> bool:
@@ -247,26 +245,26 @@ def is_regex(key: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def compile_key(key: str) -> regex.Pattern[str] | Text:
-    """Compile a key of the form `/pattern/flags`, or return a description of what is wrong."""
+    """Compile a key of the form `/pattern/flags`, or return what is wrong with it."""
     literal = _REGEX_LITERAL.fullmatch(key)
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
-    pattern, letters = literal[1], literal[2]
-    for written, meant in _NOT_JAVASCRIPT_SYNTAX:
-        pattern = pattern.replace(written, meant)
+    pattern, flag_letters = literal[1], literal[2]
+    for javascript_syntax, python_syntax in _SYNTAX_REPLACEMENTS:
+        pattern = pattern.replace(javascript_syntax, python_syntax)
     if len(pattern) > _MAX_PATTERN_CHARS:
         return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
     if _UNSUPPORTED_SYNTAX.search(pattern):
         return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
-    if regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
+    if estimate_regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
         return translatable("its repetition counts are too high; lower the numbers in braces")
-    if _longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
+    if _measure_longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
         return translatable(
             "it has more than {limit} characters between two bars (|)",
             limit=_MAX_ALTERNATIVE_TOKENS,
         )
     flags = regex.VERSION0
-    for letter in letters:
+    for letter in flag_letters:
         flags |= _REGEX_FLAGS[letter]
     try:
         return regex.compile(pattern, flags)
@@ -274,7 +272,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         return translatable("it is not a regular expression: {error}", error=str(error))
 
 
-def regex_weight(pattern: str) -> int:
+def estimate_regex_weight(pattern: str) -> int:
     """Estimate a pattern's compiled size: the library unrolls `a{1000}` and even `(a{9}){9}`."""
     groups = [[0]]
     for token in _REGEX_TOKEN.finditer(pattern):
@@ -283,15 +281,15 @@ def regex_weight(pattern: str) -> int:
         elif token[0] == "(":
             groups.append([0])
         elif token[0] == ")" and len(groups) > 1:
-            whole = sum(groups.pop())
-            groups[-1].append(max(1, whole))  # an empty group is unrolled, too
+            group_weight = sum(groups.pop())
+            groups[-1].append(max(1, group_weight))  # an empty group is unrolled, too
         else:
             groups[-1].append(1)
     return sum(map(sum, groups))
 
 
-def _longest_alternative(pattern: str) -> int:
-    """Return the number of elements of the longest alternative, a bound on its literals' length."""
+def _measure_longest_alternative(pattern: str) -> int:
+    """Count the tokens of the longest alternative, which is at least the length of its literals."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

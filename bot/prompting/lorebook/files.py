@@ -16,8 +16,8 @@ from bot.prompting.lorebook.entries import (
     Lorebook,
     LoreEntry,
     compile_key,
+    estimate_regex_weight,
     is_regex,
-    regex_weight,
 )
 from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, translatable
@@ -35,7 +35,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 class LocatedPresetError(PresetError, ValueError):
-    """A part of a JSON value is invalid; `path` holds the keys and indexes that lead to it."""
+    """A part of a JSON value is invalid; `path` lists the keys and indexes that lead there."""
 
     def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
         super().__init__(problem)
@@ -45,7 +45,7 @@ class LocatedPresetError(PresetError, ValueError):
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse a lorebook's JSON; raise `PresetError` if it is invalid.
 
-    Its `problems` list what could not be used. `source` is the file's name in messages.
+    Its `problems` list what could not be used. Messages call the lorebook `source`.
     """
     if isinstance(data, list):
         data = {"entries": data}
@@ -65,13 +65,13 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         )
     is_card = isinstance(entries_field, list)
     names = list(range(len(rows)) if is_card else entries_field)
-    numbered = enumerate(rows)
-    found = [_parse_entry(row, index, names[index], is_card, source) for index, row in numbered]
-    _check_keys([one for one in found if one], source)
-    problems = _find_problems(rows, found, source)
+    indexed = enumerate(rows)
+    entries = [_parse_entry(row, index, names[index], is_card, source) for index, row in indexed]
+    _check_keys([one for one in entries if one], source)
+    problems = _find_problems(rows, entries, source)
     book = JsonFields(data)
     return Lorebook(
-        entries=tuple(_with_unique_ids(found)),
+        entries=tuple(_with_unique_ids(entries)),
         name=book.text("name"),
         scan_depth=_or_default(book.integer("scan_depth"), 2),
         token_budget=book.integer("token_budget") or None,
@@ -88,9 +88,9 @@ def _parse_entry(
     """Parse the entry with the key or index `name`; return None if the row is not an object."""
     if not isinstance(row, Mapping):
         return None
-    read = JsonFields(row)
+    fields = JsonFields(row)
     order_key = "insertion_order" if "insertion_order" in row else "order"
-    order = read.integer(order_key)
+    order = fields.integer(order_key)
     is_order = order is not None or row.get(order_key) is None
     if not isinstance(row.get("content") or "", str) or not is_order:
         problem = translatable(
@@ -122,18 +122,18 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
 def _find_problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
-    left = _MAX_REGEX_WEIGHT
+    weight_left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
         where = _describe_place(source, index)
         if entry is None or not isinstance(row, Mapping):
             yield translatable("{where} is skipped: it is not an object", where=where)
             continue
-        if not 0 <= _position_number(row) < len(POSITIONS):
+        if not 0 <= _read_position_number(row) < len(POSITIONS):
             yield translatable(
                 "{where}: the position {number} is not supported; the entry goes before the"
                 " character",
                 where=where,
-                number=_position_number(row),
+                number=_read_position_number(row),
             )
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
@@ -144,10 +144,10 @@ def _find_problems(
                     problem=problem,
                 )
                 continue
-            left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
-            if left < 0:
+            weight_left -= max(estimate_regex_weight(key), _MIN_REGEX_WEIGHT)
+            if weight_left < 0:
                 raise PresetError.translatable(
-                    "{source}: too many or too long regular expressions; split the lorebook",
+                    "{source}: too many regular expressions, or too long ones; split the lorebook",
                     source=source,
                 )
 
@@ -158,49 +158,49 @@ def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreE
     The field `scanDepth` of files is named `scan_depth` in extensions. `use_regex` is ignored,
     because SillyTavern writes it into every entry of a card, but never reads it.
     """
-    read = JsonFields(row)
-    further = JsonFields(row.get("extensions")).values if is_card else row
-    more = JsonFields({_WORD_BORDER.sub("_", key).lower(): further[key] for key in further})
-    is_selective = read.flag("selective", default=not is_card)
-    is_certain = not more.flag("use_probability", default=True)
-    level = more.values.get("delay_until_recursion")
+    fields = JsonFields(row)
+    values = JsonFields(row.get("extensions")).values if is_card else row
+    extras = JsonFields({_WORD_BORDER.sub("_", key).lower(): values[key] for key in values})
+    is_selective = fields.flag("selective", default=not is_card)
+    is_certain = not extras.flag("use_probability", default=True)
+    level = extras.values.get("delay_until_recursion")
     return LoreEntry(
         uid=str(row.get("id" if is_card else "uid", "")),
-        content=read.text("content"),
-        name=read.text("name") or read.text("comment"),
-        keys=_read_keys(read, "keys" if is_card else "key"),
-        secondary_keys=_read_keys(read, "secondary_keys" if is_card else "keysecondary")
+        content=fields.text("content"),
+        name=fields.text("name") or fields.text("comment"),
+        keys=_read_keys(fields, "keys" if is_card else "key"),
+        secondary_keys=_read_keys(fields, "secondary_keys" if is_card else "keysecondary")
         if is_selective
         else (),
-        logic=_value_at(LOGICS, more.integer("selective_logic")),
-        enabled=read.flag("enabled", default=True) and not read.flag("disable"),
-        constant=read.flag("constant"),
-        vectorized=more.flag("vectorized"),
+        logic=_select_value(LOGICS, extras.integer("selective_logic")),
+        enabled=fields.flag("enabled", default=True) and not fields.flag("disable"),
+        constant=fields.flag("constant"),
+        vectorized=extras.flag("vectorized"),
         order=order,
-        position=_value_at(POSITIONS, _position_number(row)),
-        depth=_or_default(more.integer("depth"), 4),
-        outlet=more.text("outlet_name").strip(),
-        role=_value_at(ROLES, more.integer("role")),
-        probability=100 if is_certain else _or_default(more.number("probability"), 100),
-        ignores_budget=more.flag("ignore_budget"),
-        exclude_recursion=more.flag("exclude_recursion"),
-        prevent_recursion=more.flag("prevent_recursion"),
+        position=_select_value(POSITIONS, _read_position_number(row)),
+        depth=_or_default(extras.integer("depth"), 4),
+        outlet=extras.text("outlet_name").strip(),
+        role=_select_value(ROLES, extras.integer("role")),
+        probability=100 if is_certain else _or_default(extras.number("probability"), 100),
+        ignores_budget=extras.flag("ignore_budget"),
+        exclude_recursion=extras.flag("exclude_recursion"),
+        prevent_recursion=extras.flag("prevent_recursion"),
         delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true: level 1
-        scan_depth=more.integer("scan_depth"),
+        scan_depth=extras.integer("scan_depth"),
         case_sensitive=_or_default(
-            more.optional_flag("case_sensitive"), read.optional_flag("case_sensitive")
+            extras.optional_flag("case_sensitive"), fields.optional_flag("case_sensitive")
         ),
-        match_whole_words=more.optional_flag("match_whole_words"),
-        sticky=more.integer("sticky") or 0,
-        cooldown=more.integer("cooldown") or 0,
-        delay=more.integer("delay") or 0,
-        groups=tuple(name.strip() for name in more.text("group").split(",") if name.strip()),
-        group_weight=_or_default(more.number("group_weight"), 100),
-        group_override=more.flag("group_override"),
+        match_whole_words=extras.optional_flag("match_whole_words"),
+        sticky=extras.integer("sticky") or 0,
+        cooldown=extras.integer("cooldown") or 0,
+        delay=extras.integer("delay") or 0,
+        groups=tuple(name.strip() for name in extras.text("group").split(",") if name.strip()),
+        group_weight=_or_default(extras.number("group_weight"), 100),
+        group_override=extras.flag("group_override"),
     )
 
 
-def _value_at(values: Sequence[T], number: int | None) -> T:
+def _select_value(values: Sequence[T], number: int | None) -> T:
     return values[number] if number and 0 <= number < len(values) else values[0]
 
 
@@ -214,11 +214,11 @@ def _read_keys(fields: JsonFields, name: str) -> tuple[str, ...]:
     return JsonFields({name: texts}).texts(name)
 
 
-def _position_number(row: Mapping[str, object]) -> int:
+def _read_position_number(row: Mapping[str, object]) -> int:
     """Return SillyTavern's position number, which cards store in `extensions`."""
-    numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
-    found = [number for number in numbers if number is not None]
-    return found[0] if found else int(row.get("position") == "after_char")
+    stored_numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
+    numbers = [number for number in stored_numbers if number is not None]
+    return numbers[0] if numbers else int(row.get("position") == "after_char")
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:
@@ -251,15 +251,15 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
 
 def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
     """Drop None, and replace missing and repeated ids with the entry's position."""
-    used: set[str] = set()
-    unique = []
+    used_ids: set[str] = set()
+    unique_entries = []
     for index, entry in enumerate(entries):
         if entry is None:
             continue
-        uid = entry.uid if entry.uid and entry.uid not in used else f"#{index}"
-        used.add(uid)
-        unique.append(replace(entry, uid=uid))
-    return unique
+        uid = entry.uid if entry.uid and entry.uid not in used_ids else f"#{index}"
+        used_ids.add(uid)
+        unique_entries.append(replace(entry, uid=uid))
+    return unique_entries
 
 
 def _or_default(value: T | None, default: T) -> T:

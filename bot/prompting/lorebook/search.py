@@ -61,73 +61,73 @@ class LorebookSearch:
         self._random_float = random_float
         self._expand = expand
         self._activated_at: dict[str, int] = {}
-        self._sticky: set[str] = set()
+        self._sticky_ids: set[str] = set()
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
             self._resume_effect(entry, (activated_at or {}).get(entry.uid))
         # Sticky entries first, then by order, because the first entries get the budget.
         self._entries = sorted(
-            book.entries, key=lambda entry: (entry.uid not in self._sticky, -entry.order)
+            book.entries, key=lambda entry: (entry.uid not in self._sticky_ids, -entry.order)
         )
         levels = {entry.delay_until_recursion for entry in book.entries} - {0}
-        self._levels = sorted(levels)  # recursion levels not reached yet
-        self._level = self._levels.pop(0) if self._levels else 0
+        self._recursion_levels = sorted(levels)  # recursion levels not reached yet
+        self._recursion_level = self._recursion_levels.pop(0) if self._recursion_levels else 0
         self._time_budget = time_budget or RegexTimeBudget()
-        self._keys = KeyMatcher(book, self._time_budget)
-        self._activated: dict[str, LoreEntry] = {}
+        self._key_matcher = KeyMatcher(book, self._time_budget)
+        self._activated_entries: dict[str, LoreEntry] = {}
         self._reasons: dict[str, str] = {}
-        self._rejected: set[str] = set()
-        self._over_budget: set[str] = set()
+        self._rejected_ids: set[str] = set()
+        self._over_budget_ids: set[str] = set()
         self._recursion_texts: list[str] = []
         self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
-        self._budget_exceeded = False
+        self._is_budget_exceeded = False
         self._tokens = 0
 
     def run(self) -> LoreResult:
         for recursions in range(self._book.max_recursion_steps + 1):
-            fresh = self._activate(self._find_triggered(is_recursion=recursions > 0))
-            if not self._searches_again(fresh):
+            new_entries = self._activate(self._find_triggered_entries(is_recursion=recursions > 0))
+            if not self._should_search_again(new_entries):
                 break
-        inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
+        ordered_entries = sorted(self._activated_entries.values(), key=lambda entry: entry.order)
         decisions = tuple(
             EntryDecision(
                 entry,
-                entry.uid in self._activated,
+                entry.uid in self._activated_entries,
                 self._reasons[entry.uid],
-                is_over_budget=entry.uid in self._over_budget,
+                is_over_budget=entry.uid in self._over_budget_ids,
             )
             for entry in self._book.entries
         )
         return LoreResult(
-            tuple(inserted), decisions, self._reasons, self._tokens, self._activated_at
+            tuple(ordered_entries), decisions, self._reasons, self._tokens, self._activated_at
         )
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
-        """Continue an entry's sticky or cooldown time if the message that began it still exists."""
+        """Continue an entry's sticky or cooldown time if the message that started it exists."""
         if begin is None or begin >= len(self._messages):
             return
         ends = begin + entry.sticky
         if len(self._messages) < ends:
-            self._sticky.add(entry.uid)
+            self._sticky_ids.add(entry.uid)
         elif len(self._messages) < ends + entry.cooldown:
             self._cooldown_ends[entry.uid] = ends + entry.cooldown
         else:
             return
         self._activated_at[entry.uid] = begin
 
-    def _find_triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
-        triggered = []
+    def _find_triggered_entries(self, *, is_recursion: bool) -> list[LoreEntry]:
+        triggered_entries = []
         for entry in self._entries:
-            if entry.uid in self._activated or entry.uid in self._rejected:
+            if entry.uid in self._activated_entries or entry.uid in self._rejected_ids:
                 continue
-            blocked = self._blocking_reason(entry, is_recursion=is_recursion)
-            reason = None if blocked else self._trigger_reason(entry)
+            blocking_reason = self._blocking_reason(entry, is_recursion=is_recursion)
+            reason = None if blocking_reason else self._trigger_reason(entry)
             if reason is None:
-                self._reasons[entry.uid] = blocked or self._not_found_reason(entry)
+                self._reasons[entry.uid] = blocking_reason or self._not_found_reason(entry)
             else:
                 self._reasons[entry.uid] = reason
-                triggered.append(entry)
-        return triggered
+                triggered_entries.append(entry)
+        return triggered_entries
 
     def _blocking_reason(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
         now = len(self._messages)
@@ -135,12 +135,12 @@ class LorebookSearch:
             return marked("it is disabled")
         if now < entry.delay:
             return _DELAY_REASON.with_values(messages=entry.delay)
-        if entry.uid in self._sticky:
+        if entry.uid in self._sticky_ids:
             return None
         if entry.uid in self._cooldown_ends:
             return _COOLDOWN_REASON.with_values(messages=self._cooldown_ends[entry.uid])
         level = entry.delay_until_recursion
-        if level and (not is_recursion or level > self._level):
+        if level and (not is_recursion or level > self._recursion_level):
             return marked("it waits for another entry to be activated (recursion)")
         if is_recursion and entry.exclude_recursion:
             return self._reasons[entry.uid]
@@ -151,58 +151,58 @@ class LorebookSearch:
     def _trigger_reason(self, entry: LoreEntry) -> str | None:
         if entry.constant:
             return marked("it is always active (constant)")
-        if entry.uid in self._sticky:
+        if entry.uid in self._sticky_ids:
             return marked("it is sticky")
-        return self._keys.describe_match(entry, self._scan_text(entry))
+        return self._key_matcher.describe_match(entry, self._scan_text(entry))
 
     def _scan_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
-        others = len(self._recursion_texts)
-        if (depth, others) not in self._scan_texts:  # most entries share a text
+        recursion_count = len(self._recursion_texts)
+        if (depth, recursion_count) not in self._scan_texts:  # most entries share a text
             # Newest first. Separators keep keys from matching across messages.
             texts = [*list(reversed(self._messages))[:depth], *self._recursion_texts]
-            self._scan_texts[depth, others] = "".join(f"\x01{text}\n" for text in texts)
-        return self._scan_texts[depth, others]
+            self._scan_texts[depth, recursion_count] = "".join(f"\x01{text}\n" for text in texts)
+        return self._scan_texts[depth, recursion_count]
 
     def _not_found_reason(self, entry: LoreEntry) -> str:
-        slow = self._time_budget.slow
-        if slow and not slow.isdisjoint((*entry.keys, *entry.secondary_keys)):
+        slow_keys = self._time_budget.slow_keys
+        if slow_keys and not slow_keys.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
         return KEYS_NOT_FOUND_REASON if entry.keys else marked("it has no keys")
 
-    def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
+    def _activate(self, triggered_entries: Sequence[LoreEntry]) -> list[LoreEntry]:
         """Activate the entries that win their groups, pass their probability, and fit the budget.
 
         Return the activated entries.
         """
         # Expand macros only now, so that those of other entries set no variables.
-        triggered = [
+        triggered_entries = [
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
-            for entry in triggered
+            for entry in triggered_entries
         ]
         rivals = _reject_group_rivals(
-            triggered,
-            list(self._activated.values()),
-            sticky=frozenset(self._sticky),
+            triggered_entries,
+            list(self._activated_entries.values()),
+            sticky=frozenset(self._sticky_ids),
             random_float=self._random_float,
         )
-        fresh = []
-        for entry, tokens in self._with_token_counts(triggered):
+        new_entries = []
+        for entry, tokens in self._with_token_counts(triggered_entries):
             rejection = (
                 rivals.get(entry.uid)
                 or self._failed_probability_reason(entry)
                 or self._over_budget_reason(entry, tokens)
             )
             if rejection:
-                self._rejected.add(entry.uid)
+                self._rejected_ids.add(entry.uid)
                 self._reasons[entry.uid] = rejection
                 continue
-            self._activated[entry.uid] = entry
+            self._activated_entries[entry.uid] = entry
             self._tokens += tokens
             if entry.sticky or entry.cooldown:
                 self._activated_at.setdefault(entry.uid, len(self._messages))
-            fresh.append(entry)
-        return fresh
+            new_entries.append(entry)
+        return new_entries
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
@@ -210,14 +210,14 @@ class LorebookSearch:
             batch = entries[start : start + _COUNT_BATCH_SIZE]
             contents = [one.content for one in batch if self._is_counted(one)]
             counts = iter(self._count(contents) if contents else ())
-            counted = [next(counts) if self._is_counted(one) else 0 for one in batch]
-            yield from zip(batch, counted, strict=True)
+            token_counts = [next(counts) if self._is_counted(one) else 0 for one in batch]
+            yield from zip(batch, token_counts, strict=True)
 
     def _is_counted(self, entry: LoreEntry) -> bool:
-        return entry.ignores_budget or not self._budget_exceeded
+        return entry.ignores_budget or not self._is_budget_exceeded
 
     def _failed_probability_reason(self, entry: LoreEntry) -> str | None:
-        is_certain = entry.probability >= 100 or entry.uid in self._sticky
+        is_certain = entry.probability >= 100 or entry.uid in self._sticky_ids
         if is_certain or self._random_float() * 100 < entry.probability:
             return None
         return _PROBABILITY_REASON.with_values(percent=f"{entry.probability:g}")
@@ -225,20 +225,20 @@ class LorebookSearch:
     def _over_budget_reason(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
             return None
-        self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
-        if not self._budget_exceeded:
+        self._is_budget_exceeded = self._is_budget_exceeded or self._tokens + tokens > self._budget
+        if not self._is_budget_exceeded:
             return None
-        self._over_budget.add(entry.uid)
+        self._over_budget_ids.add(entry.uid)
         return _BUDGET_REASON.with_values(tokens=self._budget)
 
-    def _searches_again(self, new_entries: Sequence[LoreEntry]) -> bool:
+    def _should_search_again(self, new_entries: Sequence[LoreEntry]) -> bool:
         """Return whether to search again: in new entries' texts, or at the next recursion level."""
         contents = [entry.content for entry in new_entries if not entry.prevent_recursion]
         self._recursion_texts += contents
-        if self._budget_exceeded or not self._book.recursive:
+        if self._is_budget_exceeded or not self._book.recursive:
             return False
-        if not contents and self._levels:
-            self._level = self._levels.pop(0)
+        if not contents and self._recursion_levels:
+            self._recursion_level = self._recursion_levels.pop(0)
             return True
         return bool(contents)
 
@@ -249,34 +249,34 @@ def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
 
 
 def _reject_group_rivals(
-    triggered: Sequence[LoreEntry],
+    triggered_entries: Sequence[LoreEntry],
     activated: Sequence[LoreEntry],
     *,
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
     """Return why entries lose in their groups, by uid; entries that are already active win."""
-    rejected: dict[str, str] = {}
-    members: dict[str, list[LoreEntry]] = defaultdict(list)
-    for entry in triggered:
+    reasons: dict[str, str] = {}
+    entries_by_group: dict[str, list[LoreEntry]] = defaultdict(list)
+    for entry in triggered_entries:
         for name in dict.fromkeys(entry.groups):
-            members[name].append(entry)
-    holders = {name: entry for entry in reversed(activated) for name in entry.groups}
-    for group, entries in members.items():
-        rivals = [entry for entry in entries if entry.uid not in rejected]
-        holder = holders.get(group)
-        if holder is not None:
-            winners: Sequence[LoreEntry] = [holder]
+            entries_by_group[name].append(entry)
+    active_entries = {name: entry for entry in reversed(activated) for name in entry.groups}
+    for group, entries in entries_by_group.items():
+        rivals = [entry for entry in entries if entry.uid not in reasons]
+        active_entry = active_entries.get(group)
+        if active_entry is not None:
+            winners: Sequence[LoreEntry] = [active_entry]
         elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
             winners = sticky_rivals
         else:
             winners = _choose_winner(rivals, random_float)
-        kept = {entry.uid for entry in winners}
+        winner_ids = {entry.uid for entry in winners}
         for rival in rivals:
-            if rival.uid not in kept:
+            if rival.uid not in winner_ids:
                 label = repr(winners[0].label)
-                rejected[rival.uid] = _GROUP_REASON.with_values(group=repr(group), label=label)
-    return rejected
+                reasons[rival.uid] = _GROUP_REASON.with_values(group=repr(group), label=label)
+    return reasons
 
 
 def _choose_winner(
@@ -284,13 +284,13 @@ def _choose_winner(
 ) -> Sequence[LoreEntry]:
     if len(rivals) < 2:
         return rivals
-    overriding = [entry for entry in rivals if entry.group_override]
-    if overriding:
-        return [max(overriding, key=lambda entry: entry.order)]
-    at = random_float() * sum(entry.group_weight for entry in rivals)
+    override_entries = [entry for entry in rivals if entry.group_override]
+    if override_entries:
+        return [max(override_entries, key=lambda entry: entry.order)]
+    weight_left = random_float() * sum(entry.group_weight for entry in rivals)
     for entry in rivals:
-        at -= entry.group_weight
-        if at < 0:
+        weight_left -= entry.group_weight
+        if weight_left < 0:
             return [entry]
     return rivals[-1:]
 
@@ -298,7 +298,7 @@ def _choose_winner(
 @value_class
 class LorebookTrial:
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
-    """The decision about each entry, and which of its keys occur in the text."""
+    """For each entry, the decision about it and its keys that occur in the text."""
     tokens: int
     marks: Sequence[tuple[int, int]]
     """The start and end of each key in the text, in order, without overlaps."""
@@ -307,19 +307,19 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return which entries a text activates; each line is a message, and every chance succeeds."""
+    """Find the entries that a text activates; each line is a message, and all chances succeed."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
-    searched = "\n".join(f"\x01{line}" for line in lines)
-    entries = [(one, matcher.matching_keys(one.entry, searched)) for one in result.decisions]
-    places = _find_matches({key for _, keys in entries for key in keys}, text)
-    return LorebookTrial(entries, result.tokens, list(_without_overlaps(places)))
+    searched_text = "\n".join(f"\x01{line}" for line in lines)
+    entries = [(one, matcher.matching_keys(one.entry, searched_text)) for one in result.decisions]
+    key_ranges = _find_matches({key for _, keys in entries for key in keys}, text)
+    return LorebookTrial(entries, result.tokens, list(_skip_overlaps(key_ranges)))
 
 
 def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
-    lowered = text.lower()
-    searched = lowered if len(lowered) == len(text) else text
+    lowercase_text = text.lower()
+    searched_text = lowercase_text if len(lowercase_text) == len(text) else text
     for key in keys:
         pattern = compile_key(key) if is_regex(key) else None
         if pattern is not None and not isinstance(pattern, str):
@@ -329,17 +329,17 @@ def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
                 continue
             yield from (match.span() for match in matches)
             continue
-        wanted = key.strip() if searched is text else key.strip().lower()
-        at = searched.find(wanted) if wanted else -1
-        while at >= 0:
-            yield at, at + len(wanted)
-            at = searched.find(wanted, at + len(wanted))
+        wanted_text = key.strip() if searched_text is text else key.strip().lower()
+        position = searched_text.find(wanted_text) if wanted_text else -1
+        while position >= 0:
+            yield position, position + len(wanted_text)
+            position = searched_text.find(wanted_text, position + len(wanted_text))
 
 
-def _without_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _skip_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges by start, longest first, omitting those that overlap an earlier range."""
     end = 0
-    for begin, its_end in sorted(ranges, key=lambda one: (one[0], -one[1])):
-        if begin >= end and its_end > begin:
-            yield begin, its_end
-            end = its_end
+    for begin, range_end in sorted(ranges, key=lambda one: (one[0], -one[1])):
+        if begin >= end and range_end > begin:
+            yield begin, range_end
+            end = range_end

@@ -47,13 +47,13 @@ _JOINERS = "\u200c\u200d"  # needed in Persian spelling and emoji sequences
 
 
 def preset_id(name: str) -> str:
-    """Normalize a name for lookups, ignoring case and width."""
+    """Normalize a name for lookups, which ignore case and character width."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 def name_problem(name: str) -> Text | None:
     """Return why a name cannot be used in commands and file names, or None if it can."""
-    plain = unicodedata.normalize("NFKC", name)
+    normalized_name = unicodedata.normalize("NFKC", name)
     if all(char.isspace() or is_invisible(char) for char in name):
         return translatable("a name must not be empty")
     if len(name) > MAX_NAME_CHARS:
@@ -61,15 +61,15 @@ def name_problem(name: str) -> Text | None:
     categories = (unicodedata.category(char) for char in name if char not in _JOINERS)
     if not _FORBIDDEN_CATEGORIES.isdisjoint(categories):
         return translatable("a name must not contain control characters or line breaks")
-    if _PATH_SEPARATORS.search(plain):
+    if _PATH_SEPARATORS.search(normalized_name):
         return translatable("a name must not contain path separators")
-    if name != name.strip() or plain[0] in ".-~":
+    if name != name.strip() or normalized_name[0] in ".-~":
         return translatable(
             "a name must not start with a dot, hyphen, tilde, or space, or end with a space"
         )
-    if _WINDOWS_DEVICES.fullmatch(plain):
+    if _WINDOWS_DEVICES.fullmatch(normalized_name):
         return translatable("Windows reserves this name for a device")
-    if found := _SHELL_CHARACTERS.search(plain):
+    if found := _SHELL_CHARACTERS.search(normalized_name):
         return translatable("a name must not contain {character}", character=repr(found[0]))
     return None
 
@@ -84,16 +84,16 @@ _REFUSED_PARAMETERS = tomllib.loads(
 )
 
 
-def parameter_problem(name: str) -> Text | None:
+def find_parameter_problem(name: str) -> Text | None:
     """Return why a preset must not have a parameter with this name, or None if it may."""
-    plain = name.strip().casefold().replace("-", "_")
-    if _is_forbidden(plain, "operator"):
+    normalized_name = name.strip().casefold().replace("-", "_")
+    if _is_in_group(normalized_name, "operator"):
         return translatable(
             "{name} can be set only by the operator, with the provider addresses and keys in"
             " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
-    if _is_forbidden(plain, "unseen"):
+    if _is_in_group(normalized_name, "unseen"):
         return translatable(
             "{name} would change the model, its tools, or its cost without the budgets noticing;"
             " use the preset's keys {keys} instead",
@@ -103,9 +103,9 @@ def parameter_problem(name: str) -> Text | None:
     return None
 
 
-def _is_forbidden(name: str, group: str) -> bool:
-    refused = _REFUSED_PARAMETERS[group]
-    return name in refused["names"] or name.startswith(tuple(refused["prefixes"]))
+def _is_in_group(name: str, group: str) -> bool:
+    rules = _REFUSED_PARAMETERS[group]
+    return name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ class _InRange:
         return value
 
     def _out_of_range(self) -> PydanticCustomError:
-        span = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
+        bounds = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
         if self.low < self.high:
-            return PydanticCustomError("range", "must be between {low} and {high}", span)
-        return PydanticCustomError("one_number", "must be {low}", span)
+            return PydanticCustomError("range", "must be between {low} and {high}", bounds)
+        return PydanticCustomError("one_number", "must be {low}", bounds)
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -186,8 +186,8 @@ def lower(value: object) -> object:
 
 
 def _normalize_part_type(value: object) -> object:
-    lowered = lower(value)
-    return "image" if lowered in {"image_url", "imageurl"} else lowered
+    part_type = lower(value)
+    return "image" if part_type in {"image_url", "imageurl"} else part_type
 
 
 class StrictModel(BaseModel):
@@ -219,10 +219,10 @@ class ContentPart(StrictModel):
     def _check_image(self) -> Self:
         if self.type == "image" and not self.text.startswith(_URL_PREFIXES):
             try:
-                is_image = base64.b64decode(self.text, validate=True)
+                image_data = base64.b64decode(self.text, validate=True)
             except binascii.Error:
-                is_image = b""
-            if not is_image:
+                image_data = b""
+            if not image_data:
                 raise ValueError(_NOT_AN_IMAGE)
         return self
 

@@ -48,10 +48,10 @@ class PresetsInFolder:
 
 def load_presets(directory: Path) -> dict[str, Preset]:
     """Load all presets in a folder, by name; raise `PresetError` if any is invalid."""
-    found = read_presets(directory)
-    if found.problems:
-        raise PresetError(join_texts(found.problems.values()))
-    return found.presets
+    folder_presets = read_presets(directory)
+    if folder_presets.problems:
+        raise PresetError(join_texts(folder_presets.problems.values()))
+    return folder_presets.presets
 
 
 def read_presets(
@@ -59,11 +59,11 @@ def read_presets(
 ) -> PresetsInFolder:
     """Read all presets in a folder; raise `PresetError` if the folder cannot be read.
 
-    Lorebooks are skipped. `describe_other` may say what kind of file an invalid preset is instead;
-    it returns None if it does not know.
+    Lorebooks are skipped. For a file that is not a preset, `describe_other` may return what it is
+    instead, or None.
     """
-    found = PresetsInFolder()
-    origins: dict[str, Path] = {}
+    folder_presets = PresetsInFolder()
+    files_by_id: dict[str, Path] = {}
     for file in json_files(directory):
         text = ""
         try:
@@ -72,21 +72,21 @@ def read_presets(
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
-            found.names[file] = _find_preset_name(text) or file.stem
-            described = describe_other and describe_other(text, file)
-            found.problems[file] = described or error_text(error)
+            folder_presets.names[file] = _find_preset_name(text) or file.stem
+            description = describe_other and describe_other(text, file)
+            folder_presets.problems[file] = description or error_text(error)
             continue
-        found.names[file] = preset.name
-        if (first := origins.setdefault(preset.id, file)) != file:
-            found.problems[file] = translatable(
+        folder_presets.names[file] = preset.name
+        if (first_file := files_by_id.setdefault(preset.id, file)) != file:
+            folder_presets.problems[file] = translatable(
                 "{file}: the name {name} is already taken by {first}; rename one of the two",
                 file=file,
                 name=repr(preset.name),
-                first=first,
+                first=first_file,
             )
         else:
-            found.presets[preset.name] = preset
-    return found
+            folder_presets.presets[preset.name] = preset
+    return folder_presets
 
 
 def _find_preset_name(text: str) -> str | None:
@@ -100,10 +100,10 @@ def _find_preset_name(text: str) -> str | None:
 
 def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
-    checked = check_preset(text)
-    if checked.preset is None:
-        raise PresetError(join_texts(_describe_at_line(one, source) for one in checked.problems))
-    return checked.preset
+    result = check_preset(text)
+    if result.preset is None:
+        raise PresetError(join_texts(_describe_at_line(one, source) for one in result.problems))
+    return result.preset
 
 
 def _describe_at_line(problem: "PresetProblem", source: str) -> Text:
@@ -154,7 +154,7 @@ def validate_preset(data: object, source: str) -> Preset:
 
 
 def export_preset(preset: Preset) -> str:
-    """Return a preset as strict JSON, without default values and with plain strings as contents."""
+    """Return a preset as strict JSON without default values; text-only contents become strings."""
     data = preset.model_dump(mode="json", exclude_defaults=True)
     for message in data.get("messages", ()):
         match message["content"]:
@@ -164,27 +164,27 @@ def export_preset(preset: Preset) -> str:
 
 
 def preset_version(preset: Preset) -> PresetVersion:
-    """Return a preset to store as a version, whose number will be at least its `version`."""
+    """Return a version of a preset to store; its number is at least the preset's `version`."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(
-    presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
+    presets: Mapping[str, Preset], word: str, disabled_reasons: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Find a preset by name, ignoring case; raise `PresetError` if it is missing or `disabled`."""
+    """Find a preset by name, ignoring case; raise `PresetError` if it is missing or disabled."""
     by_id = {preset.id: preset for preset in presets.values()}
-    wanted = preset_id(word.strip())
-    if wanted in by_id:
-        return by_id[wanted]
-    for name, reason in disabled.items():
-        if preset_id(name) == wanted:
+    wanted_id = preset_id(word.strip())
+    if wanted_id in by_id:
+        return by_id[wanted_id]
+    for name, reason in disabled_reasons.items():
+        if preset_id(name) == wanted_id:
             raise PresetError.translatable(
                 "the preset {name} is disabled: {reason}", name=name, reason=reason
             )
-    if found := difflib.get_close_matches(wanted, by_id, n=1):
-        near = repr(by_id[found[0]].name)
+    if matches := difflib.get_close_matches(wanted_id, by_id, n=1):
+        closest_name = repr(by_id[matches[0]].name)
         raise PresetError.translatable(
-            "no preset {word}; did you mean {near}?", word=repr(word), near=near
+            "no preset {word}; did you mean {near}?", word=repr(word), near=closest_name
         )
     names = ", ".join(sorted(presets))
     raise PresetError.translatable(
@@ -202,10 +202,10 @@ def open_presets_folder(presets_dir: Path | None) -> Path:
 
 def find_preset_file(folder: Path, preset: Preset) -> Path:
     """Return the path of a preset's file, which may not exist yet; raise `PresetError`."""
-    own = folder / f"{preset.id}.json"
+    new_file = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
-        return own
-    return next((file for file in json_files(folder) if _contains_preset(file, preset)), own)
+        return new_file
+    return next((file for file in json_files(folder) if _contains_preset(file, preset)), new_file)
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
@@ -229,10 +229,10 @@ def write_whole_file(file: Path, content: bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
-            written = Path(stream.name)
+            temporary_file = Path(stream.name)
             stream.write(content)
-        written.chmod(file.stat().st_mode & 0o777 if file.exists() else 0o644)
-        written.replace(file)
+        temporary_file.chmod(file.stat().st_mode & 0o777 if file.exists() else 0o644)
+        temporary_file.replace(file)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
@@ -248,9 +248,9 @@ def _contains_preset(file: Path, preset: Preset) -> bool:
 
 
 MAX_PROBLEMS = 100
-"""The most problems to describe; describing each takes tenths of a millisecond."""
+"""The maximum number of problems to describe; each takes tenths of a millisecond."""
 
-_NOT_AN_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
+_NOT_AN_OBJECT = translatable("a preset must be one JSON object: {example}", example="{...}")
 
 
 @value_class
@@ -262,7 +262,6 @@ class PresetProblem:
 @value_class
 class CheckedPreset:
     preset: Preset | None
-    """The preset, or None if there are problems."""
     problems: Sequence[PresetProblem] = ()
     document: JsonDocument | None = None
     """The document, or None if the text is not a JSON object."""
@@ -270,8 +269,8 @@ class CheckedPreset:
     @property
     def value(self) -> dict[str, object] | None:
         """The parsed JSON, even if it has problems; None if it is not an object."""
-        found = self.document and self.document.value
-        return found if isinstance(found, dict) else None
+        value = self.document and self.document.value
+        return value if isinstance(value, dict) else None
 
 
 def check_preset(text: str) -> CheckedPreset:
@@ -290,12 +289,12 @@ def check_preset(text: str) -> CheckedPreset:
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
     """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
-    found = [(document.line_at(_problem_path(one)), one) for one in error.errors()]
-    found.sort(key=lambda one: one[0])
-    problems = [PresetProblem(line, _describe_error(one)) for line, one in found[:MAX_PROBLEMS]]
-    if more := found[MAX_PROBLEMS:]:
-        told = translatable_count("1 more problem", "{count} more problems", len(more))
-        problems.append(PresetProblem(more[0][0], told))
+    errors = [(document.line_at(_find_problem_path(one)), one) for one in error.errors()]
+    errors.sort(key=lambda one: one[0])
+    problems = [PresetProblem(line, _describe_error(one)) for line, one in errors[:MAX_PROBLEMS]]
+    if remaining := errors[MAX_PROBLEMS:]:
+        rest = translatable_count("1 more problem", "{count} more problems", len(remaining))
+        problems.append(PresetProblem(remaining[0][0], rest))
     return problems
 
 
@@ -304,7 +303,7 @@ def _describe_error(problem: ErrorDetails) -> Text:
     key = _format_path(path)
     match problem["type"]:
         case "extra_forbidden":
-            hint = _nearest_name(path)
+            hint = _suggest_key(path)
             return translatable("unknown key {key}{hint}", key=repr(key), hint=hint)
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
@@ -312,12 +311,12 @@ def _describe_error(problem: ErrorDetails) -> Text:
             reason = describe_validation_error(problem)
             return translatable("{key}: {reason}", key=key, reason=reason)
         case _:
-            given = {"message": describe_validation_error(problem)}
-            given |= {"key": key, "given": _format_value(problem["input"])}
-            return translatable("{key}: {message}, not {given}", **given)
+            values = {"message": describe_validation_error(problem)}
+            values |= {"key": key, "given": _format_value(problem["input"])}
+            return translatable("{key}: {message}, not {given}", **values)
 
 
-def _problem_path(problem: ErrorDetails) -> tuple[str | int, ...]:
+def _find_problem_path(problem: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path to a problem, even inside a value that a single validator checks."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, LocatedPresetError) else ()))
@@ -331,30 +330,30 @@ def _format_path(path: Iterable[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _nearest_name(path: tuple[str | int, ...]) -> Text:
+def _suggest_key(path: tuple[str | int, ...]) -> Text:
     unknown = str(path[-1])
-    known = _keys_at(path[:-1])
+    known_keys = _list_keys_at(path[:-1])
     parameters = list(Parameters.__annotations__) if len(path) == 1 else []
-    wanted = unknown.lower().replace("-", "_")
-    match difflib.get_close_matches(wanted, known + parameters, n=1):
+    normalized_key = unknown.lower().replace("-", "_")
+    match difflib.get_close_matches(normalized_key, known_keys + parameters, n=1):
         case [near] if near in parameters:
-            inside = f"'parameters': {{\"{near}\": ...}}"
-            return translatable("; did you mean {name}?", name=inside)
+            suggestion = f"'parameters': {{\"{near}\": ...}}"
+            return translatable("; did you mean {name}?", name=suggestion)
         case [near]:
             return translatable("; did you mean {name}?", name=repr(near))
         case _:
-            return translatable("; known keys: {names}", names=", ".join(known))
+            return translatable("; known keys: {names}", names=", ".join(known_keys))
 
 
-def _keys_at(path: tuple[str | int, ...]) -> list[str]:
+def _list_keys_at(path: tuple[str | int, ...]) -> list[str]:
     model: type[BaseModel] = Preset
     for step in path:
         if isinstance(step, str):
-            model = _model_in(model.model_fields[step].annotation)
+            model = _find_model_in(model.model_fields[step].annotation)
     return list(model.model_fields)
 
 
-def _model_in(annotation: object) -> type[BaseModel]:
+def _find_model_in(annotation: object) -> type[BaseModel]:
     """Return the model class in an annotation, such as `WakeRules` in `WakeRules | None`."""
     while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         annotation = typing.get_args(annotation)[0]

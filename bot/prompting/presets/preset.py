@@ -27,25 +27,25 @@ from bot.prompting.presets.fields import (
     Parameters,
     PresetMessage,
     StrictModel,
+    find_parameter_problem,
     lower,
     name_problem,
-    parameter_problem,
     preset_id,
 )
-from bot.prompting.presets.regex_scripts import RegexScript, pattern_problem
+from bot.prompting.presets.regex_scripts import RegexScript, find_pattern_problem
 from bot.runtime.plugins import enabled_plugins
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
 from bot.texts.text import Text, error_text, join_texts, translatable
 
 DEFAULT_MODEL = "default"
-"""The value of `model` that means the model configured for the provider."""
+"""The value of `model` for the model that is configured for the provider."""
 
 DEFAULT_INPUT_TOKENS = 16_000
 """A preset's default token budget for prompts; models with smaller contexts get less."""
 
-FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
-"""Keys that RodelAgent writes but Troupe does not use; they are dropped."""
+IGNORED_KEYS = frozenset({"id", "plugins", "emoji"})
+"""Keys that RodelAgent writes but Troupe ignores."""
 
 MAX_DOLLARS = 10**9
 """The largest budget in dollars that databases can store as an integer of millionths."""
@@ -66,7 +66,7 @@ NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_IT
 def _to_validator(check: Callable[[Any], object]) -> AfterValidator:
     """Return a validator that rejects a value if `check` raises or returns a problem."""
 
-    def checked(value: object) -> object:
+    def validate(value: object) -> object:
         try:
             problem = check(value)
         except LocatedPresetError:
@@ -77,7 +77,7 @@ def _to_validator(check: Callable[[Any], object]) -> AfterValidator:
             raise ValueError(problem)  # noqa: TRY004 # pydantic expects it
         return value
 
-    return AfterValidator(checked)
+    return AfterValidator(validate)
 
 
 def _check_template(template: str | dict[str, object]) -> None:
@@ -88,32 +88,32 @@ def _check_template(template: str | dict[str, object]) -> None:
         (check_source if is_inline else get)(template)
 
 
-def _persona_problem(persona: str) -> Text | None:
+def _find_persona_problem(persona: str) -> Text | None:
     return join_texts(parse_persona(persona).problems, "; ") or None
 
 
-def _path_problem(path: str) -> Text | None:
+def _find_path_problem(path: str) -> Text | None:
     return translatable("a file path cannot contain a NUL character") if "\0" in path else None
 
 
-def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
+def _check_lorebook(lorebook: str | dict[str, object]) -> Text | None:
     if isinstance(lorebook, str):
-        return _path_problem(lorebook)
+        return _find_path_problem(lorebook)
     read_lorebook(lorebook, "inline")
     return None
 
 
-def _wake_word_problem(word: str) -> Text | None:
-    return pattern_problem(word) if is_regex(word) else None
+def _find_wake_word_problem(word: str) -> Text | None:
+    return find_pattern_problem(word) if is_regex(word) else None
 
 
-def _tool_problem(name: str) -> str | None:
+def _find_tool_problem(name: str) -> str | None:
     tools = (*TOOLS, *enabled_plugins("tools"))
     known = " or ".join(map(repr, tools))
     return None if name in tools else f"should be {known}, not {name!r}"
 
 
-_ToolName = Annotated[str, _to_validator(_tool_problem)]
+_ToolName = Annotated[str, _to_validator(_find_tool_problem)]
 
 
 class WakeRules(StrictModel):
@@ -124,7 +124,7 @@ class WakeRules(StrictModel):
     names: StrictBool = True
     """Whether it answers messages that contain one of the character's names as a whole word."""
     words: Annotated[
-        tuple[Annotated[NonEmptyText, _to_validator(_wake_word_problem)], ...],
+        tuple[Annotated[NonEmptyText, _to_validator(_find_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
     """Words or phrases that it answers to, as whole words anywhere in a message, ignoring case;
@@ -143,10 +143,10 @@ class BusyRules(StrictModel):
     """How to handle messages that arrive while an answer is generated."""
 
     mode: BusyMode | None = None
-    """`collect`: one next answer to all of them. `interrupt`: the answer stops, and a new one
+    """`collect`: the next answer is to all of them. `interrupt`: the answer stops, and a new one
     includes them. `queue`: one answer to each. null: `interrupt` in private, else `collect`."""
     quiet_seconds: Annotated[float, Field(ge=0, le=5)] = 0.7
-    """The silence to wait for before answering several messages; one message never waits."""
+    """How long to wait for more messages before answering several; one message never waits."""
     at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
     """The most messages that one answer replies to."""
     album_seconds: Annotated[float, Field(ge=0, le=5)] = 0.6
@@ -204,7 +204,7 @@ class OrderedPrompt(StrictModel):
     name: str = ""
     """A name for people, which the model does not see."""
     depth: Annotated[StrictInt, Field(ge=0)] | None = None
-    """How many conversation messages follow this prompt; null: it is before or after all."""
+    """How many conversation messages follow this prompt; null: it is not among the messages."""
     order: StrictInt = 100
     """At the same depth, prompts with higher orders come later."""
 
@@ -255,8 +255,8 @@ class Preset(StrictModel):
     avatar: str | None = None
     """The URL of a picture."""
     role_name: str | None = None
-    persona: Annotated[str, _to_validator(_persona_problem)] | None = None
-    character: Annotated[NonEmptyText, _to_validator(_path_problem)] | None = None
+    persona: Annotated[str, _to_validator(_find_persona_problem)] | None = None
+    character: Annotated[NonEmptyText, _to_validator(_find_path_problem)] | None = None
     """A file with persona and stories, relative to the presets folder, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
     """Where stories are inserted: in the persona, or before the newest message."""
@@ -273,10 +273,10 @@ class Preset(StrictModel):
     """A system message after the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
     """SillyTavern's prompt order, used instead of Troupe's."""
-    lorebook: Annotated[str | dict[str, object], _to_validator(_lorebook_problem)] | None = None
+    lorebook: Annotated[str | dict[str, object], _to_validator(_check_lorebook)] | None = None
     """SillyTavern's World Info, a card's `character_book`, or a file next to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Replacements in answers, which are then shown only when complete."""
+    """Replacements in answers; with any, an answer is shown only once it is complete."""
     story_string: Annotated[str, Field(max_length=_MAX_STORY_CHARS)] | None = None
     """SillyTavern's template of the system message."""
     macros: StrictBool = False
@@ -318,11 +318,11 @@ class Preset(StrictModel):
     tools: Annotated[tuple[_ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Tools that the model may call during an answer, if its provider supports tools."""
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """The names, from the settings, of MCP servers with more tools."""
+    """The names (as in the settings) of MCP servers that provide more tools."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     memory: StrictBool = False
-    """Whether it recalls what people told it; its own or the `summary` model extracts that."""
+    """Whether it remembers what people tell it; its own or `summary` model extracts memories."""
     adults_only: StrictBool = False
     """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
     private chats with people who confirmed their age."""
@@ -331,7 +331,6 @@ class Preset(StrictModel):
 
     @property
     def shown_name(self) -> str:
-        """The name to display."""
         return shown_name(self.name)
 
     @property
@@ -341,9 +340,9 @@ class Preset(StrictModel):
 
     def behaving_as(self, other: "Preset") -> "Preset":
         """Return this character with another preset's model, limits, and rules, but not tools."""
-        others = {name: getattr(other, name) for name in type(self).model_fields}
+        values = {name: getattr(other, name) for name in type(self).model_fields}
         copy = self.model_copy(
-            update={name: value for name, value in others.items() if name not in _CHARACTER_KEYS}
+            update={name: value for name, value in values.items() if name not in _CHARACTER_KEYS}
         )
         copy._behavior_of = other.name  # noqa: SLF001 # our own copy
         return copy
@@ -364,7 +363,6 @@ class Preset(StrictModel):
 
     @property
     def has_macros(self) -> bool:
-        """Whether macros in the preset's texts are expanded."""
         return self.macros or bool(self.prompts)
 
     @property
@@ -379,8 +377,8 @@ class Preset(StrictModel):
     @property
     def with_fallbacks(self) -> tuple["Preset", ...]:
         """This preset, followed by a copy of this preset for each fallback model."""
-        others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
-        return (self, *(self.model_copy(update=other) for other in others))
+        models = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
+        return (self, *(self.model_copy(update=other) for other in models))
 
     @property
     def output_limit(self) -> int | None:
@@ -403,23 +401,23 @@ class Preset(StrictModel):
 
     @property
     def id(self) -> str:
-        """The name normalized for lookups, ignoring case and width."""
+        """The name normalized for lookups, which ignore case and character width."""
         return preset_id(self.name)
 
     @cached_property
     def parsed_lorebook(self) -> Lorebook | None:
-        """The parsed lorebook, or None if there is none or its file is not loaded."""
+        """The parsed lorebook, or None if the preset has none or its file is not loaded."""
         return read_lorebook(self.lorebook, self.name) if isinstance(self.lorebook, dict) else None
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_absent(cls, data: object) -> object:
+    def _drop_nulls_and_ignored_keys(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
         return {
             key: value
             for key, value in data.items()
-            if key not in FOREIGN_KEYS and (value is not None or key == "max_input_tokens")
+            if key not in IGNORED_KEYS and (value is not None or key == "max_input_tokens")
         }
 
     @field_validator("parameters", mode="before")
@@ -434,6 +432,6 @@ class Preset(StrictModel):
             )
         if isinstance(parameters, Mapping):
             for name in parameters:
-                if problem := parameter_problem(str(name)):
+                if problem := find_parameter_problem(str(name)):
                     raise LocatedPresetError(problem, (name,))
         return parameters

@@ -12,14 +12,14 @@ from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
 from bot.texts.text import Text, translatable
 
-_MAX_SECONDS_PER_SCRIPT = 0.05  # for one script
-_MAX_GROWTH_FACTOR = 4  # times a text's length, to which the next limit is added
+_MAX_SECONDS_PER_SCRIPT = 0.05
+_MAX_GROWTH_FACTOR = 4  # a result may be this many times as long, plus the next limit
 _MAX_ADDED_CHARS = 20_000
 _GROUP_REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH_PLACEHOLDER = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
-def pattern_problem(word: str) -> Text | None:
+def find_pattern_problem(word: str) -> Text | None:
     """Return why a regular expression, `/pattern/flags`, is invalid, or None if it is valid."""
     problem = compile_key(word)
     if not isinstance(problem, str):
@@ -41,7 +41,7 @@ class RegexScript(StrictModel):
     @field_validator("find")
     @classmethod
     def _check_pattern(cls, find: str) -> str:
-        if problem := pattern_problem(find):
+        if problem := find_pattern_problem(find):
             raise ValueError(problem)
         return find
 
@@ -49,17 +49,17 @@ class RegexScript(StrictModel):
 def run_scripts(
     scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
-    """Return a text after all replacements; `expand` expands macros, except in matched text."""
+    """Run all replacements on a text; `expand` expands the macros in them, not in the text."""
     time_budget = RegexTimeBudget()
     for script in scripts:
-        if time_budget.seconds <= 0:
+        if time_budget.seconds_left <= 0:
             break
-        started = time.thread_time()
+        started_at = time.thread_time()
         with suppress(TimeoutError):
             text = _run_script(
-                script, text, expand, min(_MAX_SECONDS_PER_SCRIPT, time_budget.seconds)
+                script, text, expand, min(_MAX_SECONDS_PER_SCRIPT, time_budget.seconds_left)
             )
-        time_budget.seconds -= time.thread_time() - started
+        time_budget.seconds_left -= time.thread_time() - started_at
     return text
 
 
@@ -70,20 +70,20 @@ def _run_script(
     if isinstance(pattern, str):
         return text
 
-    def filled(match: regex.Match[str]) -> str:
-        def value(reference: regex.Match[str]) -> str:
+    def fill(match: regex.Match[str]) -> str:
+        def insert_group(reference: regex.Match[str]) -> str:
             group = reference[2] or int(reference[1])
-            known = group in match.re.groupindex or group in range(match.re.groups + 1)
-            matched = match[group] if known else ""
-            for unwanted in script.trim:
-                matched = (matched or "").replace(unwanted, "")
-            return matched or ""
+            exists = group in match.re.groupindex or group in range(match.re.groups + 1)
+            group_text = match[group] if exists else ""
+            for unwanted_text in script.trim:
+                group_text = (group_text or "").replace(unwanted_text, "")
+            return group_text or ""
 
-        written: str = _GROUP_REFERENCE.sub(
-            value, expand(_MATCH_PLACEHOLDER.sub("$0", script.replace))
+        replacement: str = _GROUP_REFERENCE.sub(
+            insert_group, expand(_MATCH_PLACEHOLDER.sub("$0", script.replace))
         )
-        return written
+        return replacement
 
     is_global = "g" in script.find.rpartition("/")[2]
-    changed: str = pattern.sub(filled, text, count=0 if is_global else 1, timeout=seconds)
-    return changed if len(changed) <= _MAX_GROWTH_FACTOR * len(text) + _MAX_ADDED_CHARS else text
+    result: str = pattern.sub(fill, text, count=0 if is_global else 1, timeout=seconds)
+    return result if len(result) <= _MAX_GROWTH_FACTOR * len(text) + _MAX_ADDED_CHARS else text

@@ -39,7 +39,7 @@ _CONFUSABLE_SCRIPTS = frozenset(
 COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
 """Matches a colon or a lookalike, which ends a speaker's tag."""
 
-_NO_ASCII_SPELLING = re.compile("[^a-z0-9]+")
+_NOT_ALPHANUMERIC = re.compile("[^a-z0-9]+")
 _CACHE_SIZE = 4096
 # Characters that encode hidden text: tag characters, repeated variation selectors (a character
 # needs only one), and more joiners and directional marks in a row than any spelling has.
@@ -58,7 +58,7 @@ _BLANK_LETTERS = frozenset(
 )
 # Combining classes of marks that only decorate a letter. Marks of other classes are part of the
 # spelling.
-_CLASS_THROUGH, _ABOVE_OR_BELOW = 1, 200
+_OVERLAY_CLASS, _MIN_ATTACHED_CLASS = 1, 200
 
 
 @text_cache(_CACHE_SIZE)
@@ -68,12 +68,12 @@ def confusable_skeleton(text: str) -> str:
     Only letters and digits remain, without diacritics: `N.o.r.á` is `nora`.
     """
     if text.isascii():  # the same result, in a fraction of the time
-        plain = _NO_ASCII_SPELLING.sub("", text.lower())
-        return plain.translate(_LATIN_LOOKALIKES).replace("rn", "m")
-    plain = spell_enclosed_letters(text)
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain).casefold())
-    spelled = "".join(char for char in decomposed if _is_part_of_spelling(char))
-    return spelled.translate(_LOOKALIKES).translate(_LATIN_LOOKALIKES).replace("rn", "m")
+        plain_text = _NOT_ALPHANUMERIC.sub("", text.lower())
+        return plain_text.translate(_LATIN_LOOKALIKES).replace("rn", "m")
+    plain_text = spell_enclosed_letters(text)
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain_text).casefold())
+    letters = "".join(char for char in decomposed if _is_part_of_spelling(char))
+    return letters.translate(_LOOKALIKES).translate(_LATIN_LOOKALIKES).replace("rn", "m")
 
 
 def spell_enclosed_letters(text: str) -> str:
@@ -95,7 +95,7 @@ def is_invisible(char: str) -> bool:
 
 def is_overlay_mark(char: str) -> bool:
     """Return whether a character strikes through or encloses letters; names never need that."""
-    return unicodedata.combining(char) == _CLASS_THROUGH or unicodedata.category(char) == "Me"
+    return unicodedata.combining(char) == _OVERLAY_CLASS or unicodedata.category(char) == "Me"
 
 
 def strip_hidden_text(text: str) -> str:
@@ -114,5 +114,5 @@ def _is_part_of_spelling(char: str) -> bool:
     if is_invisible(char):
         return False
     if unicodedata.category(char)[0] == "M":
-        return not is_overlay_mark(char) and unicodedata.combining(char) < _ABOVE_OR_BELOW
+        return not is_overlay_mark(char) and unicodedata.combining(char) < _MIN_ATTACHED_CLASS
     return char.isalnum()

@@ -65,21 +65,21 @@ def read_json(text: str) -> JsonDocument:
         raise JsonSyntaxError(
             translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         )
-    plain = _TRAILING_COMMA.sub(
+    strict_text = _TRAILING_COMMA.sub(
         _blank_out_comment, _STRING_OR_COMMENT.sub(_blank_out_comment, text.removeprefix("\ufeff"))
     )
-    return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
+    return JsonDocument(read_strict_json(strict_text, refuses_duplicates=True), strict_text)
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse strict JSON; raises `JsonSyntaxError` also for what cannot be stored, such as NaN."""
+    """Parse strict JSON; raise `JsonSyntaxError` if it is invalid or cannot be stored."""
     has_duplicates = False
 
     def build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         nonlocal has_duplicates
-        found = dict(pairs)
-        has_duplicates |= len(found) < len(pairs)
-        return found
+        members = dict(pairs)
+        has_duplicates |= len(members) < len(pairs)
+        return members
 
     value: object = None
     try:
@@ -101,7 +101,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         raise JsonSyntaxError(translatable("this number is too large")) from None
     if level:
         raise JsonSyntaxError(
-            translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
+            translatable("brackets are nested more than {limit} levels deep", limit=MAX_DEPTH)
         )
     if has_duplicates and refuses_duplicates:
         _find_key_lines(text)
@@ -130,28 +130,30 @@ def _find_key_lines(text: str) -> dict[Path, int]:
     """
     lines: dict[Path, int] = {(): 1}
     line, end = 1, 0
-    open_at: list[Any] = []  # the current key or index in each open container; None before a key
+    open_path: list[Any] = []  # the current key or index in each open container; None before a key
     for token in _TOKEN.finditer(text):
         line += text.count("\n", end, token.start())
         end = token.start()
-        sign, at = token[0], open_at[-1] if open_at else ""
-        if sign in {"}", "]"}:
-            open_at.pop()
-        elif sign == ",":
-            open_at[-1] = at + 1 if isinstance(at, int) else None
-        elif at is None:
-            open_at[-1] = json.loads(sign)
-            if first := lines.get(tuple(open_at)):
-                told = translatable(
-                    "duplicate key {key}, first in line {first}", key=repr(open_at[-1]), first=first
+        symbol, current_key = token[0], open_path[-1] if open_path else ""
+        if symbol in {"}", "]"}:
+            open_path.pop()
+        elif symbol == ",":
+            open_path[-1] = current_key + 1 if isinstance(current_key, int) else None
+        elif current_key is None:
+            open_path[-1] = json.loads(symbol)
+            if first := lines.get(tuple(open_path)):
+                problem = translatable(
+                    "duplicate key {key}, first used in line {first}",
+                    key=repr(open_path[-1]),
+                    first=first,
                 )
-                raise JsonSyntaxError(told, line)
-            lines[tuple(open_at)] = line
+                raise JsonSyntaxError(problem, line)
+            lines[tuple(open_path)] = line
         else:
-            if isinstance(at, int):
-                lines[tuple(open_at)] = line
-            if sign in {"{", "["}:
-                open_at.append(None if sign == "{" else 0)
+            if isinstance(current_key, int):
+                lines[tuple(open_path)] = line
+            if symbol in {"{", "["}:
+                open_path.append(None if symbol == "{" else 0)
     return lines
 
 
@@ -168,12 +170,12 @@ class JsonFields:
         self.values: Mapping[str, object] = value if isinstance(value, Mapping) else {}
 
     def text(self, name: str) -> str:
-        return _plain_text(self._read(name, str) or "")
+        return _clean_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the nonempty strings in a list field; none if the field is missing."""
-        found = self._read(name, list) or []
-        return tuple(_plain_text(one) for one in found if one and isinstance(one, str))
+        """Return the nonempty strings in a list field, or () if the field is missing."""
+        items = self._read(name, list) or []
+        return tuple(_clean_text(one) for one in items if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
         """Return a number field as an integer, limited to ±1e9, or None if it is missing."""
@@ -204,6 +206,6 @@ class JsonFields:
         return value if isinstance(value, kind) else None
 
 
-def _plain_text(text: str) -> str:
+def _clean_text(text: str) -> str:
     """Remove hidden characters and carriage returns, which models do not expect."""
     return strip_hidden_text(text).replace("\r\n", "\n").replace("\r", "\n")

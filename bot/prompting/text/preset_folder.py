@@ -10,17 +10,17 @@ from bot.errors import PresetError
 FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
 """The modification time of each file, in nanoseconds, and its size."""
 
-_READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
+_WATCHED_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 
-def file_stamps(directory: Path) -> FileStamps:
+def read_file_stamps(directory: Path) -> FileStamps:
     """Return the modification time and size of each preset, lorebook and character file."""
     stamps = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
-        if file.suffix.lower() in _READ_SUFFIXES:
+        if file.suffix.lower() in _WATCHED_SUFFIXES:
             with contextlib.suppress(OSError):  # deleted in the meantime
-                found = file.stat()
-                stamps[file] = (found.st_mtime_ns, found.st_size)
+                status = file.stat()
+                stamps[file] = (status.st_mtime_ns, status.st_size)
     return stamps
 
 
@@ -55,7 +55,7 @@ def read_preset_text(file: Path) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a preset refers to, or None if outside its folder."""
+    """Return the path of a file that a preset refers to, or None if it is outside `folder`."""
     try:
         file = (folder / name).resolve()
     except (OSError, RuntimeError, ValueError):

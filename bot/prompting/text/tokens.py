@@ -29,51 +29,51 @@ _ASSUMED_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked imag
 _MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
 
 
-def image_tokens(image: Image) -> int:
+def estimate_image_tokens(image: Image) -> int:
     """Estimate an image's tokens, assuming the largest size for links and unknown formats."""
     if image.detail == "low":
         return _BASE_TOKENS
-    width, height = image_size(image) or _ASSUMED_SIZE
-    shrunk = min(1.0, _LONGEST_SIDE / max(width, height))
-    shrunk *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * shrunk))
-    across, down = (max(1, math.ceil(side * shrunk / _TILE)) for side in (width, height))
-    return _BASE_TOKENS + _TOKENS_PER_TILE * across * down
+    width, height = read_image_size(image) or _ASSUMED_SIZE
+    scale = min(1.0, _LONGEST_SIDE / max(width, height))
+    scale *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * scale))
+    columns, rows = (max(1, math.ceil(side * scale / _TILE)) for side in (width, height))
+    return _BASE_TOKENS + _TOKENS_PER_TILE * columns * rows
 
 
-def image_size(image: Image) -> tuple[int, int] | None:
+def read_image_size(image: Image) -> tuple[int, int] | None:
     """Return an image's width and height from its header in a `data:` URI, or None if unknown."""
     kind, _, encoded = image.url.partition(";base64,")
     if not kind.startswith("data:image/") or not encoded:
         return None
-    head = encoded[:_MAX_HEADER_CHARS]
+    header = encoded[:_MAX_HEADER_CHARS]
     try:
-        data = base64.b64decode(head[: len(head) // 4 * 4])
-        return _read_size(data)
+        data = base64.b64decode(header[: len(header) // 4 * 4])
+        return _parse_image_size(data)
     except (binascii.Error, struct.error):
         return None
 
 
-def _read_size(data: bytes) -> tuple[int, int] | None:
-    for signature, form, at in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
+def _parse_image_size(data: bytes) -> tuple[int, int] | None:
+    for signature, form, offset in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
         if data.startswith(signature):
-            width, height = struct.unpack_from(form, data, at)
+            width, height = struct.unpack_from(form, data, offset)
             return width, height
     if data.startswith(b"\xff\xd8"):
-        return next(_jpeg_sizes(data), None)
+        return next(_find_jpeg_sizes(data), None)
     return None
 
 
-def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
-    at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:  # every segment starts with FF
-        marker, length = data[at + 1], struct.unpack_from(">H", data, at + 2)[0]
+def _find_jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
+    offset = 2
+    while offset + 9 < len(data) and data[offset] == 0xFF:  # every segment starts with FF
+        marker, length = data[offset + 1], struct.unpack_from(">H", data, offset + 2)[0]
         if marker in _SIZE_SEGMENTS:
-            height, width = struct.unpack_from(">HH", data, at + 5)
+            height, width = struct.unpack_from(">HH", data, offset + 5)
             yield width, height
-        at += 2 + length
+        offset += 2 + length
 
 
-# The segments that contain a JPEG's size; the gaps are tables and reserved codes.
+# The segments that contain a JPEG's size. The codes in the gaps are tables or reserved.
 _SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
 _ENCODING_TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
@@ -107,49 +107,50 @@ class EncodingCounter:
         self, encoding: str, load: Callable[[str], Any] = load_encoding or _TokenEstimator
     ) -> None:
         self.encoding = encoding
-        self.loaded = False
-        self._read = load
-        self._reading = Lock()
-        # By hash and length, so that this cache contains no texts.
-        self._tokens: dict[tuple[int, int], int] = {}
+        self.is_loaded = False
+        self._load_encoding = load
+        self._load_lock = Lock()
+        # The keys are hashes and lengths, so that this cache contains no texts.
+        self._counts: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
-        known = self._tokens
-        return [known.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
+        counts = self._counts
+        return [counts.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """Load the encoding, and return the number of tokens of a prompt."""
+        """Load the encoding, and count a prompt's tokens."""
         await self.load()
         return self.prompt_tokens(prompt)
 
     async def load(self) -> None:
         """Load the encoding in a thread, because loading takes half a second."""
-        if not self.loaded:
+        if not self.is_loaded:
             await asyncio.to_thread(self._load)
-            self.loaded = True
+            self.is_loaded = True
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """Return the number of tokens of a prompt by OpenAI's rules for messages and images."""
+        """Count a prompt's tokens by OpenAI's rules for messages and images."""
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
-        images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
-        return overhead + images + sum(self([message.content for message in messages]))
+        images = [image for message in messages if message.parts for image in message.images]
+        text_tokens = sum(self([message.content for message in messages]))
+        return overhead + sum(map(estimate_image_tokens, images)) + text_tokens
 
     def _count_cached(self, text: str) -> int:
         key = hash(text), len(text)
-        tokens = self._tokens.get(key)
+        tokens = self._counts.get(key)
         if tokens is None:
-            tokens = self._tokens[key] = self._count(text)
-            if len(self._tokens) > _MAX_CACHED_TEXTS:
-                del self._tokens[next(iter(self._tokens))]
+            tokens = self._counts[key] = self._count(text)
+            if len(self._counts) > _MAX_CACHED_TEXTS:
+                del self._counts[next(iter(self._counts))]
         return tokens
 
     def _load(self) -> Any:
         # The first messages of several chats may load it at the same time. A second copy would be
         # dropped, but the process would keep its memory.
-        with self._reading:
-            return self._read(self.encoding)
+        with self._load_lock:
+            return self._load_encoding(self.encoding)
 
     def _count(self, text: str) -> int:
         if not text.isascii():
@@ -160,12 +161,12 @@ class EncodingCounter:
         return tokens
 
 
-_shared_counter = cache(EncodingCounter)
+_get_shared_counter = cache(EncodingCounter)
 
 
 def get_counter(name: str) -> EncodingCounter:
     """Return the shared counter of an encoding, by any of its names."""
-    return _shared_counter(ENCODINGS[name])
+    return _get_shared_counter(ENCODINGS[name])
 
 
 @lru_cache(_MAX_CACHED_MODELS)

@@ -9,13 +9,13 @@ _SCRIPTS_WITHOUT_SPACES = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 )
 _WORD = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}_{_SCRIPTS_WITHOUT_SPACES}]+")
-_IN_ONE_SCRIPT = regex.compile(rf"[{_SCRIPTS_WITHOUT_SPACES}]+|[^{_SCRIPTS_WITHOUT_SPACES}]+")
+_HOMOGENEOUS_RUN = regex.compile(rf"[{_SCRIPTS_WITHOUT_SPACES}]+|[^{_SCRIPTS_WITHOUT_SPACES}]+")
 _UNSPACED_LETTER = regex.compile(rf"[{_SCRIPTS_WITHOUT_SPACES}]")
 _SPACED_LETTER = regex.compile(rf"(?![{_SCRIPTS_WITHOUT_SPACES}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
-    """Return the first position of a whole word, matched exactly, or None if it is missing."""
+    """Return the first position of a whole word in a text (case-sensitive), or None."""
     index = text.find(word) if word else -1
     while index >= 0:
         end = index + len(word)
@@ -29,18 +29,18 @@ def find_word(word: str, text: str) -> int | None:
 
 
 def split_words(text: str) -> list[str]:
-    """Return case-folded words; in scripts without spaces, single characters and adjacent pairs."""
-    found: list[str] = []
+    """Return the case-folded words of a text; in scripts without spaces, characters and pairs."""
+    words: list[str] = []
     for run in _WORD.findall(text.casefold(), concurrent=False):
         if run.isascii():  # as most are; the next pattern takes four times as long
-            found.append(run)
+            words.append(run)
             continue
-        for word in _IN_ONE_SCRIPT.findall(run):
+        for word in _HOMOGENEOUS_RUN.findall(run):
             if _UNSPACED_LETTER.match(word):
-                found += [*word, *map("".join, pairwise(word))]
+                words += [*word, *map("".join, pairwise(word))]
             else:
-                found.append(word)
-    return found
+                words.append(word)
+    return words
 
 
 def _are_in_same_word(left: str, right: str) -> bool:

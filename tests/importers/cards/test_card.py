@@ -143,8 +143,11 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
         "not a JSON object",
     ),
     "not UTF-8": (b'{"name": "\xff"}', "not UTF-8"),
-    "deep": (b'{"name": "N", "description": ' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 64"),
-    "very deep": (b'{"a":' * 200_000, "deeper than 64"),
+    "deep": (
+        b'{"name": "N", "description": ' + b"[" * 100 + b"]" * 100 + b"}",
+        "more than 64 levels deep",
+    ),
+    "very deep": (b'{"a":' * 200_000, "more than 64 levels deep"),
     "a name that is a book": (b'{"name": "%s", "description": ""}' % (b"N" * 1001), "shorten it"),
     "too large": (b"{" + b" " * MAX_FILE_BYTES, "larger than 10 MiB"),
     "a zip without a card": (zipped(("a.txt", b"")), "no card.json"),

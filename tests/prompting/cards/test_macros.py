@@ -78,7 +78,7 @@ def test_macros_of_a_prompt_insert_a_limited_number_of_characters() -> None:
 
 def test_number_of_macros_of_a_prompt_is_limited() -> None:
     for text in ("{{noop}}", "{{roll:100d6}}", "{{random:" + "a," * 100 + "}}"):
-        budget = MacroBudget(macros=100)
+        budget = MacroBudget(macros_left=100)
         one = replace(macros(), budget=budget)
 
         assert one.expand(text * 101).endswith(text)

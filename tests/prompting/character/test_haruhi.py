@@ -14,13 +14,18 @@ from bot.chat.story import Story, Vector
 from bot.prompting.character import Character
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
-    builtin_role_name,
     decode_base64_text,
     decode_floats,
     encode_floats,
+    find_builtin_role_name,
     strip_dialogue_brackets,
 )
-from bot.prompting.persona import fill_names, fill_placeholders, parse_persona, roleplay_prompt
+from bot.prompting.persona import (
+    fill_names,
+    fill_placeholders,
+    format_roleplay_prompt,
+    parse_persona,
+)
 from bot.prompting.text.tokens import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.capabilities import adapt_messages
@@ -81,7 +86,7 @@ def parse_placeholders(given: Case) -> object:
             "n": placeholder.stories,
             "max_token": placeholder.tokens,
             "query": "default" if placeholder.query is None else placeholder.query,
-            "lid": placeholder.line,
+            "lid": placeholder.line_index,
         }
         for placeholder in parse_persona(given["persona"]).placeholders
     ]
@@ -223,7 +228,7 @@ def search_stories(given: Case) -> object:
 
 
 def find_builtin_role(given: Case) -> object:
-    name = builtin_role_name(given["role_name"])
+    name = find_builtin_role_name(given["role_name"])
     return {"is_sugar": name is not None, "zh": name}
 
 
@@ -263,7 +268,9 @@ def tagged(given: Case) -> object:
 
 
 SMALL: dict[str, Callable[[Case], object]] = {
-    "package_system_prompt": lambda given: roleplay_prompt(given["role_name"], given["persona"]),
+    "package_system_prompt": lambda given: format_roleplay_prompt(
+        given["role_name"], given["persona"]
+    ),
     "tiktoken_counter": lambda given: count_tokens([given["text"]])[0],
     "naive_db_search": search_stories,
     "base64_to_float_array": lambda given: list(decode_floats(given["data"])),

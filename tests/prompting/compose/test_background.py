@@ -100,7 +100,7 @@ def test_block_size_is_limited_and_newest_lines_are_kept(text: str) -> None:
     [part] = draft.context
     assert part.text.endswith("> Bob:the end")
     assert len(part.text.encode()) < 16_000 / 7 * 3
-    [dropped] = draft.left_out
+    [dropped] = draft.left_out_items
     assert (dropped.section, dropped.why) == (
         "observed",
         "too old: newer messages filled the background",
@@ -111,14 +111,14 @@ def test_block_size_is_limited_and_newest_lines_are_kept(text: str) -> None:
 def test_at_most_fifty_lines_are_shown() -> None:
     draft = compose_draft([observed_turn(f"line {number}") for number in range(80)])
     assert draft.context[0].text.count("\n") == 50
-    assert draft.left_out[0].count == 30
+    assert draft.left_out_items[0].count == 30
 
 
 def test_block_is_dropped_before_the_history() -> None:
     turns = [user("one"), bot("two"), observed_turn("word " * 30)]
     result = compose_and_fit(preset(max_input_tokens=60), turns)
     assert as_sent(result)[0] == ("user", "Alice:one")
-    assert [one.section for one in result.dropped] == ["observed"]
+    assert [one.section for one in result.dropped_items] == ["observed"]
 
 
 def test_alpaca_prompter_has_no_background_block() -> None:

@@ -89,7 +89,7 @@ def test_messages_are_never_expanded() -> None:
         if isinstance(case["input"], str):
             text = expanded(case["input"])
             made = draft(one, text, history(text, "ok"), personas={ALICE.id: text})
-            assert made.newest.content == text
+            assert made.newest_message.content == text
             assert made.history[0].messages[0].content == text
     texts = [message.content for message in draft(one, "{{char}} {{roll:6}}").prompt.messages[1:]]
     assert texts == ["{{char}} {{roll:6}}"] * 2
@@ -109,7 +109,9 @@ def test_sticky_lore_depends_on_the_history_alone() -> None:
     assert fired == [True, False, False, False, False, False]
     resting = draft(one, "a dragon", history("a dragon", "roar", "and", "hm"))
     assert "LORE" not in resting.prompt.messages[0].content
-    assert "it is on cooldown until there are 7 messages" in [one.why for one in resting.left_out]
+    assert "it is on cooldown until there are 7 messages" in [
+        one.why for one in resting.left_out_items
+    ]
     again = history("a dragon", "roar", "and", "hm", "so", "hm")
     assert "LORE" in draft(one, "a dragon", again).prompt.messages[0].content
 
@@ -125,7 +127,7 @@ def test_draft_reports_why_lore_is_active_or_not() -> None:
     made = draft(one, "a dragon")
 
     assert [part.name for part in made.system] == ["the dragon: key 'dragon' in “Alice: a dragon”"]
-    assert [(one.name, one.why, one.count) for one in made.left_out] == [
+    assert [(one.name, one.why, one.count) for one in made.left_out_items] == [
         ("off", "it is disabled", 1),
         ("cat, dog", "none of their keys were found", 2),
     ]

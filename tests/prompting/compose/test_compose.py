@@ -13,7 +13,7 @@ from bot.chat.prompt import Image, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
-from bot.prompting.compose.compose import compose, last_rounds
+from bot.prompting.compose.compose import compose, select_last_rounds
 from bot.prompting.fit import fit_draft
 from tests.prompting.samples import AT, as_sent, bot, compose_and_fit, count, preset, user, words
 from tests.samples import ALICE, BOB, make_incoming
@@ -121,7 +121,7 @@ def test_small_budget_drops_the_oldest_rounds() -> None:
     turns = [user("one"), bot("two"), user("three"), bot("four")]
     result = compose_and_fit(preset(max_input_tokens=30), turns)
     assert as_sent(result) == [("user", "three"), ("assistant", "four"), ("user", "and now?")]
-    assert [(one.section, one.count) for one in result.dropped] == [("history", 2)]
+    assert [(one.section, one.count) for one in result.dropped_items] == [("history", 2)]
 
 
 def test_quote_precedes_the_message() -> None:
@@ -240,7 +240,7 @@ def test_turns_beyond_max_rounds_are_reported_as_dropped() -> None:
     result = compose_and_fit(
         preset(max_rounds=2), [user("one"), bot("two"), user("three"), bot("four")]
     )
-    [dropped] = result.dropped
+    [dropped] = result.dropped_items
     assert (dropped.section, dropped.count, dropped.why) == ("history", 2, "max_rounds is 2")
 
 
@@ -253,7 +253,7 @@ def test_stories_over_budget_are_dropped_worst_first() -> None:
 
     assert "Tale 0" in result.prompt.messages[0].content
     assert "Tale 1" not in result.prompt.messages[0].content
-    assert [(one.section, one.name, one.score) for one in result.dropped] == [
+    assert [(one.section, one.name, one.score) for one in result.dropped_items] == [
         ("stories", "Tale 1", 0.8)
     ]
     assert [span.name for span in result.draft.layout if span.section == "stories"] == ["Tale 0"]
@@ -262,12 +262,12 @@ def test_stories_over_budget_are_dropped_worst_first() -> None:
 def test_stories_that_were_not_searched_for_are_reported_as_dropped() -> None:
     who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}")
     draft = compose(who, Session(1, ()), make_incoming("hi"), stories={})
-    [dropped] = draft.left_out
+    [dropped] = draft.left_out_items
     assert (dropped.section, dropped.count) == ("stories", 2)
     assert dropped.why == "the search failed or took too long"
     searched: dict[str, list[Story]] = {"hi": []}
     for found in (searched, None):
-        assert compose(who, Session(1, ()), make_incoming("hi"), stories=found).left_out == ()
+        assert compose(who, Session(1, ()), make_incoming("hi"), stories=found).left_out_items == ()
 
 
 def test_stories_are_inserted_into_the_persona_of_a_card() -> None:
@@ -294,4 +294,4 @@ def test_last_rounds_equal_those_of_rodelagent(case: dict[str, Any]) -> None:
     # RodelAgent's own notices ("client") are not part of our conversations.
     spoken = [line for line in case["input"]["messages"] if not line.startswith("client")]
 
-    assert last_rounds(spoken, case["input"]["max_rounds"]) == case["expected"]
+    assert select_last_rounds(spoken, case["input"]["max_rounds"]) == case["expected"]

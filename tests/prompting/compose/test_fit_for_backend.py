@@ -103,7 +103,7 @@ async def test_everything_is_sent_if_there_is_no_limit() -> None:
     fitted = await fit_for_backend(
         preset(max_input_tokens=None), DRAFT, LetterCountingBackend(None)
     )
-    assert (fitted.dropped, len(fitted.prompt.messages)) == ((), 121)
+    assert (fitted.dropped_items, len(fitted.prompt.messages)) == ((), 121)
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -120,13 +120,13 @@ async def test_context_length_also_applies_with_the_presets_token_counter() -> N
     fitted = await fit_for_backend(who, DRAFT, LetterCountingBackend(400))
     assert letters(fitted.prompt) <= 400 < letters(unlimited.prompt)
     kept = len(fitted.prompt.messages) - 1
-    assert sum(one.count for one in fitted.dropped) == len(SAID) - kept
+    assert sum(one.count for one in fitted.dropped_items) == len(SAID) - kept
 
 
 async def test_backend_that_cannot_count_gets_an_estimate() -> None:
     fitted = await fit_for_backend(preset(max_input_tokens=400), DRAFT, FakeBackend())
     assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
-    assert fitted.dropped
+    assert fitted.dropped_items
     assert (
         await fit_for_backend(preset(), replace(DRAFT, history=()), FakeBackend())
-    ).dropped == ()
+    ).dropped_items == ()

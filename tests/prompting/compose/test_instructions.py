@@ -9,10 +9,10 @@ from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.character import Character
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.compose.instructions import find_story_queries
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
-from bot.prompting.persona import roleplay_prompt
+from bot.prompting.persona import format_roleplay_prompt
 from bot.prompting.presets.preset import Preset
 from tests.prompting.samples import letters, preset
 from tests.samples import ALICE, make_incoming
@@ -42,7 +42,7 @@ def test_character_and_preset_give_the_same_system_prompt(
     index = StoryIndex(texts, None, FunctionEmbedder(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
     found = {
-        query: index.search(query, limit) for query, limit in story_queries_for(who, "aab").items()
+        query: index.search(query, limit) for query, limit in find_story_queries(who, "aab").items()
     }
 
     in_library = character.get_message(ALICE.name, "aab")[0]["content"]
@@ -53,7 +53,7 @@ def test_character_and_preset_give_the_same_system_prompt(
 def test_system_text_precedes_the_role() -> None:
     who = preset(system="Be brief.", role_name="Nora", persona="You keep the light.")
 
-    role = roleplay_prompt("Nora", "You keep the light.")
+    role = format_roleplay_prompt("Nora", "You keep the light.")
     assert system_in_a_channel(who, "hi") == f"Be brief.\n\n{role}"
 
 
@@ -67,7 +67,7 @@ def test_persona_without_role_name_is_used_verbatim() -> None:
 @pytest.mark.parametrize("macros", [True, False])
 def test_recent_stories_precede_the_newest_message(persona: str, *, macros: bool) -> None:
     who = preset(persona=persona, stories="recent", macros=macros)
-    [query] = story_queries_for(who, "hi")
+    [query] = find_story_queries(who, "hi")
     found = {query: [Story(1, "{{user}}: 「Tea?」", 0.9), Story(2, "No.", 0.8)]}
     draft = compose(who, Session(1, ()), make_incoming("hi"), stories=found)
     first, last = draft.prompt.messages
@@ -105,11 +105,11 @@ def test_story_that_is_not_in_the_text_has_no_span() -> None:
     draft = Draft(
         base=Prompt((), "m", "c"),
         system=(PromptPart("system", "Be brief."),),
-        pinned=(),
+        pinned_messages=(),
         summary=None,
         history=(),
         context=(),
-        newest=Message("user", "hi"),
+        newest_message=Message("user", "hi"),
         stories=(Story(1, "not there", 0.5),),
     )
     assert [span.section for span in draft.layout] == ["system", "newest"]

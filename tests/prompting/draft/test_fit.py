@@ -98,7 +98,7 @@ def test_prompt_never_exceeds_the_budget(
     gone = [
         message for unit in whole.history[: len(whole.history) - kept] for message in unit.messages
     ]
-    left_out = {one.section: one.count for one in result.dropped}
+    left_out = {one.section: one.count for one in result.dropped_items}
     assert left_out.get("history", 0) == len(gone)
     left_out.pop("history", None)
     assert bool(left_out) == (len(result.draft.context) < len(parts))
@@ -115,7 +115,7 @@ def test_nothing_that_would_fit_is_dropped(tokenizer: str, limit: int) -> None:
     counter = TemplateTokenCounter("chatml", tokenizer)
     whole = draft(*CHAT)
     result = fit_with(whole, limit, counter)
-    if not result.dropped:
+    if not result.dropped_items:
         return
     one_more = whole.history[-len(result.draft.history) - 1 :] if result.draft.history else ()
     left = limit - result.tokens
@@ -133,14 +133,14 @@ def test_few_counts_are_needed_even_if_the_estimate_is_wrong(tokenizer: str) -> 
 def test_prompt_that_fits_is_counted_once() -> None:
     counter = TemplateTokenCounter("chatml", "cl100k")
     result = fit_with(draft(*CHAT[:6]), 1600, counter)
-    assert (len(counter.counted), result.dropped) == (1, ())
+    assert (len(counter.counted), result.dropped_items) == (1, ())
 
 
 @given(turns=TURNS, parts=st.lists(PARTS, max_size=4), newest=TEXTS)
 def test_prompt_far_below_the_limit_is_kept_whole_without_estimates(
     turns: list[tuple[str, str]], parts: list[PromptPart], newest: str
 ) -> None:
-    whole = draft(*turns, newest=newest, context=tuple(parts), left_out=(DROPPED,))
+    whole = draft(*turns, newest=newest, context=tuple(parts), left_out_items=(DROPPED,))
     unlimited = fit_with(whole, None, TemplateTokenCounter("chatml", "bytes"))
 
     async def count(_prompt: Prompt) -> int:
@@ -156,7 +156,7 @@ def test_prompt_far_below_the_limit_is_kept_whole_without_estimates(
 def test_without_a_limit_nothing_is_counted_or_dropped() -> None:
     counter = TemplateTokenCounter("chatml", "bytes")
     result = fit_with(draft(*CHAT), None, counter)
-    assert (counter.counted, result.dropped, len(result.prompt.messages)) == ([], (), 82)
+    assert (counter.counted, result.dropped_items, len(result.prompt.messages)) == ([], (), 82)
 
 
 def test_question_and_its_answers_are_one_unit() -> None:
@@ -177,7 +177,7 @@ def test_history_and_low_priority_stories_are_dropped_first() -> None:
         draft(*CHAT[:4], context=stories), 110, TemplateTokenCounter("chatml", "cl100k")
     )
     assert [part.name for part in result.draft.context] == ["good"]
-    assert [(one.section, one.name, one.count) for one in result.dropped] == [
+    assert [(one.section, one.name, one.count) for one in result.dropped_items] == [
         ("stories", "dull", 1),
         ("history", "", 4),
     ]
@@ -196,7 +196,7 @@ def test_too_large_story_does_not_displace_other_stories() -> None:
 
 
 def test_too_long_message_is_rejected_with_its_token_count() -> None:
-    with pytest.raises(UserError, match=r"about \d+ tokens, .* only 100 fit"):
+    with pytest.raises(UserError, match=r"about \d+ tokens, but my limit is 100,"):
         fit_with(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 
 

@@ -125,7 +125,7 @@ def test_unusable_entry_is_reported_and_its_neighbors_are_read(entry: object, pr
             "entry 1: `content` must be text and `order` must be a number",
         ),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "more than 10000 entries; split"),
-        ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
+        ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many regular expressions, or too long ones"),
     ],
 )
 def test_error_states_the_problem(data: object, message: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.compose.lore import inactive_entries
+from bot.prompting.compose.lore import report_inactive_entries
 from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry, LoreResult
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
@@ -94,7 +94,7 @@ def test_only_entries_over_the_budget_count_as_left_out() -> None:
         budget=2,
     )
 
-    dropped = inactive_entries(found)
+    dropped = report_inactive_entries(found)
 
     assert [one.name for one in dropped if one.was_wanted] == ["cut"]
     assert sum(one.count for one in dropped) == 5

@@ -15,8 +15,8 @@ from bot.prompting.persona import (
     Placeholder,
     build_roleplay_prompt,
     fill_placeholders,
+    format_roleplay_prompt,
     parse_persona,
-    roleplay_prompt,
 )
 from tests.prompting.samples import words
 
@@ -35,7 +35,7 @@ def fill_persona(
 @pytest.mark.parametrize("line", TABLES["limits"])
 def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
     assert parse_persona(line).placeholders == (
-        Placeholder(0, stories=2, tokens=9, at_least_one=False),
+        Placeholder(0, stories=2, tokens=9, needs_one_story=False),
     )
 
 
@@ -93,7 +93,7 @@ def test_stories_and_names_are_not_expanded_again() -> None:
 
     assert made.stories == (story,)
     persona = "{{user}}, {{role}}\n###\n{{user}} and {{RAG-dialogue}}"
-    assert made.text == roleplay_prompt("{{user}}", persona)
+    assert made.text == format_roleplay_prompt("{{user}}", persona)
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
@@ -103,10 +103,10 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     except CharacterError:
         return
     lines = text.split("\n")
-    assert all("{{RAG" in lines[placeholder.line] for placeholder in persona.placeholders)
+    assert all("{{RAG" in lines[placeholder.line_index] for placeholder in persona.placeholders)
     # Without stories, every other line stays as it was.
     after = fill_persona(text, {}).split("\n")
-    changed = {placeholder.line for placeholder in persona.placeholders}
+    changed = {placeholder.line_index for placeholder in persona.placeholders}
     assert all(after[at] == line for at, line in enumerate(lines) if at not in changed)
     assert all(after[at] == "" for at in changed)
 
@@ -137,7 +137,9 @@ def test_limits_are_respected_and_no_story_is_repeated(
     ids = [story.id for story in made.stories]
     assert ids == sorted(set(ids))
     assert len(ids) <= persona.story_queries("hi").get("hi", 0)
-    several = [placeholder for placeholder in persona.placeholders if not placeholder.at_least_one]
+    several = [
+        placeholder for placeholder in persona.placeholders if not placeholder.needs_one_story
+    ]
     assume(len(several) == len(persona.placeholders))
     spent = sum(words([story.text for story in made.stories]))
     assert tokens is None or spent <= max(tokens, 0)

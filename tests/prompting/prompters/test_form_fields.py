@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.prompting.prompters import assign_fields, field_names, fill_fields, parse_fields
+from bot.prompting.prompters import assign_fields, fill_fields, find_field_names, parse_fields
 
 TABLES = json.loads((Path(__file__).parent / "form_fields.json").read_text("utf-8"))
 texts = st.text("{}ab \n", max_size=20)
 
 
 def test_field_names_are_words_of_any_script_in_order() -> None:
-    assert field_names("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
+    assert find_field_names("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
 
 
 @given(texts, texts, texts)

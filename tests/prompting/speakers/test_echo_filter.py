@@ -43,7 +43,7 @@ def test_answer_ends_at_another_speakers_tag(line: str) -> None:
     echo_filter = EchoFilter("Nora", OTHERS)
     shown = "".join(echo_filter.feed(piece) for piece in f"I see.\n{line}\nNora: more")
     assert (shown + echo_filter.finish()).rstrip() == "I see."
-    assert echo_filter.stopped
+    assert echo_filter.has_ended
 
 
 def test_leading_tag_of_another_speaker_is_removed() -> None:

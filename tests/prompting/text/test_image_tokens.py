@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Image
-from bot.prompting.text.tokens import image_size, image_tokens
+from bot.prompting.text.tokens import estimate_image_tokens, read_image_size
 
 
 def png(width: int, height: int) -> bytes:
@@ -30,15 +30,17 @@ def uri(data: bytes, kind: str = "png") -> Image:
     ("size", "tokens"), [((1024, 1024), 765), ((2048, 4096), 1105), ((10, 10), 255)]
 )
 def test_token_counts_match_openais_documentation(size: tuple[int, int], tokens: int) -> None:
-    assert image_tokens(uri(png(*size))) == tokens
+    assert estimate_image_tokens(uri(png(*size))) == tokens
 
 
 def test_low_detail_image_costs_a_constant_number_of_tokens() -> None:
-    assert image_tokens(Image("https://x/y.png", "low")) == 85
+    assert estimate_image_tokens(Image("https://x/y.png", "low")) == 85
 
 
 def test_linked_image_counts_as_the_largest_size() -> None:
-    assert image_tokens(Image("https://x/y.png")) >= image_tokens(uri(png(2048, 4096)))
+    assert estimate_image_tokens(Image("https://x/y.png")) >= estimate_image_tokens(
+        uri(png(2048, 4096))
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,9 +48,9 @@ def test_linked_image_counts_as_the_largest_size() -> None:
     [uri(png(640, 480)), uri(jpeg(640, 480)), uri(b"GIF89a" + struct.pack("<HH", 640, 480))],
 )
 def test_size_is_read_from_the_file_header(image: Image) -> None:
-    assert image_size(image) == (640, 480)
+    assert read_image_size(image) == (640, 480)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xc0"]))
 def test_any_image_data_gets_a_token_count(data: bytes, head: bytes) -> None:
-    assert 85 <= image_tokens(uri(head + data)) <= 85 + 170 * 8
+    assert 85 <= estimate_image_tokens(uri(head + data)) <= 85 + 170 * 8

@@ -51,8 +51,8 @@ def test_comments_and_trailing_commas_are_allowed() -> None:
     [
         *MISTAKES,
         (f"[{'9' * 5000}]", 1, "this number is too large"),
-        ("[" * 1000, 1, "brackets are nested deeper than 64"),
-        (f'{{"a": {"[" * 9000}{"]" * 9000}}}', 1, "brackets are nested deeper than 64"),
+        ("[" * 1000, 1, "brackets are nested more than 64 levels deep"),
+        (f'{{"a": {"[" * 9000}{"]" * 9000}}}', 1, "brackets are nested more than 64 levels deep"),
         (f'["{"x" * MAX_CHARS}"]', 1, "the text is longer than 10,485,760 characters"),
     ],
 )

@@ -12,7 +12,7 @@ from bot.chat.outgoing import Limits
 from bot.markup.graphemes import grapheme_starts, is_visible
 from bot.platforms.telegram.limits import plain_text
 from bot.replying.cut_points import close_open_markdown
-from bot.replying.split import part_spans, split
+from bot.replying.split import find_part_spans, split
 from tests.attacks import attack_texts
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
@@ -80,7 +80,7 @@ def test_parts_stay_within_the_limits_of_real_platforms(
 @given(texts, small)
 def test_only_white_space_and_replaced_fences_are_lost(text: str, limits: Limits) -> None:
     position, closer = 0, ""
-    for piece in part_spans(text, limits):
+    for piece in find_part_spans(text, limits):
         lost = legible(text[position : piece.start])
         assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
         position, closer = piece.end, piece.closer
@@ -102,7 +102,7 @@ def test_no_grapheme_cluster_is_split(characters: list[str]) -> None:
     text = "".join(characters)
     edges = grapheme_starts(text, 0, len(text)) | {len(text)}
 
-    for piece in part_spans(text, Limits(24, "utf16", 1, 5)):
+    for piece in find_part_spans(text, Limits(24, "utf16", 1, 5)):
         assert {piece.start, piece.end} <= edges
 
 
