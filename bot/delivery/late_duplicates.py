@@ -67,10 +67,10 @@ class LateDuplicates:
         if resent is None and message_id is not None:
             return
         due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
-        first = resent or _ResentRow(row, 0, due_at, due_at)
+        entry = resent or _ResentRow(row, 0, due_at, due_at)
         self._resent[row.id] = replace(
-            first,
-            pending_requests=first.pending_requests + (message_id is None),
+            entry,
+            pending_requests=entry.pending_requests + (message_id is None),
             due_at=due_at,
             give_up_at=due_at + _GIVE_UP_SECONDS,
         )

@@ -97,11 +97,11 @@ class WaitingCalls:
         """Queue a call during the block; yield an event that is set when the call is first."""
         self._start_waiting(lane)
         events = self._waiting_events[source]
-        events[lane] = changed = asyncio.Event()
+        events[lane] = turn_event = asyncio.Event()
         try:
-            yield changed
+            yield turn_event
         finally:
-            if events.get(lane) is changed:
+            if events.get(lane) is turn_event:
                 del events[lane]
             if events:
                 events[min(events, key=self._waiting_since)].set()
@@ -126,11 +126,11 @@ class WaitingCalls:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0
-        since = self._start_waiting(lane)
+        waiting_since = self._start_waiting(lane)
         start_times = [self._waiting_since(one) for one in self._waiting_events[source]]
         if (
-            since < max(start_times, default=0.0)
-            and sum(one < since for one in start_times) < _MAX_CONCURRENT_CHECKS
+            waiting_since < max(start_times, default=0.0)
+            and sum(one < waiting_since for one in start_times) < _MAX_CONCURRENT_CHECKS
         ):
             return 0.0
         if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
@@ -147,15 +147,15 @@ class WaitingCalls:
     def _start_waiting(self, lane: str) -> float:
         """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
-        since, checked_at = self._lane_times.get(lane, (now, now))
+        waiting_since, checked_at = self._lane_times.get(lane, (now, now))
         if checked_at < now - _MAX_IDLE_SECONDS:
-            since = now
-        self._lane_times[lane] = since, now
+            waiting_since = now
+        self._lane_times[lane] = waiting_since, now
         if len(self._lane_times) > _MAX_QUEUE_LENGTH:
-            latest = now - _MAX_IDLE_SECONDS
+            min_checked_at = now - _MAX_IDLE_SECONDS
             items = self._lane_times.items()
-            self._lane_times = {key: times for key, times in items if times[1] >= latest}
-        return since
+            self._lane_times = {key: times for key, times in items if times[1] >= min_checked_at}
+        return waiting_since
 
 
 @dataclass(eq=False)
@@ -179,7 +179,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     def __post_init__(self) -> None:
         self._buckets = self.surface if isinstance(self.surface, BucketSurface) else None
         self._windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
-        self._waiting = self.waiting_calls or WaitingCalls(self.clock)
+        self._queue = self.waiting_calls or WaitingCalls(self.clock)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -307,10 +307,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
         """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
         deadline = self.clock.monotonic() + _MAX_SLEEP_SECONDS
-        if self._waiting.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
+        if self._queue.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
             while (wait := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
                 await self._sleep(wait, deadline)
-        self._waiting.leave_queue(lane)
+        self._queue.leave_queue(lane)
 
     async def _wait_in_queue(
         self, source: str, lane: str, scopes: list[RateLimitScope], deadline: float
@@ -320,34 +320,34 @@ class RateLimitedSurface(Surface, DraftingSurface):
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
         shared_scopes = [scope for scope in scopes if scope.spans_processes]
-        with self._waiting.queue_call(source, lane) as changed:
+        with self._queue.queue_call(source, lane) as turn_event:
             while True:
-                if not self._waiting.is_first(source, lane):
-                    await self._wait_for_others(changed, deadline)
+                if not self._queue.is_first(source, lane):
+                    await self._wait_for_others(turn_event, deadline)
                     continue
                 if (wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
-                with self._waiting.count_check(source):
+                with self._queue.count_check(source):
                     bot_wait = await self.rates.seconds_until_call(shared_scopes)
                 if bot_wait <= 0:
                     return wait
-                self._waiting.record_blocked(source, bot_wait)
+                self._queue.record_blocked(source, bot_wait)
                 await self._sleep(bot_wait, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
-        with self._waiting.count_check(source):
+        with self._queue.count_check(source):
             return await self.rates.take_call(scopes)
 
-    async def _wait_for_others(self, changed: asyncio.Event, deadline: float) -> None:
+    async def _wait_for_others(self, turn_event: asyncio.Event, deadline: float) -> None:
         seconds_left = deadline - self.clock.monotonic()
         if seconds_left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
-        cancel_timer = self.clock.call_later(seconds_left, changed.set)
+        cancel_timer = self.clock.call_later(seconds_left, turn_event.set)
         try:
-            await changed.wait()
+            await turn_event.wait()
         finally:
             cancel_timer()
-        changed.clear()
+        turn_event.clear()
 
     async def _sleep(self, seconds: float, deadline: float) -> None:
         if self.clock.monotonic() + seconds > deadline:

@@ -162,7 +162,7 @@ class Sender:
 
     def __post_init__(self) -> None:
         self._notice_times: dict[str, float] = {}
-        self._waiting = self.waiting_calls or WaitingCalls(self.clock)
+        self._queue = self.waiting_calls or WaitingCalls(self.clock)
         self.sent_rows = SentRows(self.outbox)
         self.late_duplicates = LateDuplicates(
             self.outbox, self.surfaces, self.clock, self._search_message
@@ -172,7 +172,7 @@ class Sender:
 
     def seconds_on_hold(self, lane: str) -> float:
         """Return how many seconds the bot's rate limit delays the delivery to a chat."""
-        return self._waiting.seconds_until_admitted(source_in_key(lane), lane)
+        return self._queue.seconds_until_admitted(source_in_key(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim and return the first due row of each lane whose bot runs here."""

@@ -91,8 +91,8 @@ class Draft:
     def required_messages(self) -> tuple[Message, ...]:
         system = tuple(part for part in self.system if part.is_required)
         context = tuple(part for part in self.context if part.is_required)
-        required = replace(self, system=system, context=context, summary=None, history=())
-        return required.messages
+        required_draft = replace(self, system=system, context=context, summary=None, history=())
+        return required_draft.messages
 
     def without_story(self, story: Story) -> "Draft":
         """Return the draft after removing a story from its system text."""

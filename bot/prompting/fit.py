@@ -209,14 +209,14 @@ def _sort_optional_parts(draft: Draft) -> list[PromptPart]:
 def _split_by_size(
     parts: Iterable[tuple[PromptPart, int]], tokens_left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
-    kept, too_large = [], []
+    kept_parts, large_parts = [], []
     for part, size in parts:
         if tokens_left is None or size <= tokens_left:
-            kept.append((part, size))
+            kept_parts.append((part, size))
             tokens_left = None if tokens_left is None else tokens_left - size
         else:
-            too_large.append((part, size))
-    return kept, too_large
+            large_parts.append((part, size))
+    return kept_parts, large_parts
 
 
 def _estimate_unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:

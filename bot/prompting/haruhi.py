@@ -171,11 +171,11 @@ def find_builtin_role_name(word: str) -> str | None:
 def load_builtin_role(word: str) -> CharacterData:
     file = _ROLE_FILES.get(word)
     if file is None:
-        near = next(iter(difflib.get_close_matches(word, _ROLE_FILES, n=1)), "haruhi")
+        closest_name = next(iter(difflib.get_close_matches(word, _ROLE_FILES, n=1)), "haruhi")
         raise CharacterError.translatable(
             "{word} has no persona and is not a built-in role; pass a `persona`, or use {near}",
             word=repr(word),
-            near=repr(near),
+            near=repr(closest_name),
         )
     shipped_file = _ROLES_FOLDER / f"{file}.jsonl"
     if shipped_file.is_file():

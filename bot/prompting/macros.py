@@ -92,10 +92,10 @@ class Variables:
                 return str(_compare(value, operator, expand(operand))).lower()
 
     def _add_to_variable(self, key: str, value: str) -> str:
-        old = self._values.get(key, "")
-        left, right = _parse_number(old), _parse_number(value)
+        text = self._values.get(key, "")
+        left, right = _parse_number(text), _parse_number(value)
         is_text = left is None or right is None
-        self._values[key] = old + value if is_text else _format_number((left or 0) + (right or 0))
+        self._values[key] = text + value if is_text else _format_number((left or 0) + (right or 0))
         return self._values[key]
 
 
@@ -180,8 +180,8 @@ def describe_duration(duration: timedelta, *, is_relative: bool = False) -> str:
 
 
 def _format_ordinal(number: int) -> str:
-    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    suffix = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
 
 
 _MAX_NESTING = 24
@@ -456,8 +456,8 @@ def _remove_trim_marks(text: str) -> str:
     if not rest:
         return text
     *between, last = rest
-    stripped = [part.strip("\n") for part in between]
-    return "".join([first.rstrip("\n"), *stripped, last.lstrip("\n")])
+    inner_parts = [part.strip("\n") for part in between]
+    return "".join([first.rstrip("\n"), *inner_parts, last.lstrip("\n")])
 
 
 @value_class
@@ -526,14 +526,14 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
     if match is None:
         return _Call(start, end, body)
     rest = body[match.end() :]
-    stripped = rest.lstrip()
+    argument_text = rest.lstrip()
     arguments: Sequence[str] = ()
-    if stripped.startswith("::"):
-        arguments = _split_outside_braces(stripped[2:], "::")
-    elif stripped.startswith(":"):
-        arguments = (stripped[1:],)
-    elif stripped:
-        arguments = _split_outside_braces(stripped, "::")
+    if argument_text.startswith("::"):
+        arguments = _split_outside_braces(argument_text[2:], "::")
+    elif argument_text.startswith(":"):
+        arguments = (argument_text[1:],)
+    elif argument_text:
+        arguments = _split_outside_braces(argument_text, "::")
     return _Call(start, end, body, _to_canonical_name(match[2]), match[1], arguments)
 
 
@@ -543,8 +543,8 @@ def _is_known(name: str) -> bool:
 
 
 def _to_canonical_name(name: str) -> str:
-    lowered = name.lower()
-    return _ALIASES.get(lowered, lowered)
+    lowercase_name = name.lower()
+    return _ALIASES.get(lowercase_name, lowercase_name)
 
 
 def _find_brace_pairs(text: str) -> list[tuple[int, int]]:

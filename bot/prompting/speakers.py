@@ -50,15 +50,15 @@ def clean_name(name: str) -> str:
     Line breaks, brackets, colons, quotes, control tokens, and invisible characters are removed. A
     name that is all emoji is spelled out, `👑` as `crown`, because emoji alone look like badges.
     """
-    plain = _normalize(name)
-    if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
-        return _cut_to_limit(plain).strip(" .-")
-    neighborhoods = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
+    plain_name = _normalize(name)
+    if _PLAIN_NAME.fullmatch(plain_name):  # nothing to remove
+        return _cut_to_limit(plain_name).strip(" .-")
+    neighborhoods = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
     kept_chars = (char for before, char, after in neighborhoods if _is_kept(before, char, after))
-    cleaned = _limit_marks("".join(kept_chars))
-    if not any(char.isalnum() for char in cleaned):
-        cleaned = _spell_emoji(cleaned)
-    return _cut_to_limit(" ".join(cleaned.split())).strip(f" .-{_JOINERS}")
+    clean_text = _limit_marks("".join(kept_chars))
+    if not any(char.isalnum() for char in clean_text):
+        clean_text = _spell_emoji(clean_text)
+    return _cut_to_limit(" ".join(clean_text.split())).strip(f" .-{_JOINERS}")
 
 
 @text_cache(_CACHE_SIZE)
@@ -223,8 +223,8 @@ class SpeakerLabels:
         that is quoted by mistake still reads well, as a quotation.
         """
         first, *rest = text.splitlines(keepends=True) or [""]
-        reserved = self.reserved_skeletons
-        later_lines = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
+        skeletons = self.reserved_skeletons
+        later_lines = [f"> {line}" if _looks_like_a_tag(line, skeletons) else line for line in rest]
         return "".join([f"{label}:{first}", *later_lines])
 
     def other_labels(self, own_preset: str) -> tuple[str, ...]:
@@ -242,11 +242,11 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     character, or another person, the label gets a suffix from the person's id, which does not
     depend on who else is present.
     """
-    newest = {person.id: person.name for person in people}
-    labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
-    if len(newest) == 1:  # the usual case; more people are labeled in the order of their ids
+    newest_names = {person.id: person.name for person in people}
+    labels = _label_speakers(tuple(sorted(newest_names.items())), tuple(characters.items()))
+    if len(newest_names) == 1:  # the usual case; more people are labeled in the order of their ids
         return labels
-    return replace(labels, people={one: labels.people[one] for one in newest})
+    return replace(labels, people={one: labels.people[one] for one in newest_names})
 
 
 @text_cache(_MAX_CACHED_LABELS)
@@ -256,9 +256,9 @@ def _label_speakers(
     names = _label_characters(dict(characters))
     people_labels = _assign_labels(dict(people), names.values())
     skeletons = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
-    names_only = (label.partition("#")[0] for label in people_labels.values())
-    reserved = (skeletons | set(map(confusable_skeleton, names_only))) - ROLE_SKELETONS - {""}
-    return SpeakerLabels(people_labels, names, frozenset(reserved))
+    plain_labels = (label.partition("#")[0] for label in people_labels.values())
+    skeletons |= set(map(confusable_skeleton, plain_labels))
+    return SpeakerLabels(people_labels, names, frozenset(skeletons - ROLE_SKELETONS - {""}))
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
@@ -289,8 +289,8 @@ def uses_tags(mode: NamingMode, turns: Sequence[Turn], preset: str) -> bool:
 
 
 def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
-    plain = spell_enclosed_letters(line)
-    if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
+    plain_line = spell_enclosed_letters(line)
+    if plain_line != line and _looks_like_a_tag(plain_line, reserved_skeletons):
         return True
     if any(map(is_role_heading, _find_possible_tags(line))):
         return True
@@ -387,7 +387,7 @@ class EchoFilter:
         return self._release_held(is_end=True)
 
     def _release_held(self, *, is_end: bool) -> str:
-        shown = []
+        shown_parts = []
         while self._held_text and not self.has_ended:
             size = self._measure_tag(is_end=is_end) if self._at_line_start else 0
             if size is None:
@@ -395,8 +395,8 @@ class EchoFilter:
             if size:
                 self._remove_tag(size)
             else:
-                shown.append(self._take_line())
-        return "".join(shown)
+                shown_parts.append(self._take_line())
+        return "".join(shown_parts)
 
     def _remove_tag(self, size: int) -> None:
         tag, self._held_text = self._held_text[:size], self._held_text[size:]

@@ -120,9 +120,9 @@ class AnswerCheck:
         """Send the text so far to moderation if enough of it is new."""
         if self._is_moderated and len(self._text) - self._judged_chars >= _WINDOW_CHARS:
             ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged_chars)]
-            read, judged = len(self._text), ends[-1] if ends else len(self._text)
-            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : read]])
-            self._judged_chars = judged
+            stop, judged_end = len(self._text), ends[-1] if ends else len(self._text)
+            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : stop]])
+            self._judged_chars = judged_end
             self._show_passed_text()
 
     @property

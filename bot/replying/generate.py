@@ -140,8 +140,8 @@ async def generate_answer(
         was_interrupted = True
         prefill_seconds = answer.first_word_seconds
         _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill_seconds)
-    generated = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.requested)
-    return replace(generated, tool_calls=tuple(tools.records)) if tools is not None else generated
+    result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.requested)
+    return replace(result, tool_calls=tuple(tools.records)) if tools is not None else result
 
 
 async def _stream_answer(
@@ -259,9 +259,9 @@ def _remove_pictures(fitted: FittedPrompt) -> Prompt:
     prompt = fitted.prompt
     if not fitted.draft.images:
         return prompt
-    newest = len(prompt.messages) - 1 - len(fitted.draft.closing_messages)
+    position = len(prompt.messages) - 1 - len(fitted.draft.closing_messages)
     messages = (
-        replace(one, parts=()) if at == newest else one for at, one in enumerate(prompt.messages)
+        replace(one, parts=()) if at == position else one for at, one in enumerate(prompt.messages)
     )
     return replace(prompt, messages=tuple(messages))
 

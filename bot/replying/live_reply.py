@@ -63,7 +63,7 @@ class LiveReply:
         self.shown_times: list[float] = []
         """The times of all live sends and edits, in Unix seconds."""
         self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
-        self._changed = asyncio.Event()
+        self._change_event = asyncio.Event()
         earlier = self.earlier
         self._request_lock: asyncio.Lock = earlier._request_lock if earlier else asyncio.Lock()  # noqa: SLF001
         self._update_task: asyncio.Task[None] | None = None
@@ -96,10 +96,10 @@ class LiveReply:
 
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether a part's message certainly shows exactly this content."""
-        known = {
+        contents = {
             one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._openings)
         }
-        return known.get(part.part) == part.content
+        return contents.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
         """Show a notice about a wait until the first text of the answer."""
@@ -140,7 +140,7 @@ class LiveReply:
     def _on_change(self) -> None:
         """Schedule the next update; if an error has ended the updates, raise it."""
         if self._update_task is not None:
-            self._changed.set()
+            self._change_event.set()
             if self._update_task.done():
                 self._update_task.result()
         elif self._buffer.due_at < self._starts_at:
@@ -151,7 +151,7 @@ class LiveReply:
             self._cancel_start = self.clock.call_later(wait, self._start_updates)
 
     def _start_updates(self) -> None:
-        self._changed.set()
+        self._change_event.set()
         self._update_task = asyncio.create_task(
             self._update_until_cancelled(), name=f"show {self.address.lane}"
         )
@@ -159,7 +159,7 @@ class LiveReply:
     async def _update_until_cancelled(self) -> None:
         failures = 0
         while failures < _MAX_FAILURES_IN_A_ROW:
-            await self._changed.wait()
+            await self._change_event.wait()
             wait = self._buffer.seconds_until_due(self.clock.monotonic())
             if wait > 0:
                 await self.clock.sleep(wait)
@@ -181,10 +181,10 @@ class LiveReply:
 
     def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
         self._buffer.slow_down(self.clock.monotonic(), retry_after_seconds)
-        self._changed.set()
+        self._change_event.set()
 
     async def _update_parts(self) -> None:
-        self._changed.clear()
+        self._change_event.clear()
         parts = self._buffer.take_parts(self.clock.monotonic())[: self.destinations.max_live_parts]
         if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
             await self._show_draft(self.surface, parts)
@@ -231,15 +231,15 @@ class LiveReply:
             await self.earlier.show_complete_answer()
         if part == len(self._openings):
             async with self._request_lock:
-                opening = self.destinations.to_part(part, self._build_content(part, text))
-                self._openings.append((await self.open_part(opening), opening))
-        opened, opening = self._openings[part]
-        self._message_ids.append(await self.wait_until_sent(opened.row_id))
+                outgoing_part = self.destinations.to_part(part, self._build_content(part, text))
+                self._openings.append((await self.open_part(outgoing_part), outgoing_part))
+        opened_part, outgoing_part = self._openings[part]
+        self._message_ids.append(await self.wait_until_sent(opened_part.row_id))
         self.shown_times.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown_texts.append(text)
-        if opened.shows_content(opening.content):
-            self._shown_contents[part] = opening.content
+        if opened_part.shows_content(outgoing_part.content):
+            self._shown_contents[part] = outgoing_part.content
 
 
 def describe_wait(waiting: Waiting) -> Text:
@@ -390,8 +390,8 @@ class LiveReplies:
         """Send a notice in reply to a waiting message; raises `Fenced` or `StoreError`."""
         address = message.incoming.address
         for part in self.notice_parts(address, text, message.incoming.locale):
-            opened = await self.conversations.open(claim, message, part)
-            self.deliver(address, opened.row)
+            opened_part = await self.conversations.open(claim, message, part)
+            self.deliver(address, opened_part.row)
 
     def with_buttons(
         self,
@@ -437,9 +437,9 @@ class LiveReplies:
         typing = TypingIndicator(surface, address, self.clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
-            opened = await self.conversations.open(claim, message, part)
-            self.deliver(address, opened.row)
-            return opened
+            opened_part = await self.conversations.open(claim, message, part)
+            self.deliver(address, opened_part.row)
+            return opened_part
 
         async def wait_until_sent(row_id: int) -> str:
             message_id = await self.delivery.wait_until_sent(row_id)

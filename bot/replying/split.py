@@ -113,9 +113,9 @@ def split(text: str, limits: Limits) -> list[str]:
 
 def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a part or, if its rendered text is too long for one message, smaller parts."""
-    rendered = limits.render(part) if limits.render else part
+    rendered_text = limits.render(part) if limits.render else part
     smaller = max_units // 2
-    if smaller < 1 or limits.units(rendered) <= limits.max_units:
+    if smaller < 1 or limits.units(rendered_text) <= limits.max_units:
         yield part
         return
     plain_limits = replace(limits, max_units=smaller, hides_markup=False)

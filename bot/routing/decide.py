@@ -366,7 +366,7 @@ class DecisionLog:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._pending: list[MessageNote] = []
+        self._new_notes: list[MessageNote] = []
         self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
@@ -416,24 +416,24 @@ class DecisionLog:
     async def forget(self, channel: str, person_id: str | None = None) -> None:
         """Delete a channel's decisions, or only those about a person; raises `StoreError`."""
         key = _log_key(channel)
-        self._pending = [
-            one for one in self._pending if one.key != key or person_id not in {None, one.person}
+        self._new_notes = [
+            one for one in self._new_notes if one.key != key or person_id not in {None, one.person}
         ]
         await self.notes.forget(key, person_id)
 
     def _add(self, channel: str, decision: _LoggedDecision, person_id: str | None = None) -> None:
-        if len(self._pending) < _MAX_PENDING_NOTES:
+        if len(self._new_notes) < _MAX_PENDING_NOTES:
             note = MessageNote(_log_key(channel), _encode(decision).decode(), person_id)
-            self._pending.append(note)
+            self._new_notes.append(note)
             self._has_pending.set()
 
     async def _store(self) -> None:
         self._has_pending.clear()
-        pending, self._pending = self._pending, []
-        if not pending:
+        notes, self._new_notes = self._new_notes, []
+        if not notes:
             return
         try:
-            await self.notes.add(pending)
+            await self.notes.add(notes)
         except StoreError as error:
             _log.warning("decisions_not_stored", reason=str(error))
 

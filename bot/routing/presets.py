@@ -162,7 +162,7 @@ class Characters:
 
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
-        self.read: ReadNewest | None = None
+        self.read_newest: ReadNewest | None = None
         """Reads stored characters; None: no characters are found."""
         self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED_CHARACTERS)
 
@@ -206,7 +206,7 @@ class Characters:
         return loaded.preset.behaving_as(behavior), loaded.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
-        stored_version = await self.read(name) if self.read is not None else None
+        stored_version = await self.read_newest(name) if self.read_newest is not None else None
         if stored_version is None:
             return None
         try:
@@ -426,17 +426,17 @@ class PresetResolver:
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""
-        known, find_name = self.presets, self.characters.character_name
+        by_name, find_name = self.presets, self.characters.character_name
         return {
-            name: known[name].character_name if name in known else find_name(name)
+            name: by_name[name].character_name if name in by_name else find_name(name)
             for name in sorted(presets)
         }
 
     def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
         """Return names (by default, of presets) that contain `partial`; prefix matches first."""
         query, all_names = partial.strip().casefold(), self.presets if names is None else names
-        matching = [name for name in sorted(all_names) if query in name.casefold()]
-        return sorted(matching, key=lambda name: not name.casefold().startswith(query))
+        matches = [name for name in sorted(all_names) if query in name.casefold()]
+        return sorted(matches, key=lambda name: not name.casefold().startswith(query))
 
     def _to_active_preset(self, preset: Preset, scope: str | None) -> ActivePreset:
         return ActivePreset(preset, scope, self.versions.get(preset.name))

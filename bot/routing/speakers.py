@@ -175,9 +175,9 @@ def select_speakers(
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
         return (_decide_on_only_candidate(presets[0], incoming, recent, dice),)
-    quoted = find_quoted_preset(incoming.quote, recent, presets)
+    quoted_name = find_quoted_preset(incoming.quote, recent, presets)
     candidates = [
-        _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
+        _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted_name else one
         for one in _score_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
@@ -190,17 +190,17 @@ def select_speakers(
         for preset in presets
     )
     chance = _ChanceInputs(recent, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0)
-    decided = [
+    decisions = [
         _with_choice(one, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
         else _decide_by_chance(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
-    if is_any_addressed and not any(one.chosen for one in decided):
-        best = max(decided, key=lambda one: one.score)
+    if is_any_addressed and not any(one.chosen for one in decisions):
+        best_candidate = max(decisions, key=lambda one: one.score)
         reason = "had the highest score, and one character must answer"
-        decided[decided.index(best)] = _with_choice(best, 0, reason)
-    return _rank(decided)
+        decisions[decisions.index(best_candidate)] = _with_choice(best_candidate, 0, reason)
+    return _rank(decisions)
 
 
 def select_reaction(
@@ -214,19 +214,19 @@ def select_reaction(
     """Rank who may react to the newest answer; choose at most one. `recent` includes `answers`."""
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
-    newest = answers[-1]
-    others = [preset for preset in presets if preset.name != newest.preset]
+    answer = answers[-1]
+    others = [preset for preset in presets if preset.name != answer.preset]
     if not others:
         return ()
     answered_presets = {turn.preset for turn in answers}
     chance = _ChanceInputs(recent, now, dice, talkativeness_factor=_REACTION_SHARE)
-    ranked = _rank(
+    candidates = _rank(
         _with_reason(one, marked("has answered already"))
         if one.preset in answered_presets and not one.chosen
         else _decide_by_chance(one, preset, chance)
-        for one, preset in zip(_score_by_name(others, newest.text, recent), others, strict=True)
+        for one, preset in zip(_score_by_name(others, answer.text, recent), others, strict=True)
     )
-    return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
+    return (*candidates[:1], *(replace(one, chosen=False) for one in candidates[1:]))
 
 
 def _decide_on_only_candidate(
@@ -285,8 +285,8 @@ def _decide_by_chance(
     figures = {"drawn": f"{roll:.2f}", "limit": f"{threshold:.2f}"}
     if roll < threshold:
         return _with_choice(candidate, threshold, CHANCE_REASON.with_values(**figures))
-    rejected = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
-    return replace(rejected, score=candidate.score + threshold)
+    loser = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
+    return replace(loser, score=candidate.score + threshold)
 
 
 def _count_silent_seconds(preset: Preset, chance: _ChanceInputs) -> float:

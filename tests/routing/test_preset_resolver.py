@@ -133,7 +133,7 @@ async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     async def read(name: str) -> PresetVersion:
         return PresetVersion(name, content, 1, owner="telegram:1")
 
-    one.characters.read = read
+    one.characters.read_newest = read
     await one.characters.announce(name, content, "", "telegram:1", is_audited=False)
     assert await one.characters.find(name, one.default)
     if is_told:

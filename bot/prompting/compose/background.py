@@ -25,18 +25,18 @@ _TOO_OLD_REASON = marked("too old: newer messages filled the background")
 
 
 def build_background(
-    observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, has_tags: bool
+    observed_turns: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, has_tags: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return the background's parts (observed lines, quote, files), and the omitted items."""
     message = inputs.incoming
-    if not (observed or message.thread_title or message.quote or files.texts or files.unread):
+    if not (observed_turns or message.thread_title or message.quote or files.texts or files.unread):
         return [], []  # the usual case
-    labels, own = inputs.speakers, inputs.preset.name
+    labels, preset_name = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
-        return labels.tag_text(labels.find_label(turn, own), text) if has_tags else text
+        return labels.tag_text(labels.find_label(turn, preset_name), text) if has_tags else text
 
-    lines = _select_fitting_lines(observed, tag, inputs.max_input_tokens)
+    lines = _select_fitting_lines(observed_turns, tag, inputs.max_input_tokens)
     parts = []
     thread_title = message.thread_title
     if thread_title and (title := " ".join(strip_hidden_text(thread_title.text).split())):
@@ -50,7 +50,7 @@ def build_background(
     if quote := _quote_replied_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _build_file_parts(files, inputs.max_input_tokens)
-    omitted_count = len(observed) - len(lines)
+    omitted_count = len(observed_turns) - len(lines)
     omitted_items = (
         [DroppedItem("observed", "", _TOO_OLD_REASON, omitted_count)] if omitted_count else []
     )
@@ -80,12 +80,12 @@ def _select_fitting_lines(
     fitting_lines: list[str] = []
     for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
         text = turn.text
-        shortened = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
-        quoted = "\n".join(f"> {line}" for line in tag(turn, shortened).splitlines() or [""])
-        budget -= _estimate_tokens(quoted)
+        short_text = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
+        quote = "\n".join(f"> {line}" for line in tag(turn, short_text).splitlines() or [""])
+        budget -= _estimate_tokens(quote)
         if budget < 0:
             break
-        fitting_lines.append(quoted)
+        fitting_lines.append(quote)
     return fitting_lines[::-1]
 
 
@@ -97,9 +97,9 @@ def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> lis
         data = strip_hidden_text(file.text).encode(errors="replace")
         text = data[:max_bytes].decode(errors="ignore")
         ending = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
-        quoted = "\n".join(f"> {line}" for line in text.splitlines())
+        quote = "\n".join(f"> {line}" for line in text.splitlines())
         name = f"file {file.name}".strip()
-        parts.append(PromptPart("file", f"[{name}]\n{quoted}{ending}", name=file.name, priority=2))
+        parts.append(PromptPart("file", f"[{name}]\n{quote}{ending}", name=file.name, priority=2))
     if files.unread:
         unread = describe_attachments([one.item for one in files.unread])
         parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
@@ -122,8 +122,8 @@ def _quote_replied_message(inputs: PromptInputs) -> str:
     turn = session.turns[-1] if session.turns else None
     if turn is not None and not turn.observed and turn.text.strip() in quoted_texts:
         return ""
-    shortened = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    lines = strip_hidden_text(shortened).splitlines()
+    short_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
+    lines = strip_hidden_text(short_quote).splitlines()
     if quoted_message.author is not None and not quoted_message.is_ours:
         lines.insert(0, f"{inputs.speakers.people[quoted_message.author.id]} wrote:")
     return "\n".join(f"> {line}" for line in lines)

@@ -122,8 +122,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     }
     speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
     expand = macros.stable.expand
-    pinned = draft.pinned_messages
-    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in pinned]
+    messages = draft.pinned_messages
+    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in messages]
     book = preset.parsed_lorebook
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_NAME] if book else []
     return macros.with_values(
@@ -167,20 +167,20 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
 def _build_system_parts(
     parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, macros: CardMacros
 ) -> tuple[PromptPart, ...]:
-    before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
-    after = build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)
+    lore_before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
+    lore_after = build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
     persona = [part for part in parts if part.section == "persona"]
-    others = [part for part in parts if part not in system and part not in persona]
+    other_parts = [part for part in parts if part not in system and part not in persona]
     examples = build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
-        return (*system, *before, *persona, *after, *examples, *others)
+        return (*system, *lore_before, *persona, *lore_after, *examples, *other_parts)
     # The examples are separate messages.
     values = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
     story_macros = replace(macros.stable, fields=values, rng=macros.current.rng)
     text = story_macros.expand(convert_story_string(preset.story_string)).strip()
     rendered_parts = [PromptPart("system", text, is_required=True)] if text else []
-    return (*rendered_parts, *examples, *others)
+    return (*rendered_parts, *examples, *other_parts)
 
 
 def _join_parts(parts: Sequence[PromptPart]) -> str:

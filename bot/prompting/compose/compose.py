@@ -77,11 +77,11 @@ def compose(
     has_tags = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
     turns, observed_turns = split_observed(inputs.turns, 1 + len(answers))
     sent_turns = _select_newest_rounds(turns, preset.max_rounds, len(answers))
-    history, newest = _build_history_and_newest(sent_turns, inputs, has_tags=has_tags)
+    history, newest_message = _build_history_and_newest(sent_turns, inputs, has_tags=has_tags)
     pinned_messages = [_to_pinned_message(one) for one in preset.messages]
     system_parts, persona = _build_system_parts(inputs, stories)
     if prompter := build_prompter(preset, persona.text):
-        instruction, newest = _fill_prompter(prompter, newest.content)
+        instruction, newest_message = _fill_prompter(prompter, newest_message.content)
         system_parts = _to_required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
             pinned_messages, history, observed_turns = [], (), []
@@ -98,7 +98,7 @@ def compose(
         summary=summary,
         history=history,
         context=(*build_recent_stories(inputs, stories), *background),
-        newest_message=newest,
+        newest_message=newest_message,
         images=files.images,
         stories=persona.stories,
         left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_count, stories)),
@@ -196,10 +196,10 @@ def _choose_template_with_names(inputs: PromptInputs) -> TemplateChoice:
 def _build_system_parts(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[list[PromptPart], FilledText]:
-    preset, newest = inputs.preset, inputs.incoming.text
+    preset, question = inputs.preset, inputs.incoming.text
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
-        filled_text = fill_persona(preset, stories, message=newest)
+        filled_text = fill_persona(preset, stories, message=question)
         instructions = get_own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         system = _to_required_parts("system", instructions)
         persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
@@ -209,7 +209,7 @@ def _build_system_parts(
         preset,
         stories,
         user_name=inputs.speakers.people[inputs.incoming.author.id],
-        message=newest,
+        message=question,
         max_input_tokens=inputs.max_input_tokens,
     )
     texts = [filled_text.text, *list_additional_persona_texts(preset)]
@@ -297,10 +297,10 @@ def _to_role(turn: Turn, preset: str) -> Role:
 
 def _list_stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings, and the tags of the other speakers, latest first."""
-    own = inputs.preset.name
-    others = inputs.speakers.other_labels(own)
-    newest_first = [inputs.speakers.find_label(turn, own) for turn in reversed(inputs.turns)]
-    labels = [one for one in dict.fromkeys([*newest_first, *others]) if one in others]
+    own_name = inputs.preset.name
+    other_labels = inputs.speakers.other_labels(own_name)
+    newest_first = [inputs.speakers.find_label(turn, own_name) for turn in reversed(inputs.turns)]
+    labels = [one for one in dict.fromkeys([*newest_first, *other_labels]) if one in other_labels]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 

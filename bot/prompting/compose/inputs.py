@@ -53,8 +53,8 @@ def gather_inputs(
     model_limit: int | None,
 ) -> PromptInputs:
     """Gather a prompt's inputs: append the new message and answers to the turns, label speakers."""
-    newest = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
-    all_turns = (*session.turns, newest, *answers)
+    newest_turn = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
+    all_turns = (*session.turns, newest_turn, *answers)
     conversation = incoming.address.conversation
     turns = map_incrementally(session.memo, "visible", None, all_turns, _strip_hidden_text)
     preset_names = {turn.preset: turn.preset for turn in turns if turn.preset}

@@ -47,18 +47,18 @@ def _format_memory(inputs: PromptInputs, ranked: RankedMemory) -> str:
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
     about = f" of {_name_subject(inputs, ranked)}" if is_named else ""
     teller = memory.told_by
-    told_by = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
-    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{told_by}"
+    source = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
+    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{source}"
 
 
 def _describe_source(inputs: PromptInputs, ranked: RankedMemory) -> str:
     """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
     memory = ranked.memory
-    at = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
+    date = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
     author = _find_speaker_label(inputs, memory.said_by, "")
-    by = f", {author}" if author else ""
+    author_text = f", {author}" if author else ""
     about = _name_subject(inputs, ranked)
-    return f"#{memory.id} {about}{by}, {at}: {ranked.reason}"
+    return f"#{memory.id} {about}{author_text}, {date}: {ranked.reason}"
 
 
 def _name_subject(inputs: PromptInputs, ranked: RankedMemory) -> str:

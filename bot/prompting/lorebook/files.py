@@ -65,8 +65,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         )
     is_card = isinstance(entries_field, list)
     names = list(range(len(rows)) if is_card else entries_field)
-    indexed = enumerate(rows)
-    entries = [_parse_entry(row, index, names[index], is_card, source) for index, row in indexed]
+    pairs = enumerate(rows)
+    entries = [_parse_entry(row, index, names[index], is_card, source) for index, row in pairs]
     _check_keys([one for one in entries if one], source)
     problems = _find_problems(rows, entries, source)
     book = JsonFields(data)
@@ -124,22 +124,22 @@ def _find_problems(
 ) -> Iterator[Text]:
     weight_left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        where = _describe_place(source, index)
+        place = _describe_place(source, index)
         if entry is None or not isinstance(row, Mapping):
-            yield translatable("{where} is skipped: it is not an object", where=where)
+            yield translatable("{where} is skipped: it is not an object", where=place)
             continue
         if not 0 <= _read_position_number(row) < len(POSITIONS):
             yield translatable(
                 "{where}: the position {number} is not supported; the entry goes before the"
                 " character",
-                where=where,
+                where=place,
                 number=_read_position_number(row),
             )
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
                 yield translatable(
                     "{where}: the key {key} is matched as plain text: {problem}",
-                    where=where,
+                    where=place,
                     key=repr(key[:60]),
                     problem=problem,
                 )

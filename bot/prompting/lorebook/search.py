@@ -244,13 +244,13 @@ class LorebookSearch:
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
-    keys, others = (tuple(map(expand, batch)) for batch in (entry.keys, entry.secondary_keys))
-    return replace(entry, keys=keys, secondary_keys=others)
+    keys, secondary_keys = tuple(map(expand, entry.keys)), tuple(map(expand, entry.secondary_keys))
+    return replace(entry, keys=keys, secondary_keys=secondary_keys)
 
 
 def _reject_group_rivals(
     triggered_entries: Sequence[LoreEntry],
-    activated: Sequence[LoreEntry],
+    activated_entries: Sequence[LoreEntry],
     *,
     sticky: frozenset[str],
     random_float: Callable[[], float],
@@ -261,7 +261,7 @@ def _reject_group_rivals(
     for entry in triggered_entries:
         for name in dict.fromkeys(entry.groups):
             entries_by_group[name].append(entry)
-    active_entries = {name: entry for entry in reversed(activated) for name in entry.groups}
+    active_entries = {name: entry for entry in reversed(activated_entries) for name in entry.groups}
     for group, entries in entries_by_group.items():
         rivals = [entry for entry in entries if entry.uid not in reasons]
         active_entry = active_entries.get(group)

@@ -292,9 +292,9 @@ def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[
     errors = [(document.line_at(_find_problem_path(one)), one) for one in error.errors()]
     errors.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe_error(one)) for line, one in errors[:MAX_PROBLEMS]]
-    if remaining := errors[MAX_PROBLEMS:]:
-        rest = translatable_count("1 more problem", "{count} more problems", len(remaining))
-        problems.append(PresetProblem(remaining[0][0], rest))
+    if more_errors := errors[MAX_PROBLEMS:]:
+        more_text = translatable_count("1 more problem", "{count} more problems", len(more_errors))
+        problems.append(PresetProblem(more_errors[0][0], more_text))
     return problems
 
 
@@ -331,10 +331,10 @@ def _format_path(path: Iterable[str | int]) -> str:
 
 
 def _suggest_key(path: tuple[str | int, ...]) -> Text:
-    unknown = str(path[-1])
+    unknown_key = str(path[-1])
     known_keys = _list_keys_at(path[:-1])
     parameters = list(Parameters.__annotations__) if len(path) == 1 else []
-    normalized_key = unknown.lower().replace("-", "_")
+    normalized_key = unknown_key.lower().replace("-", "_")
     match difflib.get_close_matches(normalized_key, known_keys + parameters, n=1):
         case [near] if near in parameters:
             suggestion = f"'parameters': {{\"{near}\": ...}}"

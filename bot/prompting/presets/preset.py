@@ -109,8 +109,8 @@ def _find_wake_word_problem(word: str) -> Text | None:
 
 def _find_tool_problem(name: str) -> str | None:
     tools = (*TOOLS, *enabled_plugins("tools"))
-    known = " or ".join(map(repr, tools))
-    return None if name in tools else f"should be {known}, not {name!r}"
+    known_names = " or ".join(map(repr, tools))
+    return None if name in tools else f"should be {known_names}, not {name!r}"
 
 
 _ToolName = Annotated[str, _to_validator(_find_tool_problem)]
@@ -378,7 +378,7 @@ class Preset(StrictModel):
     def with_fallbacks(self) -> tuple["Preset", ...]:
         """This preset, followed by a copy of this preset for each fallback model."""
         models = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
-        return (self, *(self.model_copy(update=other) for other in models))
+        return (self, *(self.model_copy(update=model) for model in models))
 
     @property
     def output_limit(self) -> int | None:
