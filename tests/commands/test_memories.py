@@ -445,7 +445,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "This is not a chat"),
     "nobody speaks": (CHAT.encode().split(b"\n")[0], "This file contains no messages"),
     "wrong types": (b'{"user_name":1,"mes":["x"]}\n{"mes":5}', "This file contains no messages"),
-    "deep": (b'{"a":' * 200 + b"1" + b"}" * 200, "nested deeper"),
+    "deep": (b'{"a":' * 200 + b"1" + b"}" * 200, "nested more than"),
     "many messages": (CHAT.encode().split(b"\n")[1].join([b"\n"] * 5_002), "A chat may have up to"),
     "long message": (
         json.dumps({"name": "M", "mes": "x" * 20_001, "is_user": False}).encode(),
