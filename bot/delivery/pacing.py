@@ -107,7 +107,7 @@ class WaitingCalls:
                 events[min(events, key=self._waiting_since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
-        """Return whether a chat's call has waited longest of all calls of the bot."""
+        """Return whether no other call of the bot has waited longer than the chat's call."""
         return min(self._waiting_events[source], key=self._waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:

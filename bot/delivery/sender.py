@@ -56,7 +56,7 @@ from bot.texts.text import supported_language, translatable, translate, translat
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""The longest time that `deliver_lane` waits for a lane's next row; for a later row, it returns."""
+"""The longest time that `deliver_lane` waits for a lane's next row before it returns."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _EXTRA_SEARCH_SECONDS = 5.0

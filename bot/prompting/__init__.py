@@ -1,1 +1,1 @@
-"""Build the exact prompt from a preset, a history and a message (no I/O except preset files)."""
+"""Build prompts from presets, histories, and messages; the only I/O is with preset files."""

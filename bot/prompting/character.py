@@ -155,7 +155,7 @@ class Character:
 
     @property
     def vecs(self) -> Sequence[Vector]:
-        """The vector of each story; computed on first use unless passed."""
+        """The vector of each story, as passed to the constructor or computed on first use."""
         return self._stories.vectors
 
     @property
@@ -190,7 +190,7 @@ class Character:
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
-        """Add the answer to the last `get_message` or, with `speaker`, another person's line."""
+        """Add the answer to the last question or, if `speaker` is given, another person's line."""
         if self._question:
             self._lines.append(self._question)
             self._question = None
@@ -201,7 +201,7 @@ class Character:
         self._lines.append(TranscriptLine(speaker, response))
 
     def chat(self, user: str, text: str) -> str | None:
-        """Return `llm`'s answer, or None without `llm`; a failure does not change the history."""
+        """Return the answer, or None without a model; a failure leaves the history unchanged."""
         messages = self.get_message(user, text)
         if self.llm is None:
             return None
@@ -209,7 +209,7 @@ class Character:
         return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Return `llm_async`'s answer, or None without it; calls are answered in order."""
+        """Return the answer, or None without a model; concurrent calls are answered in order."""
         async with self._chat_lock:
             # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)

@@ -21,14 +21,14 @@ class PromptPart:
     """A text in the system or newest message, such as a story or a lorebook entry."""
 
     section: str
-    """The section that lists it in receipts: "system", "lore", "stories", "quote", ..."""
+    """The section that lists this part in receipts: "system", "lore", "stories", "quote", ..."""
     text: str
     name: str = ""
     """The title of the story or lorebook entry."""
     score: float | None = None
     """The part's similarity to the search query that found it."""
     priority: int = 0
-    """Parts with lower priority are dropped first; at equal priority, later parts go first."""
+    """Parts with lower priority are dropped first; of equal ones, later parts are dropped first."""
     is_required: bool = False
     memory_id: int = 0
     """The id of the memory in this part, or 0 if this part is not a memory."""

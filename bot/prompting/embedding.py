@@ -149,7 +149,7 @@ _SCORE_DIGITS = 5  # smaller differences between scores are rounding errors
 
 
 class StoryIndex:
-    """Searches stories by vectors, which are computed at the first search unless passed."""
+    """Searches stories by vectors, which are computed at the first search unless given."""
 
     def __init__(
         self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedder: FunctionEmbedder

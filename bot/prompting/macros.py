@@ -165,7 +165,7 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 
 
 def describe_duration(duration: timedelta, *, is_relative: bool = False) -> str:
-    """Describe a duration, as "5 minutes" or, if `relative`, "in 5 minutes" or "5 minutes ago"."""
+    """Describe a duration, as "5 minutes" or, if relative, "in 5 minutes" or "5 minutes ago"."""
     amount, words = abs(duration.total_seconds()), "a few seconds"
     for limit, length, name in _DURATION_UNITS:
         if round(amount) < limit:
@@ -216,7 +216,7 @@ _BLOCK_MACROS = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """The work that a prompt's macros may still cause; with none left, macros stay unexpanded."""
+    """Limits for a prompt's macros; once one is reached, the other macros are not expanded."""
 
     macros_left: int = _MAX_MACROS
     chars_left: int = _MAX_INSERTED_CHARS

@@ -109,7 +109,7 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt. Stories may use the tokens that persona and `message` leave."""
+    """Build the system prompt. Stories may use tokens that persona and `message` leave free."""
     budget = None
     if max_input_tokens is not None and results:  # only stories need the limit
         budget = max_input_tokens - sum(count([persona.source, message]))

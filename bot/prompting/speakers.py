@@ -281,7 +281,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], preset: str) -> bool:
-    """Return whether to tag turns with names; by default, if two besides `preset` have spoken."""
+    """Return whether to tag turns with names; by default, if two others than `preset` spoke."""
     if mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, preset}) > 1

@@ -23,8 +23,8 @@ def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
 class OutputFilter:
     """Applies `apply_filters` to a stream, and returns only text that will not be removed later.
 
-    The joined results of `feed` and `finish` equal `apply_filters` of the joined input. Held back
-    are possible beginnings of unwanted texts, and whitespace that may be at the answer's end.
+    The joined results of `feed` and `finish` equal `apply_filters` of the joined input. It holds
+    back possible beginnings of unwanted texts, and whitespace that may be at the end.
     """
 
     def __init__(self, filter_chars: Iterable[str]) -> None:

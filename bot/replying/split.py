@@ -48,7 +48,7 @@ _TABLE_RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|
 def find_open_table_head(text: str, previous_head: str) -> str:
     """Return the header of the table that a text ends in, or "" if it ends in none.
 
-    `before` is the header of the table that the previous message ended in.
+    `previous_head` is the header of the table that the previous message ended in.
     """
     *_, block = _BLANK_LINE.split(text)
     if previous_head and len(block) == len(text):

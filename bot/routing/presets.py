@@ -126,12 +126,12 @@ class ActiveCharacters:
 
 _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
-"""The setting with the active presets: one name per line; after a tab, its behavior preset."""
+"""The key of the active presets: a name per line, perhaps with a tab and a behavior preset."""
 OBSERVE_KEY = "observe"
 ADULTS_KEY = "access adult"
-"""The setting with which admins declare a group to be for adults."""
+"""The key of the setting in which admins declare a group adults-only."""
 AGE_KEY = "persona_adult"
-"""The setting of a person who confirmed being an adult; deleted with their persona."""
+"""The key of a person's confirmation of being an adult; deleted with their persona."""
 _CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
 _NOT_AGE_RESTRICTED = marked(
     "{name} is for adults only: it answers only in age-restricted channels, and this channel is not"
@@ -191,7 +191,7 @@ class Characters:
         await self._chat_settings.set(owner, key, value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
-        """Return a character that behaves like `behavior`, and its version; None if deleted."""
+        """Return a character that behaves like `behavior`, and its version, or None if deleted."""
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{short_name}")
         if setting is None:
@@ -476,7 +476,7 @@ class HistoryScopes:
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
-        """Return the history scope, or None if all messages share one history; cache settings."""
+        """Return the history scope, or None if all messages share one history; fill the cache."""
         own_scopes = person_scopes(person_id, scopes) if person_id else ()
         settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own_scopes])
         values = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]

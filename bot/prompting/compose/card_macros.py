@@ -135,7 +135,7 @@ def build_reply_macros(
 
 
 def seeded_random(*seeds: str) -> random.Random:
-    """Return a random number generator that the seeds determine."""
+    """Return a random number generator that depends only on the seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 # not for security
 

@@ -291,7 +291,7 @@ def _to_messages(
 
 
 def _to_role(turn: Turn, preset: str) -> Role:
-    """Return a turn's role as preset `preset` sees it; to a preset, other characters are users."""
+    """Return a turn's role in the prompts of `preset`, in which other characters are users."""
     return turn.role if turn.preset is None or turn.preset == preset else "user"
 
 

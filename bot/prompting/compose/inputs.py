@@ -52,7 +52,7 @@ def gather_inputs(
     personas: Mapping[str, str] | None,
     model_limit: int | None,
 ) -> PromptInputs:
-    """Gather a prompt's inputs: append the new message and answers to the turns, label speakers."""
+    """Gather a prompt's inputs: the turns with the new message and answers, and speaker labels."""
     newest_turn = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     all_turns = (*session.turns, newest_turn, *answers)
     conversation = incoming.address.conversation

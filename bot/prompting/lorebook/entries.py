@@ -178,7 +178,7 @@ class KeyMatcher:
         self._lowercase_texts: dict[str, str] = {}  # most keys are searched in the same text
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
-        """Describe, for receipts, which of the entry's keys matches a text; return None if none."""
+        """Describe, for receipts, which key of an entry matches a text; return None if none do."""
         first_key = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
         if first_key is None:
             return None
@@ -289,7 +289,7 @@ def estimate_regex_weight(pattern: str) -> int:
 
 
 def _measure_longest_alternative(pattern: str) -> int:
-    """Count the tokens of the longest alternative, which is at least the length of its literals."""
+    """Count the tokens in the longest alternative; no literal can be longer."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":

@@ -250,7 +250,7 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
 
 
 def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
-    """Drop None, and replace missing and repeated ids with the entry's position."""
+    """Drop None entries, and replace missing and repeated ids with the entries' positions."""
     used_ids: set[str] = set()
     unique_entries = []
     for index, entry in enumerate(entries):

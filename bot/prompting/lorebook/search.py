@@ -255,7 +255,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return why entries lose in their groups, by uid; entries that are already active win."""
+    """Return why entries were not chosen in their groups, by uid; already active entries win."""
     reasons: dict[str, str] = {}
     entries_by_group: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered_entries:

@@ -99,7 +99,7 @@ def _find_preset_name(text: str) -> str | None:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Parse a preset, which may have comments and trailing commas; raise `PresetError`."""
+    """Parse a preset with comments and trailing commas; raise `PresetError` if it is invalid."""
     result = check_preset(text)
     if result.preset is None:
         raise PresetError(join_texts(_describe_at_line(one, source) for one in result.problems))

@@ -122,15 +122,15 @@ class WakeRules(StrictModel):
     mention: StrictBool = True
     reply: StrictBool = True
     names: StrictBool = True
-    """Whether it answers messages that contain one of the character's names as a whole word."""
+    """Whether the bot answers messages that contain one of the character's names as a word."""
     words: Annotated[
         tuple[Annotated[NonEmptyText, _to_validator(_find_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
-    """Words or phrases that it answers to, as whole words anywhere in a message, ignoring case;
+    """Words or phrases that the bot answers to, as whole words in a message, ignoring case;
     `/pattern/i` is a regular expression."""
     sticky: StrictBool = True
-    """Whether it answers every message in a thread or forum post where it answered before."""
+    """Whether the bot answers all messages in a thread or forum post where it answered before."""
     always: StrictBool = False
     chance: Annotated[float, Field(ge=0, le=1)] = 0
     """The probability of answering a message to which no other rule applies."""
@@ -148,7 +148,7 @@ class BusyRules(StrictModel):
     quiet_seconds: Annotated[float, Field(ge=0, le=5)] = 0.7
     """How long to wait for more messages before answering several; one message never waits."""
     at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
-    """The most messages that one answer replies to."""
+    """The maximum number of messages that one answer replies to."""
     album_seconds: Annotated[float, Field(ge=0, le=5)] = 0.6
     """How long to wait for the next picture of an album, which counts as one message."""
     paste_seconds: Annotated[float, Field(ge=0, le=5)] = 1.5
@@ -297,17 +297,17 @@ class Preset(StrictModel):
     scope: ScopeName = "channel"
     """Whose messages share one history; admins can override this with `/settings scope`."""
     context: Literal["addressed", "all"] = "all"
-    """`all`: it also reads what people say to each other, as background; `addressed`: it reads only
+    """`all`: the bot also reads what people say to each other; `addressed`: the bot reads only
     questions and answers."""
     wake: WakeRules = Field(default_factory=WakeRules)
     aliases: NonEmptyTexts = ()
-    """More names by which people can address it."""
+    """More names by which people can address the character."""
     talkativeness: Annotated[float, Field(ge=0, le=1)] = 0.5
     """With several characters: the probability of answering a message that names none of them."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 0
-    """How long it stays silent after an answer, unless someone names it."""
+    """How long the character stays silent after an answer, unless someone names it."""
     buttons: StrictBool = True
-    """Whether its answers have buttons, on platforms with buttons."""
+    """Whether answers have buttons, on platforms with buttons."""
     busy: Annotated[BusyRules, _expand_shorthand("mode")] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
     """How an answer longer than one message is sent: as several messages, as its start with a file
@@ -322,10 +322,10 @@ class Preset(StrictModel):
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
     memory: StrictBool = False
-    """Whether it remembers what people tell it; its own or `summary` model extracts memories."""
+    """Whether to remember what people say, as extracted by the `summary` or the preset's model."""
     adults_only: StrictBool = False
-    """Whether it answers only in age-restricted channels, in groups with `/access adult on`, and in
-    private chats with people who confirmed their age."""
+    """Whether the bot answers only in age-restricted channels, in groups with `/access adult on`,
+    and in private chats with people who confirmed their age."""
 
     _behavior_of: str = PrivateAttr("")
 
