@@ -195,7 +195,7 @@ _SECTION_NAMES = {
     "persona": translatable("persona"),
     "lore": translatable("lore"),
     "stories": translatable("stories"),
-    "pinned": translatable("pinned"),
+    "pinned": translatable("pinned messages"),
     "summary": translatable("summary"),
     "history": translatable("history"),
     "people": translatable("people"),
@@ -205,8 +205,8 @@ _SECTION_NAMES = {
     "file": translatable("file"),
     "memory": translatable("memory"),
     "plugin": translatable("plug-in"),
-    "post_history": translatable("post_history"),
-    "newest": translatable("newest"),
+    "post_history": translatable("closing instructions"),
+    "newest": translatable("newest message"),
 }
 
 

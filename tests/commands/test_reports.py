@@ -61,11 +61,11 @@ def test_context_shows_sections_stories_and_dropped_items() -> None:
 nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 ███░░░░░░░░░ system 43 (23%)
 █░░░░░░░░░░░ lore 4 (2%)
-█░░░░░░░░░░░ pinned 19 (10%)
+█░░░░░░░░░░░ pinned messages 19 (10%)
 █░░░░░░░░░░░ summary 14 (7%)
 ██████░░░░░░ history 100 (53%)
 █░░░░░░░░░░░ stories 6 (3%)
-█░░░░░░░░░░░ newest 4 (2%)
+█░░░░░░░░░░░ newest message 4 (2%)
 lore: “Rain”
 stories: “The Inn” 0.83
 Left out: stories “An Epic” 0.91, about 900 tokens – larger than the remaining budget
