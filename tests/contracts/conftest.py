@@ -49,7 +49,7 @@ async def url(postgres_folder: str) -> str:
 
 @pytest.fixture
 def encryption(empty_database: str) -> TextEncryption:
-    """Texts are encrypted on PostgreSQL, and plain on SQLite."""
+    """Return encryption that is on for PostgreSQL and off for SQLite."""
     is_on = not empty_database.startswith("sqlite")
     return TextEncryption([ENCRYPTION_KEY], is_on=is_on)
 
@@ -62,7 +62,7 @@ async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterato
 
 @dataclass
 class SignalPeers:
-    """The signals of two processes; within one process, both are the same object."""
+    """The signals of two processes, or the same object twice for signals within one process."""
 
     here: Signals
     there: Signals
@@ -97,7 +97,7 @@ async def signals(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make soak` what is copied between two databases of PostgreSQL."""
+    """Mark tests that copy between two PostgreSQL databases, so that only `make soak` runs them."""
     for item in items:
         if item.name.endswith("[postgresql-postgresql]"):
             item.add_marker(pytest.mark.soak)

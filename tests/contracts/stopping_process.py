@@ -1,4 +1,4 @@
-"""A process that stops itself (SIGSTOP) at a given point; when continued, it prints the outcome.
+"""A process that stops itself (SIGSTOP) at a given point, and later prints the outcome.
 
 `python -m tests.contracts.stopping_process transaction|before|within URL`
 """
@@ -22,7 +22,7 @@ from tests.fakes import FakeSurface
 
 LANE = "telegram:5"
 _STOPPED_SECONDS = 25.0
-"""What the stop counts as: longer than a request may take."""
+"""The simulated duration of the stop, which is longer than a request may take."""
 
 
 class StoppingClock(SystemClock):
@@ -42,7 +42,7 @@ class StoppingClock(SystemClock):
 
 
 class StoppingSurface(FakeSurface):
-    """A surface that, with a clock, stops the process while a request is in flight."""
+    """A surface that stops the process during a request if it has a clock."""
 
     def __init__(self, clock: StoppingClock | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Contract of backends."""
+"""Contract of backends: the check fails if the service is down."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -57,7 +57,7 @@ async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store
     assert await ready(store) == []
 
 
-async def test_waiting_events_are_limited_per_conversation(store: Store) -> None:
+async def test_list_of_waiting_events_is_limited_per_conversation(store: Store) -> None:
     names = [f"telegram:{number}" for number in range(40_000)]  # more than a statement binds
     stop = make_incoming("/stop", key="6:0", chat="6")
     queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
@@ -179,7 +179,7 @@ async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
 
 
 async def count_deaths(store: Store, *attempts: AttemptState | None) -> list[tuple[int, int]]:
-    """Crash in each of these attempts; return the message's crashes, and its own crashes."""
+    """Crash in each attempt; return the counts of all crashes and of own crashes after each."""
     await take_message(store)
     counts = []
     for attempt in attempts:

@@ -1,4 +1,4 @@
-"""Contract of the console's tokens and its audit log, on SQLite and on PostgreSQL."""
+"""Contract of the console's tokens and audit log, on SQLite and on PostgreSQL."""
 
 from bot.chat.access import ApiScope, ApiToken, AuditEntry
 from bot.runtime.clock import SystemClock
@@ -52,7 +52,7 @@ async def test_audit_log_is_listed_newest_first(store: Store) -> None:
     assert list(await audit.newest(2)) == [entries[2], entries[1]]
 
 
-async def test_audit_log_has_a_settings_old_and_new_value(store: Store) -> None:
+async def test_audit_log_contains_the_old_and_new_value_of_a_setting(store: Store) -> None:
     audit, by, scope = AuditLog(store.database, SystemClock()), "telegram:9", "telegram:-5"
     for value in ("nora", "fox\nnora", "fox\nnora", None):
         await store.chat_settings.set(scope, "preset", value, by, is_audited=True)

@@ -26,13 +26,13 @@ from tests.samples import begin, make_incoming
 from tests.support.store import Store
 
 _ROWS = 601
-"""More than a page, and no whole number of them."""
+"""More rows than a page, and not a multiple of the page size."""
 _FEW_ROWS = 3
 
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """Return no encryption; a separate test copies encrypted texts."""
+    """Return encryption without keys, because a separate test copies encrypted texts."""
     return TextEncryption()
 
 
@@ -70,7 +70,7 @@ async def fill(database: Database, *tables: Table) -> None:
 
 
 async def copy(store: Store, target: Database) -> dict[str, int]:
-    """Copy a database; return the reported number of rows by table."""
+    """Copy a database; return the reported numbers of rows, by table."""
     reported: dict[str, int] = {}
     assert await copy_rows(store.database, target, reported.__setitem__) == sum(reported.values())
     return reported
@@ -119,7 +119,9 @@ async def test_encrypted_texts_are_copied_unchanged(empty_database: str, tmp_pat
     assert message.incoming.text == "to be copied"
 
 
-async def test_used_database_is_refused_and_not_changed(store: Store, target: Database) -> None:
+async def test_used_target_database_is_refused_and_not_changed(
+    store: Store, target: Database
+) -> None:
     await store.inbox.receive([make_incoming(text="to be copied")], {})
     await SqlInbox(target, SystemClock()).receive([make_incoming(text="of another one")], {})
     before = await count_all(target)
@@ -135,8 +137,10 @@ async def test_database_in_use_is_not_copied(store: Store, target: Database) -> 
         await copy(store, target)
 
 
-async def test_idle_process_on_postgresql_is_noticed(store: Store, target: Database) -> None:
-    """SQLite has the lock of the data directory for that, which a killed process does not hold."""
+async def test_copy_is_refused_while_an_idle_process_uses_postgresql(
+    store: Store, target: Database
+) -> None:
+    """For SQLite, the lock of the data directory prevents this; a killed process releases it."""
     row = {"owner": "idle", "roles": "all", "version": "1", "started_at": 0.0}
     row |= {"seen_at": SystemClock().now()}
     await store.write(insert(node), row)

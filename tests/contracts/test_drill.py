@@ -1,4 +1,4 @@
-"""Contract of deletion: a fictitious person is forgotten everywhere, and misses are noticed."""
+"""Contract of the deletion drill: it forgets a fictitious person, and notices what is left."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ STATEMENTS = {
     "outbox.text": ["empty_unsent"],
     "choice.value": ["reset_choice"],
 }
-"""The statements that delete each place."""
+"""The statements that clear each place, by its name."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def settings(tmp_path: Path) -> Settings:
 
 
 def leave_out(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the deletion miss a place."""
+    """Replace the statements that clear a place, so that the deletion misses it."""
     monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     for name in STATEMENTS[place]:
         monkeypatch.setitem(SQL, name, Statement("SELECT 1 WHERE 1 = 0"))
@@ -104,7 +104,7 @@ async def forget_nothing(*_: object) -> None:
     return
 
 
-async def test_missed_tables_are_noticed(
+async def test_drill_notices_all_tables_that_are_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in STATEMENTS:

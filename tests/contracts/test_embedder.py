@@ -1,4 +1,4 @@
-"""Contract of every embedder."""
+"""Contract that every embedder fulfills."""
 
 import asyncio
 import time
@@ -130,7 +130,7 @@ async def test_every_kind_in_the_settings_has_an_embedder() -> None:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
-async def test_no_text_breaks_the_default_model(text: str) -> None:
+async def test_default_model_embeds_any_text(text: str) -> None:
     vector = numbers(await DEFAULT_EMBEDDER.embed_query(text))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
 

@@ -1,4 +1,4 @@
-"""Contract of every engine for local models, on the real small model."""
+"""Contract of engines for local models, tested with a real small model."""
 
 import asyncio
 import socket
@@ -159,7 +159,7 @@ async def test_invalid_slot_file_is_refused(
 
 
 async def story(engine: Engine, asked: str) -> tuple[GenerationRequest, list[int]]:
-    """Return a request for a long known answer, and the tokens of prompt and answer."""
+    """Return a request whose long answer is known, and the tokens of its prompt and answer."""
     prompt = await ids(engine, asked)
     (word,) = await ids(engine, " the")
     sampling = {"temperature": 0, "logit_bias": {str(word): 100}}
@@ -167,7 +167,7 @@ async def story(engine: Engine, asked: str) -> tuple[GenerationRequest, list[int
 
 
 async def count_decoded(engine: Engine, tokens: list[int]) -> int:
-    """Count the tokens that the slot contains: all but the last if it was never freed."""
+    """Return how many of the tokens are in the slot; if it was never freed, all but the last."""
     pieces = [piece async for piece in engine.generate(GenerationRequest(tokens, (), {}, 1, 0))]
     assert isinstance(pieces[-1], Finish)
     return pieces[-1].usage.cached_tokens
@@ -210,7 +210,7 @@ async def test_stop_string_ends_the_answer_and_is_removed(engine: Engine, stop: 
     assert answer.finish.reason is FinishReason.STOP
 
 
-async def test_characters_are_not_split(engine: Engine) -> None:
+async def test_multibyte_characters_are_not_split(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("hi"), sampling={"grammar": 'root ::= "🎭 日本語 é"'})
 
     assert answer.text == "🎭 日本語 é"

@@ -56,11 +56,11 @@ class Receiver:
     """A receiver that checks signatures with another library, and counts accepted events."""
 
     statuses: list[int] = field(default_factory=list)
-    """Of the next answers; then it accepts everything."""
+    """The statuses of the next responses; after these, every event is accepted."""
     accepted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By id and body."""
+    """How often each event was accepted, by id and body."""
     silence: asyncio.Event = field(default_factory=asyncio.Event)
-    """Until it is set, answers are late."""
+    """Until it is set, responses are late."""
 
     async def receive(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -92,7 +92,7 @@ async def sending(store: Store, receiver: Receiver, clock: HastyClock) -> AsyncI
 
 
 async def happen(store: Store, at: float) -> None:
-    """Cause an event of each kind, and a note and a summary, which are not events."""
+    """Store an event of each kind, and a note and a summary, which are not events."""
     await finish(store, f"5:{at}", receipts=[RECEIPT])
     log, usage = UsageLog(store.database, SystemClock()), Usage(prompt_tokens=9, output_tokens=1)
     await log.record("telegram:5", "assistant", "local", RECEIPT.charge, usage)
@@ -140,7 +140,7 @@ async def test_event_sent_again_after_a_crash_has_the_same_id(store: Store) -> N
     assert receiver.types == ["answered", "failed", "feedback", "joined"]
 
 
-async def test_event_that_is_committed_late_is_sent_before_later_ones(
+async def test_event_that_is_committed_late_is_sent_before_later_events(
     store: Store, empty_database: str
 ) -> None:
     if store.database.is_sqlite:
@@ -186,7 +186,7 @@ async def test_deletion_drill_sends_no_events(store: Store) -> None:
     assert receiver.types == ["answered", "failed", "feedback", "joined"]
 
 
-async def test_event_that_is_never_accepted_does_not_block_others(store: Store) -> None:
+async def test_event_that_is_never_accepted_does_not_block_other_events(store: Store) -> None:
     receiver = Receiver([422])
     receiver.silence.set()
     async with sending(store, receiver, HastyClock()):

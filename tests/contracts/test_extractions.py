@@ -62,7 +62,7 @@ async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
     assert (texts(unread), unread.exchanges) == (["question 4", "answer 4"], 1)
 
 
-async def test_small_talk_does_not_push_exchanges_out(store: Store) -> None:
+async def test_observed_messages_do_not_displace_unread_exchanges(store: Store) -> None:
     await exchange(store, 1)
     talk = [replace(said(f"talk {number}"), observed=True) for number in range(120)]
     await finish(store, "5:2", turns=talk)
@@ -81,7 +81,7 @@ async def test_only_one_of_two_processes_asks_the_model(store: Store) -> None:
     assert (texts(again), again.exchanges) == (texts(unread), 0)
 
 
-async def test_changed_turn_is_read_again_with_what_follows(store: Store) -> None:
+async def test_changed_turn_and_later_turns_are_read_again(store: Store) -> None:
     await exchange(store, 1)
     await exchange(store, 2)
     read = await read_all(store)
@@ -101,7 +101,7 @@ async def test_turn_that_changes_while_the_model_writes_is_read_again(store: Sto
     assert texts(await extractions.load(LANE)) == ["edited", "question 2", "answer 2"]
 
 
-async def test_deleted_turns_are_not_waited_for(store: Store) -> None:
+async def test_deleted_turn_does_not_block_the_progress(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     await exchange(store, 1)
     await exchange(store, 2)

@@ -99,7 +99,7 @@ async def test_observed_turn_is_loaded_as_observed(store: Store) -> None:
     assert (await read_session(store.database, LANE, 1)).turns == tuple(turns[1:])
 
 
-async def test_unanswered_session_with_deleted_turns_is_not_the_first_one(store: Store) -> None:
+async def test_deleting_turns_of_an_unanswered_session_raises_its_number(store: Store) -> None:
     await finish(store, turns=[said("a"), said("b")])
     for number in (2, 3):
         ids = await store.scalars(select(turn.c.id))
@@ -108,7 +108,7 @@ async def test_unanswered_session_with_deleted_turns_is_not_the_first_one(store:
         assert (session.number, len(session.turns)) == (number, 3 - number)
 
 
-async def test_finish_removes_turns_of_the_session_before_it_appends(store: Store) -> None:
+async def test_finish_removes_old_turns_before_it_appends_new_ones(store: Store) -> None:
     await finish(store, turns=[said("old")])
     await finish(store, "5:2", turns=[said(text) for text in "abcd"], new_session=True)
     for number, (removed, expected) in enumerate(
@@ -186,7 +186,7 @@ async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store:
 
 
 async def exchange_of(store: Store) -> tuple[Exchange, OutboxRow]:
-    """Answer a question in two parts and send the first one; return question and second part."""
+    """Answer a question in two parts and send one; return the exchange and the second part."""
     claim, message = await take_message(store)
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))

@@ -18,7 +18,7 @@ def in_history(number: int, history: str) -> IncomingMessage:
 
 
 async def answer(store: Store, number: int, history: str = "") -> None:
-    """Answer a message, and send the answer with the id "9<number>"."""
+    """Answer a message; the sent answer gets the id "9<number>"."""
     said = in_history(number, history)
     await store.inbox.receive([said], {})
     key = said.address.conversation
@@ -56,13 +56,13 @@ async def test_messages_are_found_in_every_history_of_their_channel(store: Store
     assert await index.find_newest_conversation(HERE, BOB.id) is None
 
 
-async def test_waiting_message_follows_the_last_turn(store: Store) -> None:
+async def test_turn_is_not_the_last_one_while_a_message_waits(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await store.inbox.receive([in_history(2, "replies=1")], {})
     assert await find(store, "91") == [("telegram:5#replies=1", False)]
 
 
-async def test_unfinished_answer_is_found_by_its_question(store: Store) -> None:
+async def test_message_of_an_unfinished_answer_is_located(store: Store) -> None:
     said = in_history(1, "replies=1")
     await store.inbox.receive([said], {})
     [begun] = await store.sending_conversations.claim_next([said.address.conversation], "me", 60)
@@ -75,7 +75,7 @@ async def test_unfinished_answer_is_found_by_its_question(store: Store) -> None:
     assert place == MessageLocation("telegram:5#replies=1", None, is_last=True)
 
 
-async def test_branch_contains_the_history_up_to_its_start_once(store: Store) -> None:
+async def test_branch_copies_the_history_before_it_once(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await answer(store, 2, "replies=1")
     index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"

@@ -27,7 +27,7 @@ TEXTS = with_ours("store_injection", OURS)
 
 
 def _wake_nobody(_keys: Sequence[str]) -> None:
-    """Wake no worker."""
+    """Do nothing, because no worker runs here."""
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
@@ -67,7 +67,9 @@ async def _check_nothing_else_changed(store: Store) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_hostile_text_is_a_single_key(signals: SignalPeers, title: str, text: str) -> None:
+async def test_hostile_text_arrives_as_a_single_signal(
+    signals: SignalPeers, title: str, text: str
+) -> None:
     key, received = to_storable_text(text), list[str]()
     signals.there.subscribe("q", received.extend)
     signals.here.publish("q", ["before", key])

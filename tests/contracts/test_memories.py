@@ -62,7 +62,7 @@ async def turns_of(store: Store) -> Sequence[StoredTurn]:
 
 
 async def add_derived(store: Store, memories: SqlMemories, **changes: Any) -> Memory:
-    """Store a question, and a memory that is derived from it."""
+    """Store a question and a memory that is derived from it."""
     await finish(store, turns=[said("I keep bees"), said("and cats")])
     source, _ = await turns_of(store)
     return present(await memories.add(replace(DERIVED, **changes), [source]))
@@ -100,7 +100,7 @@ async def test_memory_derived_again_from_its_turn_keeps_its_witnesses(
     ],
 )
 @pytest.mark.parametrize("is_before", [True, False])
-async def test_memory_is_recalled_as_far_as_its_author_consents(
+async def test_memory_is_recalled_only_where_its_author_consents(
     store: Store,
     memories: SqlMemories,
     choice: Consent,
@@ -130,7 +130,7 @@ async def test_private_memories_stay_private_whatever_their_author_consents_to(
     assert (others.memories, others.private) == ((), ())
 
 
-async def test_author_can_widen_a_memory_and_undo_that(memories: SqlMemories) -> None:
+async def test_author_can_widen_the_audience_of_a_memory_and_undo_it(memories: SqlMemories) -> None:
     kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
     alice, wide = MemoryReader(ALICE.id, HERE), Audience(Reach.SERVER, HERE.server)
     assert await memories.widen(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide) is None
@@ -151,7 +151,7 @@ async def test_subject_of_a_memory_has_to_consent_as_well(
     assert await memories.add(replace(BY_HAND, subject=about_bob, text="Bob sings")) is None
 
 
-async def test_character_recalls_what_it_was_present_for(memories: SqlMemories) -> None:
+async def test_character_recalls_only_what_it_witnessed(memories: SqlMemories) -> None:
     await memories.add(replace(BY_HAND, present=("nora", "basil")))
     await memories.add(replace(BY_HAND, text="Alice is afraid of wasps", present=("basil",)))
     await memories.add(replace(BY_HAND, text="The inn has a new owner"))
@@ -160,7 +160,7 @@ async def test_character_recalls_what_it_was_present_for(memories: SqlMemories) 
     assert await recalled(memories, HERE, "asil") == ["The inn has a new owner"]
 
 
-async def test_reader_sees_their_own_memories_and_those_of_the_place(memories: SqlMemories) -> None:
+async def test_person_can_list_own_memories_and_those_of_the_place(memories: SqlMemories) -> None:
     for number, place in enumerate(PLACES):
         await memories.add(replace(BY_HAND, text=f"{number} bees", place=place))
     for place in PLACES:
@@ -342,7 +342,9 @@ async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemo
     assert await memories.newest(number=waiting.id) == []
 
 
-async def test_export_of_a_person_has_their_memories(store: Store, memories: SqlMemories) -> None:
+async def test_export_contains_the_memories_of_the_person(
+    store: Store, memories: SqlMemories
+) -> None:
     assert await memories.add(BY_HAND)
     assert await memories.add(replace(BY_HAND, text="The pub is closed", said_by=BOB.id))
     place = MemorySubject(SubjectKind.PLACE, LANE)

@@ -1,4 +1,4 @@
-"""Property: memories are recalled and shown only where allowed, and deleted with their turns."""
+"""Property tests: memories are shown only where allowed, and are deleted with their turns."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""Recall among 100,000 memories of one server: one query, over indexes; prints its time."""
+"""Recall from 100,000 memories of one server with one indexed query, and print its duration."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ from tests.support.store import Store
 pytestmark = pytest.mark.slow
 
 SERVER, PEOPLE, CHANNELS = "discord:guild:1", 4_000, 500
-"""Each person has 25 memories, each channel 200; a fifth of them the whole server may hear."""
+"""Each person has 25 memories and each channel 200; a fifth of them are for the whole server."""
 VECTOR = bytes(1536)
 RECALLS = 50
 
@@ -50,7 +50,7 @@ def fill(connection: Connection) -> None:
 
 
 class CountingDatabase(MortalDatabase):
-    """Counts the queries of its units."""
+    """A database that records the queries of its units of work."""
 
     queries: list[Query]
 

@@ -1,4 +1,4 @@
-"""Contract of operators' views and actions, on both databases."""
+"""Contract of what operators can see and do, on both databases."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def test_processes_are_listed_with_their_leases(store: Store) -> None:
 
 
 async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
-    """A gateway that has ended leaves no job that nobody has."""
+    """Roles of a gateway that has ended are not listed as vacant."""
     clock = SystemClock()
     leases = SqlRoleLeases(store.database, "me", clock)
     for role in ("receive discord 0/1", "shards of discord at me", "identify discord 0"):
@@ -65,7 +65,7 @@ async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
-async def test_dead_process_is_reported_as_silent_and_a_restart_has_a_new_age(store: Store) -> None:
+async def test_dead_process_is_reported_as_silent_until_it_restarts(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.register("me", "worker", "1.0")
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
@@ -257,7 +257,7 @@ async def test_forgetting_a_server_deletes_its_characters(store: Store) -> None:
     assert {one.subject for one in await audit.newest(9)} == {"discord:guild:12"}
 
 
-async def test_persons_messages_are_exported_from_every_conversation(store: Store) -> None:
+async def test_messages_of_a_person_are_exported_from_every_conversation(store: Store) -> None:
     for number, who in enumerate((ALICE, BOB, ALICE)):
         one = make_incoming(f"line {number}", chat=str(number), key=f"{number}:1", author=who)
         await store.inbox.receive([one], {})
@@ -285,7 +285,7 @@ async def test_old_dead_letters_are_deleted(store: Store) -> None:
 
 
 async def words_in(store: Store) -> set[str]:
-    """Return the texts that rows of inbox and outbox still contain."""
+    """Return the texts that are still in the inbox and outbox."""
     events = await store.scalars(select(inbox.c.payload))
     texts = await store.scalars(select(outbox.c.text))
     return {str(one) for one in [*events, *texts] if one}

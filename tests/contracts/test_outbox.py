@@ -60,7 +60,7 @@ async def test_part_is_opened_only_once(store: Store) -> None:
     assert again.row_id == first.row_id
 
 
-async def test_opening_a_part_reserves_its_row_for_this_sender_once(store: Store) -> None:
+async def test_opening_the_first_part_reserves_its_row_for_this_sender(store: Store) -> None:
     claim, message = await take_message(store)
     first, second = [
         await store.sending_conversations.open(claim, message, part) for part in in_parts("…", "…")
@@ -216,7 +216,9 @@ async def test_row_of_a_dead_sender_has_an_unknown_outcome(store: Store) -> None
     assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
 
 
-async def test_row_with_unknown_outcome_settles_before_it_is_reserved(store: Store) -> None:
+async def test_row_with_unknown_outcome_is_not_reserved_before_the_settle_time(
+    store: Store,
+) -> None:
     await answer(store, "a")
     await taken(store)
     await expire_lease(store)
@@ -242,7 +244,7 @@ REPORTS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("report", REPORTS)
 async def test_late_report_by_an_earlier_sender_is_refused(store: Store, report: str) -> None:
-    """A late `reschedule` once reopened a row that had been sent: a second copy on Telegram."""
+    """A late `reschedule` once reopened a sent row, so that Telegram showed the message twice."""
     await answer(store, "a")
     late = await taken(store)
     await expire_lease(store)
@@ -263,7 +265,7 @@ async def test_late_report_of_an_earlier_attempt_is_refused(store: Store) -> Non
         await store.outbox.reschedule(late, seconds=0)
 
 
-async def test_part_in_a_thread_finds_the_message_of_its_thread(store: Store) -> None:
+async def test_part_in_a_thread_finds_the_message_that_opens_the_thread(store: Store) -> None:
     claim, message = await take_message(store)
     thread = AnswerThread(message.part_name(0), "The rest of the answer")
     folded = MessageContent("rest", thoughts="Hm. || 想")
@@ -329,7 +331,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
 
 
 async def make_idle(store: Store) -> None:
-    """Send one row, so that its lane exists and is empty."""
+    """Send one row, so that the lane exists but has no rows to send."""
     await answer(store, "sent")
     assert await store.outbox.mark_sent(await taken(store), "1") is None
 

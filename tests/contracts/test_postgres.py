@@ -54,7 +54,9 @@ async def url(postgres_folder: str) -> str:
         ("//me@a/db?sslmode=prefer", {"sslmode": "prefer"}),
     ],
 )
-def test_address_is_translated_for_the_driver(given: str, expected: dict[str, str]) -> None:
+def test_database_address_is_translated_for_the_driver(
+    given: str, expected: dict[str, str]
+) -> None:
     dsn = urlsplit(to_dsn(parse_url(f"postgresql+asyncpg:{given}")))
     query = {name: values[0] for name, values in parse_qs(dsn.query).items()}
     assert dsn.scheme == "postgresql"
@@ -106,7 +108,9 @@ async def test_both_pools_set_statement_lock_and_idle_timeouts(url: str) -> None
         assert await _limits(database) == [["20s", "5s", "10s"]] * 2
 
 
-async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder: str) -> None:
+async def test_transactions_work_through_a_transaction_pooler(
+    url: str, postgres_folder: str
+) -> None:
     async with running_pgbouncer(postgres_folder, url) as pooled, open_database(pooled) as database:
         for number in range(_UNITS // 40):
             async with asyncio.TaskGroup() as group:
@@ -116,7 +120,7 @@ async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder:
 
 
 async def _limits(database: Database) -> list[list[str]]:
-    """Return the limits of a unit, and of a function of SQLAlchemy's."""
+    """Return the limits in both pools: for units of work, and for functions with a connection."""
 
     def unit() -> Unit[list[str]]:
         values = []
@@ -132,7 +136,7 @@ async def _limits(database: Database) -> list[list[str]]:
 
 @contextlib.asynccontextmanager
 async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str]:
-    """Run a pooler with three connections in front of a database, and yield its URL."""
+    """Run PgBouncer with three connections to a database; yield the URL of PgBouncer."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer on this machine")
@@ -226,7 +230,7 @@ async def test_slow_statement_times_out(url: str) -> None:
 
 
 @pytest.mark.service
-async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
+async def test_transaction_stops_waiting_for_a_lock_at_the_limit(url: str) -> None:
     async with open_database(url) as database, connected(url) as other:
         await answer_in(database, 1)
         async with other.transaction():

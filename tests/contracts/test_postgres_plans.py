@@ -1,6 +1,6 @@
-"""Test what PostgreSQL reads among 1,000,000 turns and 100,000 open rows: no table scans.
+"""Test that PostgreSQL scans no table that has 1,000,000 turns or 100,000 open rows.
 
-The server counts the rows that a step reads, inside of its functions as well.
+The server counts the rows that a step reads, including those read inside database functions.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 T = TypeVar("T")
 _READ_PER_MESSAGE = 40
-"""More rows than a step reads that is about one message."""
+"""The maximum number of rows that a step may read for one message."""
 _EXPIRED = 700  # in full_postgres.sql
 _SMALL = {"node", "pause", "role_lease"}
-"""Tables with a row for each process, pause and job of the last weeks: they have no index."""
+"""Tables without an index, which have few rows: one for each process, pause or job."""
 
 _FILL = Path(__file__).with_name("full_postgres.sql")
 _COUNTS = """
@@ -42,7 +42,7 @@ FROM pg_stat_xact_user_tables
 
 
 class OneConnection(ConnectionPool):
-    """Runs everything in one transaction of one connection."""
+    """A pool that runs all units of work in one transaction of one connection."""
 
     dialect: DialectName = "postgresql"
 
@@ -71,7 +71,7 @@ class OneConnection(ConnectionPool):
 async def measured(
     database: Database, work: Callable[[], Awaitable[object]]
 ) -> tuple[set[str], int, object]:
-    """Run some work; return the scanned tables, the number of read rows, and the result."""
+    """Run `work`; return the scanned tables, the number of rows read, and the result."""
     before = await database.read(_counts)
     value = await work()
     after = await database.read(_counts)
@@ -119,7 +119,7 @@ async def test_retention_reads_little_more_than_it_deletes(full: Database) -> No
 
 
 def _counts(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the scans of each table in this transaction, and the rows that were read from it."""
+    """Return the numbers of scans and of rows read in this transaction, by table."""
     rows = connection.exec_driver_sql(_COUNTS).all()
     return {table: (scans, read) for table, scans, read in rows}
 

@@ -1,4 +1,4 @@
-"""PostgreSQL with roles: one owns the tables, one runs the service, one only reads."""
+"""Test three PostgreSQL roles: the owner of the tables, the service, and a read-only role."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ ROLES = (CHECKOUT / "deploy/postgres-roles.sql").read_text()
 
 @pytest.fixture
 async def roles(postgres_folder: str) -> dict[str, str]:
-    """Return the URLs of roles in a database without tables, by role name."""
+    """Return the URL for each role in a database without tables, by role name."""
     url = await create_postgres_database(postgres_folder, with_tables=False)
     database = urlsplit(url).path.lstrip("/")
     connect = ("-h", postgres_folder, "-U", "postgres", "-v", "ON_ERROR_STOP=1")

@@ -61,7 +61,7 @@ async def test_pictures_of_characters_are_listed(store: Store) -> None:
     assert "https://a/2.png" not in found
 
 
-async def test_concurrent_writers_agree(store: Store) -> None:
+async def test_concurrent_writers_agree_on_the_version_numbers(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         starts = [group.create_task(store.preset_versions.save([nora("one")])) for _ in range(8)]
         others = [group.create_task(store.preset_versions.save([nora("two")])) for _ in range(8)]
@@ -100,7 +100,7 @@ async def test_draft_is_loaded_as_it_was_saved(store: Store) -> None:
     assert await drafts.all() == [replace(DRAFT, source=None)]
 
 
-async def test_each_revision_follows_the_one_before(store: Store) -> None:
+async def test_draft_is_saved_only_with_the_next_revision_number(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     assert not await drafts.save(replace(DRAFT, revision=2))
     assert await drafts.save(DRAFT)

@@ -1,4 +1,4 @@
-"""Contract of the stored keys of providers, on SQLite and on PostgreSQL."""
+"""Contract of the stored API keys of providers, on SQLite and on PostgreSQL."""
 
 import pytest
 from cryptography.fernet import Fernet
@@ -15,7 +15,7 @@ OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """Return no encryption; each test uses its own keys."""
+    """Return encryption without keys, because each test has its own keys."""
     return TextEncryption()
 
 
@@ -34,7 +34,7 @@ async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
     assert await stored.read() == [second]
 
 
-async def test_row_of_another_provider_is_refused(store: Store) -> None:
+async def test_key_copied_to_another_provider_is_refused(store: Store) -> None:
     stored = ProviderKeys(store.database, FakeClock())
     cipher = KeyCipher([OLD])
     await stored.add("elsewhere", cipher.encrypt("openai", "sk-1"))

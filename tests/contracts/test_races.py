@@ -1,4 +1,4 @@
-"""Test forced races between processes: wrong clocks, and processes paused at bad moments."""
+"""Test races between processes that have wrong clocks or are paused at bad moments."""
 
 import asyncio
 import os
@@ -44,12 +44,12 @@ _LEASE = 15.0
 
 @pytest.fixture
 def encryption() -> TextEncryption:
-    """Return no encryption, because the started processes have no key."""
+    """Return encryption without keys, because the started processes have no key."""
     return TextEncryption()
 
 
 class WrongClock(SystemClock):
-    """The clock of a machine that is some seconds fast."""
+    """The clock of a machine that is `seconds` fast, or slow if negative."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -106,7 +106,7 @@ async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | No
 
 
 @pytest.mark.service
-async def test_fast_clock_does_not_take_over_a_live_lease(url: str) -> None:
+async def test_process_with_a_fast_clock_cannot_take_a_live_lease(url: str) -> None:
     async with open_database(url) as database:
         here = Conversations(database, SystemClock())
         ahead = Conversations(database, AHEAD)
@@ -123,7 +123,7 @@ async def test_fast_clock_does_not_take_over_a_live_lease(url: str) -> None:
 
 
 @pytest.mark.service
-async def test_slow_clock_waits_for_an_unknown_outcome_to_settle(url: str) -> None:
+async def test_process_with_a_slow_clock_waits_for_the_settle_time(url: str) -> None:
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
@@ -230,7 +230,7 @@ async def test_memory_deleted_while_it_is_recalled_is_removed_from_the_receipt(
 
 
 async def _wait_for_locks(connection: AsyncConnection, count: int) -> None:
-    """Wait until this number of locks is waited for."""
+    """Wait until `count` locks are waited for."""
     waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (await connection.execute(waits)).scalar_one() < count:

@@ -1,4 +1,4 @@
-"""Contract of rate limits: one atomic count over all processes."""
+"""Contract of rate limits: all processes share one atomic count."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ class Peers:
 
 @contextlib.asynccontextmanager
 async def on_valkey(folder: Path, clock: Clock, *patience: float) -> AsyncIterator[list[Any]]:
-    """Start a server; yield a client, and limits that wait `timeout_seconds` for its responses."""
+    """Start a server; yield its client, and rate limits with each timeout in `patience`."""
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(run_valkey(folder))
         opened: list[Any] = [await stack.enter_async_context(Redis.from_url(url))]
@@ -68,7 +68,7 @@ def about(seconds: float) -> object:
     return pytest.approx(seconds, abs=PATIENCE_SECONDS)
 
 
-async def test_one_chat_leaves_slots_for_others_across_all_processes(peers: Peers) -> None:
+async def test_one_chat_leaves_slots_to_other_chats_across_all_processes(peers: Peers) -> None:
     here, there = (
         ProviderSlots(rates, SystemClock(), {"p": 4}, 600) for rates in (peers.here, peers.there)
     )
@@ -140,8 +140,8 @@ async def test_concurrent_events_are_never_more_than_the_rate(peers: Peers) -> N
     assert sum(one.result() == 0 for one in takes) == OTHER.count
 
 
-async def test_cancelled_calls_never_get_the_answer_of_another_call(peers: Peers) -> None:
-    """Cancel callers in the middle of a request: no answer reaches the caller after them."""
+async def test_cancelled_call_does_not_mix_up_the_results_of_later_calls(peers: Peers) -> None:
+    """If a caller is cancelled during a request, no later caller gets its result."""
     rates = [Rate(f"key:{number}", 1, 1000 * max(number, 1)) for number in range(10)]
     for rate in rates[1:]:
         await peers.here.take([rate])
@@ -230,7 +230,7 @@ LIMIT_OF_FIVE = replace(LIMITS, route_calls=(CallWindow(5, 1000),))
 
 
 class WebhookSurface(FakeSurface, BucketSurface):
-    """Chats whose characters share a webhook; the bot itself has a bucket per chat."""
+    """A surface where all characters share a webhook, and the bot has a bucket per chat."""
 
     @override
     async def select_send_bucket(self, message: OutgoingMessage) -> str:
@@ -254,7 +254,7 @@ async def test_window_limits_the_calls_of_all_processes(peers: Peers) -> None:
     assert await peers.there.take_call([RateLimitScope("telegram:-8", GROUP.windows)]) == 0
 
 
-async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> None:
+async def test_window_admits_a_call_after_its_oldest_call_expires(peers: Peers) -> None:
     short = RateLimitScope("telegram:-7", (CallWindow(2, 0.2),))
     async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in range(6):
@@ -263,7 +263,7 @@ async def test_window_admits_a_call_after_its_oldest_expired(peers: Peers) -> No
                 await asyncio.sleep(wait)
 
 
-async def test_best_effort_calls_leave_reserved_calls_to_others(peers: Peers) -> None:
+async def test_best_effort_calls_do_not_use_reserved_calls(peers: Peers) -> None:
     live = RateLimitScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
     assert [await peers.here.take_call([live]) for _ in range(3)] == [0, 0, 0]
     assert await peers.here.take_call([live]) == about(1000)
@@ -310,7 +310,7 @@ async def test_learned_window_applies_after_a_refusal(peers: Peers) -> None:
 
 
 async def test_bucket_shared_by_several_chats_is_counted_across_processes(peers: Peers) -> None:
-    """As threads of a channel share its webhook: each process has another thread."""
+    """Two threads, each served by another process, share the webhook of their channel."""
     surface, clock = WebhookSurface(LIMIT_OF_FIVE), SystemClock()
     here, there = (RateLimitedSurface(surface, rates, clock) for rates in (peers.here, peers.there))
     for number in range(4):
@@ -384,7 +384,7 @@ async def test_paused_process_does_not_consider_the_server_frozen(tmp_path: Path
         time.sleep(2)  # noqa: ASYNC251 # as a busy machine lets it
         await asking
         while await there.take([SLOW]) == 0:
-            """Use up what is left."""
+            """Use up the remaining calls."""
         assert await here.take([SLOW]) == about(1000), "it goes on counting with the others"
 
 
@@ -413,7 +413,7 @@ async def test_processes_divide_a_bots_calls_while_the_server_is_frozen(tmp_path
 
 
 @pytest.mark.service
-async def test_keys_expire(tmp_path: Path) -> None:
+async def test_all_keys_on_the_server_expire(tmp_path: Path) -> None:
     async with on_valkey(tmp_path, SystemClock(), ANSWER_SECONDS) as (client, limits):
         await limits.take([SLOW])
         await limits.acquire_slot("p", 1, "a", 600)

@@ -194,7 +194,7 @@ async def test_many_reservations_at_once_never_exceed_a_cap(store: Store) -> Non
     assert 50 <= answered <= 125  # 125 · 40 is the cap; never less than fit with 100 reserved
 
 
-async def test_each_period_starts_at_zero(store: Store) -> None:
+async def test_budget_starts_at_zero_in_each_period(store: Store) -> None:
     budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON], 1000) is None
     assert await budgets.reserve([PERSON], 1) == PERSON

@@ -1,4 +1,4 @@
-"""Contract of restores, on both databases: nothing is sent twice or comes back."""
+"""Contract of restores: nothing is sent twice, and deleted data stays deleted; both databases."""
 
 import os
 import sqlite3
@@ -43,7 +43,7 @@ async def say_and_answer(store: Store, text: str, key: str) -> None:
     await finish(store, key, turns=[said, answered])
 
 
-async def test_unconfirmed_sends_are_looked_up(store: Store) -> None:
+async def test_unconfirmed_sends_are_looked_up_after_a_restore(store: Store) -> None:
     await answer(store, "part 0", "part 1")
     [first] = await store.outbox.reserve_due([LANE])
     assert first.state is OutboxState.PENDING
@@ -57,7 +57,7 @@ async def test_unconfirmed_sends_are_looked_up(store: Store) -> None:
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
 
 
-async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store: Store) -> None:
+async def test_unfinished_message_is_restored_without_claim_and_crash_count(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations, owner="lost")
 
@@ -82,7 +82,7 @@ async def test_restore_ends_sessions_and_skips_old_button_presses(store: Store) 
     )
 
 
-async def test_only_turns_of_tombstones_are_deleted(store: Store, tmp_path: Path) -> None:
+async def test_restore_deletes_only_turns_named_in_tombstones(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "forgotten.jsonl"
     recording = Conversations(
         store.database, SystemClock(), record_tombstone=partial(record_tombstone, file)
@@ -120,7 +120,7 @@ async def bring_back(store: Store, text: str, id_: int) -> None:
     await store.write(insert(turn), row)
 
 
-async def test_reused_turn_id_deletes_nothing(store: Store) -> None:
+async def test_tombstone_does_not_delete_a_newer_turn_with_the_same_id(store: Store) -> None:
     await say_and_answer(store, "harmless", "5:1")
     old = Tombstone(NOW - 1000, LANE, turns=(1, 2), messages=("77",))
 
@@ -143,7 +143,7 @@ async def test_conversation_is_forgotten_up_to_the_time_of_the_tombstone(store: 
     assert await store.conversations.claim_next([LANE], "me", 60) == []
 
 
-async def test_descriptions_made_before_a_deletion_are_deleted_and_later_ones_kept(
+async def test_tombstone_deletes_only_older_descriptions_of_the_person(
     store: Store,
 ) -> None:
     for scope in (ALICE.id, f"{ALICE.id}@{LANE}", f"{ALICE.id}0", BOB.id):
@@ -168,14 +168,14 @@ async def test_newest_consent_of_a_person_survives_a_restore(store: Store) -> No
     assert await store.chat_settings.get_all([ALICE.id, BOB.id], "consent") == {ALICE.id: "off"}
 
 
-async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
+async def test_restore_deletes_notes_that_quote_people(store: Store) -> None:
     notes = SqlMessageNotes(store.database, SystemClock())
     await notes.add([MessageNote("why:telegram:5", "forgotten since", ALICE.id)])
     await prepare_restored(store.database, [], LATER, LATER)
     assert await notes.newest_with_key("why:telegram:5", 9) == []
 
 
-async def test_old_restore_is_ignored(store: Store) -> None:
+async def test_restore_older_than_a_month_is_ignored(store: Store) -> None:
     assert await read_restore(store.database, NOW) is None
     long_ago = NOW - 31 * 86_400
     await prepare_restored(store.database, [], long_ago, long_ago)
@@ -209,7 +209,7 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> IncomingMessag
         (said_at(NOW - 500), False, True),
     ],
 )
-async def test_earlier_message_is_only_context(
+async def test_message_from_before_a_restore_is_only_context(
     message: IncomingMessage, kept: bool, is_context_only: bool
 ) -> None:
     restore = DatabaseRestore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
@@ -269,7 +269,7 @@ def test_restore_leaves_no_files_next_to_the_backup(tmp_path: Path) -> None:
     assert list(backup.parent.iterdir()) == [backup]
 
 
-def test_second_restore_keeps_the_lost_database_and_its_time(tmp_path: Path) -> None:
+def test_repeated_restore_keeps_the_lost_database_and_its_last_write_time(tmp_path: Path) -> None:
     database = tmp_path / "troupe.db"
     database.write_bytes(b"lost")
     os.utime(database, (NOW - 100, NOW - 100))

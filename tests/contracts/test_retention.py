@@ -18,7 +18,7 @@ DAY = 86_400.0
 
 
 async def send_rows(store: Store, how_many: int) -> list[str]:
-    """Send a number of rows of the lane; return their message ids."""
+    """Send `how_many` rows of the lane; return the ids of the sent messages."""
     ids = []
     for _ in range(how_many):
         [row] = await store.outbox.reserve_due(["telegram:5"])
@@ -81,7 +81,7 @@ async def test_answer_is_found_without_its_outbox_rows(store: Store) -> None:
 
 
 async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
-    """Receive a message, and answer it with one message."""
+    """Receive a message and answer it with one message."""
     incoming = make_incoming(f"question {number}", key=f"5:{number}")
     await store.inbox.receive([incoming], {})
     claim, message = await begin(store.conversations)

@@ -1,4 +1,4 @@
-"""Contract: cached turns equal stored turns, whichever process had the conversation since."""
+"""Contract: cached turns equal stored turns, even if another process changed the history."""
 
 import random
 import re
@@ -39,7 +39,7 @@ AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 
 
 class ObservedDatabase(Database):
-    """A database that counts reads of histories, and can lose responses to commits."""
+    """A database that counts reads of histories, and can lose the responses to commits."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections)
@@ -65,7 +65,7 @@ class ObservedDatabase(Database):
 
 
 class FakeSharedWindows(SharedWindows):
-    """Windows in memory, shared by all processes of a test."""
+    """An in-memory cache of windows that all processes of a test share."""
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[int, SessionWindow]] = {}
@@ -94,7 +94,7 @@ class Process:
         self.conversations = Conversations(self.database, SystemClock(), shared_windows=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
-        """Receive a message and claim its conversation, even if another process has it."""
+        """Receive a message and claim its conversation, even if another process holds it."""
         await self._store.inbox.receive([make_incoming(key=key)], {})
         [begun] = await self.conversations.claim_next([LANE], self._name, EXPIRED)
         return begun
@@ -105,7 +105,7 @@ class Process:
         await self.conversations.finish(begun.claim, begun.message, result)
 
     async def answer(self, key: str, *texts: str) -> int:
-        """Load and extend the history, as for a message; return the number of reads."""
+        """Answer a message with these turns; return how often the history was read."""
         begun, before = await self.claim(key), self.database.reads
         await self.expect_fresh(begun.claim)
         await self.finish(begun, *texts)
@@ -160,7 +160,7 @@ async def test_new_session_drops_the_window(here: Process) -> None:
     assert await here.answer("5:3", "x") == 1
 
 
-async def test_fenced_finish_does_not_disturb_the_claim_after_it(here: Process) -> None:
+async def test_fenced_finish_does_not_disturb_the_next_claim(here: Process) -> None:
     await here.answer("5:1", "a")
     late = await here.claim("5:2")
     [new] = await here.conversations.claim_next([LANE], "here", 60)
@@ -188,7 +188,9 @@ def sharing(store: Store) -> tuple[Process, Process, FakeSharedWindows]:
     return Process(store, "one", shared), Process(store, "other", shared), shared
 
 
-async def test_shared_window_is_kept(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
+async def test_processes_share_a_window_instead_of_reading_the_database(
+    sharing: tuple[Process, Process, FakeSharedWindows],
+) -> None:
     one, other, _ = sharing
     reads = [
         await process.answer(f"5:{n}", f"said {n}", "answered\0")
@@ -197,7 +199,7 @@ async def test_shared_window_is_kept(sharing: tuple[Process, Process, FakeShared
     assert reads == [1, 0, 0, 0, 0, 0]
 
 
-async def test_lost_window_is_reloaded_from_sql(
+async def test_outdated_or_lost_window_is_reloaded_from_the_database(
     sharing: tuple[Process, Process, FakeSharedWindows],
 ) -> None:
     one, other, shared = sharing

@@ -44,7 +44,9 @@ async def test_subscriber_in_another_process_is_called_once_per_signal(
     assert received == ["a", "b"]
 
 
-async def test_signals_of_other_processes_can_be_told_apart(signals: SignalPeers) -> None:
+async def test_signals_of_other_processes_are_told_apart_from_own_signals(
+    signals: SignalPeers,
+) -> None:
     own, others = list[str](), list[str]()
     signals.here.subscribe("conversations", own.extend, others.extend)
     signals.here.publish("conversations", ["a"])
@@ -64,7 +66,7 @@ async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> Non
     assert received == [str(number) for number in range(3000)]
 
 
-async def test_frozen_server_blocks_nobody_and_signals_resume(tmp_path: Path) -> None:
+async def test_frozen_server_does_not_block_callers_and_signals_resume(tmp_path: Path) -> None:
     async with (
         run_valkey(tmp_path) as url,
         open_signals(url, heartbeat_seconds=0.1) as here,

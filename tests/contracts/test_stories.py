@@ -1,4 +1,4 @@
-"""Contract of stories."""
+"""Contract of the story index: search, updates, and several characters and models."""
 
 import asyncio
 import struct
@@ -46,12 +46,14 @@ async def test_nearest_stories_come_first_with_their_scores(stories: Stories) ->
     assert [one.score for one in found] == pytest.approx([1, 0.6])
 
 
-async def test_earlier_of_equal_stories_comes_first(stories: Stories) -> None:
+async def test_equally_similar_stories_keep_their_order(stories: Stories) -> None:
     await store_vectors(stories, {B: vector(1, 1), A: vector(1, 1), C: vector(1, 1)})
     assert await nearest_texts(stories, vector(1, 0)) == [B, A, C]
 
 
-async def test_unknown_character_and_limit_zero_find_nothing(stories: Stories) -> None:
+async def test_search_for_an_unknown_character_or_with_limit_zero_is_empty(
+    stories: Stories,
+) -> None:
     await store_vectors(stories, {A: vector(1, 0)})
     assert await nearest_texts(stories, vector(1, 0), character="marlowe") == []
     assert await nearest_texts(stories, vector(1, 0), limit=0) == []
@@ -94,7 +96,7 @@ async def test_new_vector_replaces_the_old_one(stories: Stories) -> None:
     assert (await nearest_texts(stories, vector(1, 0), model="n"))[0] == B
 
 
-async def test_characters_do_not_mix(stories: Stories) -> None:
+async def test_stories_of_different_characters_do_not_mix(stories: Stories) -> None:
     await store_vectors(stories, {A: vector(1, 0)})
     await store_vectors(stories, {A: vector(1, 0), B: vector(1, 0)}, character="诺拉")
     assert await nearest_texts(stories, vector(1, 0)) == [A]
@@ -108,7 +110,7 @@ async def test_unstorable_characters_of_a_story_are_replaced(stories: Stories) -
     assert await stories.replace_stories("nora", [odd], "m") == []
 
 
-async def test_concurrent_writers_agree(stories: Stories) -> None:
+async def test_concurrent_writers_of_the_same_stories_succeed(stories: Stories) -> None:
     vectors = {A: vector(1, 0), B: vector(0, 1), C: vector(1, 1)}
     async with asyncio.TaskGroup() as group:
         for _ in range(8):

@@ -1,4 +1,4 @@
-"""Contract of surfaces."""
+"""Contract of surfaces: a message is found again after its response was lost."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -34,9 +34,9 @@ class Channel:
     surface: Surface
     address: Address
     messages: Callable[[], Shown]
-    """Gives the bot's messages, each with its files."""
+    """Returns the text and files of each message of the bot."""
     lose_next_response: Callable[[], object]
-    """Lets the next request arrive, but loses its response."""
+    """Makes the platform accept the next request, but lose its response."""
 
     async def send(self, file: Attachment | None = FILE, nonce: str = "n1") -> str:
         content = MessageContent(TEXT)

@@ -1,4 +1,4 @@
-"""Contract of the tables, on both databases: created once, upgraded, read back."""
+"""Contract of the tables and their migrations, on SQLite and on PostgreSQL."""
 
 import asyncio
 import sys
@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 
 
-async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store) -> None:
+async def test_first_bot_of_a_platform_uses_keys_without_a_bot_id(store: Store) -> None:
     asked = ("telegram 11", "telegram 77", "discord 77", "telegram 11", "telegram 77")
     ids = [await resolve_bot_id(store.database, *one.split()) for one in asked]
     assert ids == ["", "77", "", "", "77"]
@@ -66,7 +66,7 @@ async def test_narrowest_scope_with_a_value_wins(store: Store) -> None:
     assert await settings.resolve(["elsewhere"], "preset") is None
 
 
-async def test_concurrent_units_commit_and_failures_are_independent(store: Store) -> None:
+async def test_failed_transaction_does_not_affect_concurrent_ones(store: Store) -> None:
     def spoiled(connection: Connection) -> None:
         connection.execute(update(inbox).values(crashes=1))
         raise Fenced("on purpose")
@@ -90,7 +90,7 @@ async def fails(store: Store, unit: object) -> None:
 
 @pytest.mark.service
 async def test_concurrent_processes_create_the_tables_once(database_without_tables: str) -> None:
-    """A process each: Alembic works for one caller at a time."""
+    """Each caller is a separate process, because Alembic allows only one caller per process."""
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", OPENING, database_without_tables, stderr=-1
@@ -131,16 +131,16 @@ async def test_every_kind_of_event_is_stored_once(store: Store, event: Incoming)
     assert finished.next_message is None
 
 
-def test_newest_revision_equals_the_declared_one() -> None:
+def test_newest_migration_equals_the_declared_revision() -> None:
     assert ScriptDirectory.from_config(build_alembic_config()).get_current_head() == NEWEST_REVISION
 
 
 Columns: TypeAlias = Mapping[str, Mapping[str, bool]]
-"""By table and name: whether a row can be inserted without it."""
+"""Whether a row can be inserted without a column, by table and column."""
 
 
 async def test_upgrades_only_add_tables_and_columns(store: Store) -> None:
-    """Otherwise processes of both versions cannot run side by side (CONTRIBUTING.md)."""
+    """Otherwise, processes of both versions could not run side by side (CONTRIBUTING.md)."""
 
     def unit(connection: Connection) -> list[Columns]:
         config = build_alembic_config()
@@ -161,7 +161,7 @@ def test_incompatible_upgrades_are_detected() -> None:
 
 
 def unusable(before: Columns, after: Columns) -> Iterator[str]:
-    """Return the columns that break a version with the former tables."""
+    """Yield the columns that a process of the older version cannot use."""
     for table, columns in before.items():
         now = after.get(table, {})
         yield from (f"{table}.{name}" for name in columns.keys() - now.keys())

@@ -1,4 +1,4 @@
-"""Contract of encryption at rest, on SQLite and on PostgreSQL: turned on, off, and rotated."""
+"""Contract of encryption at rest: turning it on and off, and rotating keys; both databases."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ NO_KEY = TextEncryption()
 WORD = "canary words"
 COLUMNS = [column for table in metadata.sorted_tables for column in encryptable_columns(table)]
 NOT_WORDS = json.loads(Path(__file__).with_name("plain_columns.json").read_text())
-"""The texts that are stored as they are: ids, names of settings, hashes, tokens, vectors."""
+"""The columns that are never encrypted: ids, names of settings, hashes, tokens, vectors."""
 
 
 def make_row(table: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ async def fill_new(url: str, encryption: TextEncryption) -> None:
 
 
 async def read_values(database: Database) -> Mapping[str, str | bytes]:
-    """Return the value of each encryptable column as read by a database."""
+    """Return the value that a database reads from each encryptable column."""
     found = {}
     for column in COLUMNS:
         query = select(column)
@@ -82,7 +82,7 @@ def is_plain(value: str | bytes) -> bool:
 
 
 def nothing(_table: str, _rows: int) -> None:
-    """Ignore the report."""
+    """Ignore the progress report."""
 
 
 def test_every_text_column_is_encryptable_or_contains_no_messages() -> None:
@@ -91,7 +91,7 @@ def test_every_text_column_is_encryptable_or_contains_no_messages() -> None:
         assert plain == set(NOT_WORDS.get(table.name, ())), table.name
 
 
-async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
+async def test_every_encryptable_column_is_encrypted_and_read_back(empty_database: str) -> None:
     async with open_database(empty_database, ON) as database:
         await fill(database)
         assert all(map(is_plain, (await read_values(database)).values()))
@@ -139,7 +139,9 @@ async def test_rotated_texts_need_only_the_new_key(empty_database: str) -> None:
         assert all(map(is_plain, (await read_values(database)).values()))
 
 
-async def test_running_process_finds_a_newer_key(empty_database: str, tmp_path: Path) -> None:
+async def test_running_process_reads_a_key_that_was_added_to_its_file(
+    empty_database: str, tmp_path: Path
+) -> None:
     file = tmp_path / "keys"
     file.write_text(OLD, encoding="utf-8")
     async with open_database(empty_database, TextEncryption([OLD], True, file)) as other:
@@ -177,7 +179,7 @@ async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: 
             assert found.text == "They count."
 
 
-async def test_process_without_the_option_reads_encrypted_texts(empty_database: str) -> None:
+async def test_process_with_encryption_off_reads_encrypted_texts(empty_database: str) -> None:
     async with open_database(empty_database, OFF) as one, open_database(empty_database) as blind:
         async with open_database(empty_database, ON) as other:
             await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})

@@ -1,4 +1,4 @@
-"""Contract of unreadable rows, on both databases: they affect no other rows."""
+"""Contract of unreadable rows, on both databases: they do not affect other rows."""
 
 import tomllib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Contract of web channels: changes are read in order, once, with the current content."""
+"""Contract of web channels: each change is read once, in order, with the current content."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -480,7 +480,7 @@ ELSEWHERE = {
         "tests/e2e/test_outages.py::test_failover_to_a_synchronous_standby_loses_nothing"
     ),
     "clock skew 60 s between workers": (
-        "tests/contracts/test_races.py::test_fast_clock_does_not_take_over_a_live_lease"
+        "tests/contracts/test_races.py::test_process_with_a_fast_clock_cannot_take_a_live_lease"
     ),
 }
 

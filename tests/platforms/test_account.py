@@ -1,4 +1,4 @@
-"""Bot accounts on both platforms: the token's bot, its rights, and the first admin's code."""
+"""Test how `troupe init` checks bot accounts, and finds the first admin by a code."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def discord(platforms: Platforms, token: str | None = None) -> DiscordAccount:
     )
 
 
-async def test_telegram_bot_has_a_privacy_mode(platforms: Platforms) -> None:
+async def test_inspection_of_a_telegram_bot_reports_its_privacy_mode(platforms: Platforms) -> None:
     account = telegram(platforms)
     found = await account.inspect()
     assert (found.name, found.link) == ("@sim_bot", "https://t.me/sim_bot")
@@ -49,7 +49,9 @@ async def test_telegram_bot_has_a_privacy_mode(platforms: Platforms) -> None:
     await account.close()
 
 
-async def test_discord_bot_has_intents_and_an_invitation(platforms: Platforms) -> None:
+async def test_inspection_of_a_discord_bot_reports_intents_and_an_invitation(
+    platforms: Platforms,
+) -> None:
     account = discord(platforms)
     found = await account.inspect()
     await account.close()
@@ -91,7 +93,7 @@ async def test_error_for_an_unreachable_platform_hides_the_token() -> None:
         await account.close()
 
 
-async def test_code_on_telegram_is_accepted_and_answered(platforms: Platforms) -> None:
+async def test_admin_code_sent_on_telegram_is_accepted_and_answered(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     waiting = asyncio.create_task(account.wait_for_code("482913"))
     await wire.wait(lambda: wire.waiter)
@@ -124,7 +126,9 @@ async def test_error_for_a_telegram_bot_with_a_webhook_explains_it(platforms: Pl
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-async def test_code_on_discord_is_accepted(platforms: Platforms, is_private: bool) -> None:
+async def test_admin_code_sent_on_discord_is_accepted(
+    platforms: Platforms, is_private: bool
+) -> None:
     account, wire, [alice, bob] = discord(platforms), platforms.discord, platforms.people
     channel = platforms.guild.create_text_channel("plans")
     waiting = asyncio.create_task(account.wait_for_code("482913"))

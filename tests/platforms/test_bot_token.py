@@ -1,4 +1,4 @@
-"""A bot's token: the bot it belongs to, and its file, which may be replaced."""
+"""Test bot tokens: the account they belong to, and token files that are replaced."""
 
 import asyncio
 import base64
@@ -103,7 +103,7 @@ async def test_file_without_a_token_of_this_bot_changes_nothing(
     assert [one["event"] for one in logs] == events
 
 
-async def test_wait_after_a_rejection_ends_on_a_new_token_or_timeout(
+async def test_wait_after_a_rejection_ends_with_a_new_token_or_a_timeout(
     file: Path, token: BotToken[TelegramSettings], clock: FakeClock
 ) -> None:
     def wait() -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""A platform is one package: settings, command line and service find it in the registry."""
+"""Test that settings, command line and service find every platform in the registry."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ class ToySettings(PlatformSettings):
 
 
 class ToyPlatform(LocalPlatform):
-    """A platform that receives one message, and ends when it is answered."""
+    """A platform that receives one message and ends once it is answered."""
 
     name, account, is_operators = "toy", "a toy", False
     surface = SURFACE
@@ -61,7 +61,7 @@ TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:ToyPla
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
-    """Register a platform, and use a folder with one preset that echoes."""
+    """Register a platform, and use a presets folder with one preset, which echoes."""
     monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
     registry.register(TOY)
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,9 @@ def test_registered_settings_are_read(toy: PlatformSpec, monkeypatch: pytest.Mon
     assert settings.admins == {"toy:7"}
 
 
-def test_wrong_settings_are_named(toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelled_settings_of_a_platform_are_reported(
+    toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TROUPE_TOY_GREETING", "x")
     [line] = describe_unknown_variables()
     assert line.startswith("TROUPE_TOY_GREETING ")
@@ -96,7 +98,7 @@ def test_wrong_settings_are_named(toy: PlatformSpec, monkeypatch: pytest.MonkeyP
         read_settings()
 
 
-def test_unregistered_settings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_an_unregistered_platform_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "x")
     assert "TROUPE_TOY__TOKEN is not a setting of Troupe" in describe_unknown_variables()
 

@@ -18,18 +18,18 @@ MENTION = WakeReason.MENTION
 def asked(
     number: int, author: Person = ALICE, wake: WakeReason | None = MENTION, text: str = ""
 ) -> IncomingMessage:
-    """Return a message of a group, or of a private chat."""
+    """Return a message in a group or private chat."""
     return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
 
 
 async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
-    """Let time pass until everything is answered."""
+    """Advance the clock until all messages are answered."""
     await pass_time_until(setup, worker.done)
     await worker
 
 
 async def answer_all(setup: Setup, *messages: Incoming) -> None:
-    """Receive messages, and let time pass until everything is answered."""
+    """Receive messages, and advance the clock until all of them are answered."""
     async with working(setup, *messages) as worker:
         await end(setup, worker)
 

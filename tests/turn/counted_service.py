@@ -38,7 +38,7 @@ FIRST_WORDS = "These words are long enough for a first message. "
 
 
 class CountingPool(ConnectionPool):
-    """Counts units and their statements, and functions that only read or write otherwise."""
+    """Counts units of work, their statements, and other reads and writes."""
 
     def __init__(self, pool: ConnectionPool, counts: Counter[str]) -> None:
         self.dialect = pool.dialect
@@ -144,7 +144,7 @@ class RunningParts:
 
     @contextmanager
     def _counted_timeouts(self) -> Iterator[None]:
-        """Count the time-outs that anything but this file's own waiting begins."""
+        """Count the time-outs that modules of the service start."""
 
         def count(timeout: asyncio.Timeout) -> Awaitable[asyncio.Timeout]:
             caller = sys._getframe(1).f_globals["__name__"]
@@ -181,7 +181,7 @@ async def running_parts(
     pool: ConnectionPool | None = None,
     preset: Preset = NORA,
 ) -> AsyncIterator[RunningParts]:
-    """Run the service over connections; by default to a new SQLite file."""
+    """Run the service on a database; by default, on a new SQLite file."""
     url = make_url(f"sqlite:///{folder / 'troupe.db'}")
     database = CountingDatabase(pool or SqliteThreadPool(url))
     counts = database.counts

@@ -80,7 +80,7 @@ async def download(_address: Address, item: MediaItem, max_bytes: int) -> bytes:
 
 
 class FullDiskConversations(Conversations):
-    """Fails to finish a message while the disk is `full`."""
+    """Conversations that cannot store the end of a message while the disk is `full`."""
 
     full = False
 
@@ -94,7 +94,7 @@ class FullDiskConversations(Conversations):
 
 
 class FakePrompts:
-    """Writes an exact prompt as one short line."""
+    """A prompt writer that describes an exact prompt in one short line."""
 
     write, mask = staticmethod(format_receipt), staticmethod(mask_secret)
 
@@ -106,7 +106,7 @@ class FolderlessContainer(Container):
 
 
 class FakeMemory(ConversationMemory):
-    """Records which conversations end a session or are forgotten."""
+    """A memory that records calls to end a session or forget a conversation."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -123,7 +123,7 @@ class FakeMemory(ConversationMemory):
 class Setup(Delivery):
     """The container with fakes; answers are delivered immediately to a fake channel.
 
-    The model plays `scripts`; `parts` replace those of the container that have these names.
+    The model answers with `scripts`. `parts` replace parts of the container by name.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Setup(Delivery):
         self.database = database
         self.backend = backend = backend or FakeBackend(*scripts)
         self.platform_error: PlatformError | None = None
-        """What the platform answers when it is asked who is an admin."""
+        """The error that the platform raises if it is asked who is an admin."""
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
         self.memory = FakeMemory()
@@ -227,7 +227,7 @@ class Setup(Delivery):
 
     @property
     def texts(self) -> list[str]:
-        """The messages of the bot in the channel."""
+        """The texts of the bot's messages in the channel."""
         return list(self.surface.messages.values())
 
     async def _is_platform_admin(self, asked: Request) -> bool:
@@ -237,7 +237,7 @@ class Setup(Delivery):
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Send a row, or what is due in a lane, beside the worker; in order for each lane."""
+        """Send a row, or the due rows of a lane, in the background; each lane keeps its order."""
         self.urgent_deliveries.append(is_urgent)
         before = self._sending.get(lane)
         self._sending[lane] = asyncio.create_task(self._send(lane, row, before))
@@ -306,7 +306,7 @@ class Setup(Delivery):
 
 @asynccontextmanager
 async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
-    """Process the conversation in a task beside the block; /stop of others is decided."""
+    """Process the conversation in the background, including /stop commands, during the block."""
     task = asyncio.create_task(setup.work())
     beside = [asyncio.create_task(one) for one in (setup.worker.leases.run(), setup.stops.run())]
     try:
@@ -317,7 +317,7 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
 
 @asynccontextmanager
 async def working(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.Task[None]]:
-    """Receive messages, and process them in a task beside the block."""
+    """Receive messages, and process them in the background during the block."""
     await setup.receive(*said)
     async with running_worker(setup) as worker:
         yield worker
@@ -325,7 +325,7 @@ async def working(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.
 
 @asynccontextmanager
 async def answering(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.Task[None]]:
-    """Process messages; run the block after the model got its request."""
+    """Process messages in the background; enter the block once the model has got a request."""
     before = len(setup.backend.prompts)
     async with working(setup, *said) as worker:
         await wait_until(lambda: len(setup.backend.prompts) > before)
@@ -368,7 +368,7 @@ async def texts_before(
 
 
 FIRST = "telegram:5:1/0"
-"""The first part of the answer to the first message."""
+"""The name of the first part of the answer to the first message."""
 
 
 def pressed(

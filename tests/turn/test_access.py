@@ -1,4 +1,4 @@
-"""Test that refused people are neither answered nor stored, and what they may still do."""
+"""Test that people without access are neither answered nor stored, and what they can still do."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ KEPT = "You may not use me where you just wrote to me."
 
 
 class Group(Setup):
-    """A channel of a server where everybody except Bob and Carol is an admin."""
+    """A channel in a server where everybody except Bob and Carol is an admin."""
 
     def __init__(
         self, database: Database, access: AccessSettings | None = None, **preset: object
@@ -72,7 +72,7 @@ class Group(Setup):
         return [one for one in self.texts[before:] if not one.startswith(KEPT)]
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Return the places and texts of refusals."""
+        """Return the chat and text of each refusal."""
         sent = ((one.address.chat, one.content.text) for one in self.surface.sent)
         return [(chat, text) for chat, text in sent if text.startswith(KEPT)]
 
@@ -106,7 +106,7 @@ async def test_blocked_person_is_notified_once_in_private(group: Group) -> None:
 
 
 @pytest.mark.parametrize("command", ["/export", "/settings me off", "/forget me"])
-async def test_refused_people_may_still_see_and_delete_their_words(
+async def test_refused_people_can_still_export_and_delete_their_data(
     group: Group, command: str
 ) -> None:
     await group.hears("/access off", ALICE)
@@ -117,7 +117,7 @@ async def test_refused_people_may_still_see_and_delete_their_words(
         assert any("deleting everything" in text for text in group.texts)
 
 
-async def test_channel_that_is_off_answers_nobody_until_it_is_on(group: Group) -> None:
+async def test_nobody_is_answered_in_a_switched_off_channel(group: Group) -> None:
     [reply] = await group.hears("/access off", ALICE)
     assert reply.startswith("I'm switched off here")
     for by in (BOB, ALICE, OPERATOR):
@@ -141,7 +141,7 @@ async def test_api_cannot_send_to_a_channel_where_the_bot_is_off(
     assert group.texts == (["The washer is done."] if is_said else [])
 
 
-async def test_switching_a_channel_off_does_not_bypass_operators_rules(
+async def test_switching_a_channel_off_does_not_bypass_rules_of_operators(
     group: Group,
 ) -> None:
     await group.hears("/access block telegram:1 everywhere", OPERATOR)
@@ -183,7 +183,7 @@ async def test_scope_with_an_allow_rule_refuses_everybody_else_except_admins(gro
     assert await group.hears("hello", author_roles=("telegram:7",)) == ["Hi."]
 
 
-async def test_allow_list_rarely_queries_the_platform_for_admins(group: Group) -> None:
+async def test_allow_list_check_caches_who_is_an_admin(group: Group) -> None:
     await group.hears("/access allow telegram:3", ALICE)
     asked = group.asked_about_admins
     for _ in range(3):
@@ -249,7 +249,7 @@ async def test_refused_people_cannot_press_buttons_or_change_answers(group: Grou
     assert len(group.backend.prompts) == 1
 
 
-async def test_only_admins_see_and_change_rules(group: Group) -> None:
+async def test_only_admins_can_see_and_change_access_rules(group: Group) -> None:
     for command in ("/access show", "/access block telegram:1", "/access off"):
         [reply] = await group.hears(command)
         assert reply.startswith("⚠ Only an admin can")
@@ -281,7 +281,7 @@ async def test_commands_that_grant_permissions_cannot_be_granted_to_a_role(
     assert reply.startswith("⚠ Which command, and for which role?")
 
 
-async def test_tools_are_called_only_for_people_with_the_role(database: Database) -> None:
+async def test_tools_are_offered_only_to_people_with_the_required_role(database: Database) -> None:
     group = Group(database, tools=["dice"])
     await group.hears("/access tools role 7 server", ALICE)
     await group.hears("roll", author_roles=ROLE)
@@ -289,7 +289,7 @@ async def test_tools_are_called_only_for_people_with_the_role(database: Database
     assert [bool(prompt.tools) for prompt in group.backend.prompts] == [True, False]
 
 
-async def test_only_people_with_the_role_are_answered_by_the_presets_model(
+async def test_people_without_the_required_role_are_answered_by_the_fallback(
     database: Database,
 ) -> None:
     group = Group(database, fallbacks=[{"provider": "p", "model": "small"}])
@@ -300,7 +300,9 @@ async def test_only_people_with_the_role_are_answered_by_the_presets_model(
     assert [prompt.model for prompt in group.backend.prompts] == ["m", "small", "m"]
 
 
-async def test_preset_without_a_fallback_answers_only_people_with_the_role(group: Group) -> None:
+async def test_preset_without_a_fallback_refuses_people_without_the_required_role(
+    group: Group,
+) -> None:
     await group.hears("/access model telegram:2", ALICE)
     assert await group.hears("hello") == ["Hi."]
     [refusal] = await group.hears("hello", CAROL)
@@ -328,7 +330,7 @@ def private(database: Database) -> PrivateChat:
     return PrivateChat(database)
 
 
-async def test_closed_private_chats_answer_operators_and_allowed_people(
+async def test_only_operators_and_allowed_people_are_answered_in_closed_private_chats(
     private: PrivateChat,
 ) -> None:
     assert (await private.writes(BOB, "/access dm closed")).startswith("⚠ Only the operators")
@@ -341,7 +343,7 @@ async def test_closed_private_chats_answer_operators_and_allowed_people(
     assert await private.writes(BOB) == "Hi."
 
 
-async def test_paired_person_is_answered(private: PrivateChat) -> None:
+async def test_person_approved_by_a_pairing_code_is_answered(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     code = (await private.writes(BOB)).rpartition(": ")[2]
     assert re.fullmatch("[A-Z2-9]{8}", code)
@@ -358,7 +360,7 @@ async def test_paired_person_is_answered(private: PrivateChat) -> None:
     assert "your code" in await private.writes(BOB)
 
 
-async def test_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) -> None:
+async def test_pairing_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     code = (await private.writes(BOB)).rpartition(": ")[2]
     private.conversations.full = True
@@ -371,7 +373,7 @@ async def test_approval_interrupted_by_a_crash_runs_again(private: PrivateChat) 
     assert (await private.chooses(f"/access approve {code}")).startswith("⚠ That code is unknown")
 
 
-async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat) -> None:
+async def test_three_pairing_codes_are_valid_at_a_time_for_an_hour(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     people = [Person(f"telegram:{number}", "P") for number in range(20, 24)]
     codes = [(await private.writes(one)).rpartition(": ")[2] for one in people]
@@ -383,7 +385,7 @@ async def test_three_people_wait_at_a_time_and_for_an_hour(private: PrivateChat)
     assert "your code" in await private.writes(people[3])
 
 
-async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> None:
+async def test_ten_wrong_pairing_codes_block_approval_for_an_hour(private: PrivateChat) -> None:
     await private.chooses("/access dm pairing")
     for _ in range(10):
         assert (await private.chooses("/access approve WRONG234")).startswith(
@@ -397,7 +399,7 @@ async def test_ten_wrong_codes_lock_out_for_an_hour(private: PrivateChat) -> Non
     assert "may write to me" in await private.chooses(f"/access approve {code}")
 
 
-async def test_environment_sets_who_may_write_in_private(database: Database) -> None:
+async def test_environment_variables_restrict_who_may_write_in_private(database: Database) -> None:
     access = AccessSettings(block="telegram:2, role discord:9", dm="closed", tell=False)
     private = PrivateChat(database, access=access)
     assert await private.writes(CAROL) == ""
@@ -410,7 +412,7 @@ async def test_environment_sets_who_may_write_in_private(database: Database) -> 
         AccessSettings(allow="bob")
 
 
-async def test_switching_off_stops_the_answer_that_is_being_written(database: Database) -> None:
+async def test_switching_a_channel_off_stops_the_current_answer(database: Database) -> None:
     setup = Setup(database, ["Once", asyncio.Event()])
     off = make_incoming("/access off", key="5:8", wake=WakeReason.COMMAND)
     await stop_while_answering(setup, make_incoming("hello", author=BOB), off)

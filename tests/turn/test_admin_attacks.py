@@ -31,11 +31,11 @@ from tests.turn.setup import CHAT, FIRST, Setup, pressed
 from tests.turn.test_anonymous_admin_attacks import written
 
 MALLORY = Person("telegram:6", "Mallory")
-"""An admin of the group that Bob has asked something in: the fake platform says so."""
+"""An admin of the group in which Bob asks a question."""
 
 
 async def test_retry_is_charged_to_the_person_who_asked_for_it(database: Database) -> None:
-    """Else an admin of a small group could use up the budget of everybody who asks there."""
+    """Otherwise, an admin of a small group could use up the budgets of its members."""
     setup = make_setup(database, *[["Hi.", DONE]] * 5, budgets={PERSON_A_DAY: 8_100})
     await setup.say(make_incoming("hello", author=BOB))
     retry = make_incoming("/retry", key="5:20", author=MALLORY, wake=WakeReason.COMMAND)
@@ -65,8 +65,8 @@ async def test_retry_counts_against_the_rate_limit_of_the_person_who_asked_for_i
     assert len(setup.backend.prompts) == 4
 
 
-async def test_budget_of_a_group_covers_its_topics_too(database: Database) -> None:
-    """Else whoever is out of money in the topics goes on beside them."""
+async def test_budget_of_a_group_also_covers_its_topics(database: Database) -> None:
+    """Otherwise, people whose budget is used up in a topic could go on in the group itself."""
     setup = make_setup(
         database, *[["Hi.", DONE]] * 4, budgets={(BudgetKind.SERVER, Period.DAY): 4_100}
     )
@@ -83,7 +83,9 @@ async def test_budget_of_a_group_covers_its_topics_too(database: Database) -> No
 
 
 @pytest.mark.parametrize("kind", [BudgetKind.CHANNEL, BudgetKind.PERSON])
-async def test_budgets_of_another_group_are_not_used(database: Database, kind: BudgetKind) -> None:
+async def test_message_cannot_use_up_budgets_of_another_group(
+    database: Database, kind: BudgetKind
+) -> None:
     setup = make_setup(database, *[["Hi.", DONE]] * 4, budgets={(kind, Period.DAY): 4_100})
     for number in range(3):
         text = f"spend {CHAT} {ALICE.id}"
@@ -99,7 +101,7 @@ OWN_CHAT = "9"
 
 
 def from_own_chat(text: str, number: int) -> IncomingMessage:
-    """Return a message of Bob in his private chat, where he is an admin."""
+    """Return a message that Bob writes in his private chat, where he counts as an admin."""
     said = make_incoming(text, key=f"{OWN_CHAT}:{number}", chat=OWN_CHAT, author=BOB, admin=True)
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return replace(said, wake=wake, is_private=True)
@@ -195,7 +197,7 @@ MALFORMED = (
 
 @pytest.mark.parametrize("scope", [None, HistoryScope.USER, HistoryScope.REPLIES])
 async def test_malformed_button_is_refused(database: Database, scope: HistoryScope | None) -> None:
-    """An error here would end the connection, which would bring the same press again."""
+    """An error would end the connection, and the platform would then send the same press again."""
     setup = Setup(database)
     await setup.say(SECRET)
     await setup.history_scopes.chat_settings.set(CHAT, SCOPE_KEY, scope, ALICE.id)
@@ -238,7 +240,9 @@ async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -
         assert stop.requested
 
 
-async def test_deletion_in_a_private_chat_withdraws_nothing_elsewhere(database: Database) -> None:
+async def test_deletion_in_a_private_chat_withdraws_no_question_in_another_chat(
+    database: Database,
+) -> None:
     setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)

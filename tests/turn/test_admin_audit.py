@@ -1,4 +1,4 @@
-"""Test that admins' actions on others' messages are recorded: who, where and what, no texts."""
+"""Test that actions of admins on other people's messages are recorded, but not the texts."""
 
 import asyncio
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, pressed, stop_while_answering
 
 ADMIN = ALICE
-"""On the fake platform everybody is an admin but Bob."""
+"""On the fake platform, everybody except Bob is an admin."""
 ANSWER = "1"
 """The id of the message with the answer."""
 PART = "telegram:5:70/0"
@@ -57,7 +57,7 @@ ACTS: dict[str, tuple[Request, str]] = {
     "version": (press(ButtonAction.VERSION, number=1), "choose version"),
     "Delete": (press(ButtonAction.DELETE), "delete answer"),
 }
-"""What everybody may do to their own: by a command or a button."""
+"""Commands and buttons that people without admin rights may use on their own messages."""
 FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
     "/forget channel": (command("/forget channel"), "forget channel"),
     "/settings why": (command("/settings why"), "read decisions"),
@@ -78,7 +78,7 @@ async def test_admin_action_is_recorded(database: Database, platform: str, act: 
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_refused_actions_and_actions_on_ones_own_messages_are_not_recorded(
+async def test_refused_actions_and_actions_on_own_messages_are_not_recorded(
     database: Database, act: str
 ) -> None:
     setup = Setup(database, ["One.", CUT], ["Two."])
@@ -113,7 +113,7 @@ async def test_stop_by_an_admin_is_recorded_once(database: Database, form: str, 
     assert await actions(setup) == (["stop answer"] if by == ADMIN else [])
 
 
-async def test_answer_is_stopped_even_if_this_cannot_be_recorded(database: Database) -> None:
+async def test_answer_is_stopped_even_if_the_stop_cannot_be_recorded(database: Database) -> None:
     setup = Setup(database, ["Once", asyncio.Event()])
     await database.write(lambda connection: connection.execute(DropTable(audit)).rowcount)
     await stop_while_answering(setup, question(BOB), command("/stop"))
@@ -121,7 +121,7 @@ async def test_answer_is_stopped_even_if_this_cannot_be_recorded(database: Datab
 
 
 async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> None:
-    """Process an event of channel 5 of a platform."""
+    """Process an event in channel 5 of a platform."""
     address = Address(platform, "5")
     moved = replace(event, address=address, scopes=(address.lane,))
     if isinstance(moved, ButtonPress):

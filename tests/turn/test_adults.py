@@ -1,4 +1,4 @@
-"""Test where presets for adults answer, and the notices elsewhere."""
+"""Test in which channels presets for adults answer, and the notices in other channels."""
 
 import json
 from dataclasses import replace
@@ -125,7 +125,7 @@ async def test_other_characters_answer_if_one_is_adults_only(database: Database)
     assert setup.texts[1:] == ["Hello."]
 
 
-async def test_group_without_a_greeting_is_told_the_reason(database: Database) -> None:
+async def test_group_is_told_why_an_adults_only_preset_does_not_greet(database: Database) -> None:
     setup = Setup(database, preset=NEMO)
     said = in_group("")
     joined = ChatJoin(said.address, "join:5", None, said.at, said.scopes)

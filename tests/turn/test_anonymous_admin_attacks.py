@@ -30,7 +30,7 @@ REFUSED = "Only the person who asked can use this button."
 
 
 class Group(Setup):
-    """A group with the admin Alice; events have the form that Telegram sends."""
+    """A group whose admin is Alice; its events have the form that Telegram sends."""
 
     @override
     async def _is_platform_admin(self, asked: Request) -> bool:
@@ -39,7 +39,7 @@ class Group(Setup):
         return asked.author.id == f"telegram:{ALICE['id']}"
 
     async def write(self, number: int, text: str, **fields: Any) -> str:
-        """Receive a message to the bot; return what the group reads last."""
+        """Receive a message to the bot; return the newest message of the bot in the group."""
         await self.receive(written(number, text, **fields))
         await self.work(CONVERSATION)
         return self.texts[-1] if self.texts else ""
@@ -70,7 +70,7 @@ def pressed(data: str, user: Mapping[str, Any] = ALICE) -> ButtonPress:
 
 @pytest.mark.parametrize("value", ["off", "on"])
 async def test_anonymous_admin_cannot_delete_anything(database: Database, value: str) -> None:
-    """They are one person to the bot; which of them it was cannot be told."""
+    """All anonymous admins look like one person to the bot."""
     group = Group(database, backend=FakeBackend())
     await group.write(1, f"/settings anonymous {value}")
     await group.write(2, "my question", **AS_GROUP)
@@ -90,7 +90,7 @@ async def test_anonymous_admin_cannot_delete_anything(database: Database, value:
 
 @pytest.mark.parametrize("value", ["off", "on"])
 async def test_anonymous_admin_cannot_remove_a_question(database: Database, value: str) -> None:
-    """What /undo removes is deleted for good, so it takes a name, whoever has asked."""
+    """What /undo removes is deleted forever, so an anonymous admin may not remove any question."""
     group = Group(database, backend=FakeBackend())
     await group.write(1, f"/settings anonymous {value}")
     for number, author in ((2, AS_GROUP), (4, AS_CHANNEL), (6, {"from": {**ALICE, "id": 66}})):
@@ -114,7 +114,7 @@ async def test_anonymous_admin_cannot_remove_a_question_whose_answer_failed(
     assert "my question" in await group.write(4, "/undo")
 
 
-async def test_anonymous_admin_cannot_edit_messages_of_another(database: Database) -> None:
+async def test_anonymous_admin_cannot_edit_messages_of_another_admin(database: Database) -> None:
     group = Group(database, backend=FakeBackend())
     await group.write(1, "/settings anonymous on")
     await group.write(2, "my question", **AS_GROUP)
@@ -162,7 +162,9 @@ async def test_channel_is_never_an_admin(database: Database) -> None:
     ],
     ids=["namesake", "channel", "other group", "positive id", "id of the stand-in"],
 )
-def test_only_the_group_itself_counts_as_the_group(author: Mapping[str, Any]) -> None:
+def test_author_who_imitates_the_group_does_not_count_as_the_group(
+    author: Mapping[str, Any],
+) -> None:
     said = written(1, "/preset reset", **author)
     assert not writes_as_group(said)  # type: ignore[arg-type]
 
@@ -175,7 +177,7 @@ async def _history(group: Group) -> list[str]:
 async def test_person_writing_as_the_group_cannot_set_a_description(
     database: Database, words: str
 ) -> None:
-    """Its anonymous admins are one person to the bot: each would speak for the others."""
+    """All anonymous admins look like one person, so each could describe the others."""
     group = Group(database, backend=FakeBackend())
     told = await group.write(1, f"/me {words}", **AS_GROUP)
     assert "Write under your own name to describe yourself" in told

@@ -1,4 +1,4 @@
-"""Test that a refused answer is never shown, stored or repeated, in every way that answers come."""
+"""Test that a refused answer is never shown, stored or repeated, however it was requested."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ def count(outcome: str) -> float:
     return REGISTRY.get_sample_value("troupe_checked_total", {"outcome": outcome}) or 0.0
 
 
-async def test_refused_answer_is_replaced_with_a_sentence_while_streaming(
+async def test_refused_answer_is_replaced_with_a_stock_sentence_while_streaming(
     database: Database,
 ) -> None:
     go_on, before = asyncio.Event(), count("words")
@@ -88,7 +88,7 @@ async def test_refused_answer_is_replaced_with_a_sentence_while_streaming(
     ],
     ids=["single", "thoughts", "scripts", "file"],
 )
-async def test_answer_that_is_shown_at_once_is_checked(
+async def test_answer_that_is_not_streamed_is_checked(
     database: Database, preset: dict[str, object]
 ) -> None:
     scripts: dict[str, list[ScriptStep]] = {
@@ -125,7 +125,7 @@ GREETINGS = ["/preset use {name}", "/new", "hello", JOINED]
 
 @pytest.mark.parametrize("said", GREETINGS, ids=["use", "new", "first answer", "joined"])
 @pytest.mark.parametrize("greeter", ["mira", "nora"])
-async def test_greeting_of_a_character_made_in_a_chat_is_checked(
+async def test_greeting_of_a_user_made_character_is_checked(
     database: Database, said: str | ChatJoin, greeter: str
 ) -> None:
     setup = Setup(database, ["Fine."], preset={"greeting": "Ho, scoundrel!"})
@@ -199,7 +199,7 @@ async def test_streamed_text_is_shown_only_after_moderation(
     assert "FORBIDDEN" not in ever_shown(setup)
 
 
-async def test_word_list_is_inherited_unless_a_narrower_scope_has_its_own(
+async def test_banned_words_are_inherited_unless_a_narrower_scope_has_its_own(
     database: Database,
 ) -> None:
     chosen = {"admins": frozenset({ALICE.id})}

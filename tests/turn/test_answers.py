@@ -1,4 +1,4 @@
-"""Test what is stored and shown of an answer, for each way it can end."""
+"""Test what is shown and stored for each way in which an answer can end."""
 
 import asyncio
 from dataclasses import replace
@@ -118,7 +118,7 @@ async def test_regex_scripts_change_answer_and_history(database: Database) -> No
     ("pieces", "preset", "shown"),
     [(["one\0", "\0two"], {}, "onetwo"), (["Hi <", "eot>"], {"filter_chars": ["<eot>"]}, "Hi")],
 )
-async def test_removed_characters_are_in_neither_answer_nor_history(
+async def test_filtered_characters_are_removed_from_answer_and_history(
     database: Database, pieces: list[str], preset: dict[str, object], shown: str
 ) -> None:
     setup = Setup(database, pieces, preset=preset)
@@ -127,7 +127,7 @@ async def test_removed_characters_are_in_neither_answer_nor_history(
     assert (await setup.history())[1] == ("assistant", shown)
 
 
-async def test_receipt_lists_what_was_sent_and_dropped(database: Database) -> None:
+async def test_receipt_contains_the_prompt_and_what_was_left_out_of_it(database: Database) -> None:
     small = {"max_input_tokens": 60, "system": "Be brief."}
     setup = Setup(database, ["word " * 9], preset=small)
     await setup.say(*(f"tell me of {n}" for n in range(4)))
@@ -157,7 +157,9 @@ async def test_receipt_records_when_the_answer_was_shown_and_delivered(database:
 
 
 @pytest.mark.parametrize("has_nonces", [True, False])
-async def test_queue_position_is_shown_at_first(database: Database, has_nonces: bool) -> None:
+async def test_queue_position_is_shown_before_the_answer(
+    database: Database, has_nonces: bool
+) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
     setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
@@ -256,7 +258,7 @@ async def test_character_greets_with_its_own_face(database: Database, command: s
     assert len(setup.backend.prompts) == 1  # it replies to the character
 
 
-async def test_greeting_shows_its_character_if_several_are_active(database: Database) -> None:
+async def test_greeting_names_its_character_if_several_are_active(database: Database) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     setup = Setup(database, preset=nora, others=[{"name": "luna"}])
     await setup.say("/preset add luna", "/new")

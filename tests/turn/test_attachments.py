@@ -57,7 +57,7 @@ async def test_picture_is_in_the_prompt_but_never_stored(database: Database) -> 
     assert receipt.prompt.messages[-1].parts == ()
 
 
-async def test_model_without_vision_gets_the_description(database: Database) -> None:
+async def test_model_without_vision_gets_a_description_of_the_picture(database: Database) -> None:
     setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming("what is it?"), attachments=(PICTURE, NOTES)))
     [prompt] = setup.backend.prompts
@@ -87,7 +87,7 @@ async def test_picture_without_text_for_a_model_without_vision_gets_a_notice(
     assert (setup.texts, setup.backend.prompts) == ([BLIND], [])
 
 
-async def test_file_is_cut_to_half_of_the_budget(database: Database) -> None:
+async def test_long_file_is_cut_to_half_of_the_token_budget(database: Database) -> None:
     backend = FakeBackend(["Hm."])
     setup = Setup(database, backend=backend, preset={"max_input_tokens": 200}, download=download)
     FILES["long"] = b"word " * 2000
@@ -96,7 +96,7 @@ async def test_file_is_cut_to_half_of_the_budget(database: Database) -> None:
     assert "\n[the rest is omitted]\n" in newest(backend.prompts[0])
 
 
-async def test_observed_picture_is_background(database: Database) -> None:
+async def test_observed_picture_is_mentioned_but_not_sent_to_the_model(database: Database) -> None:
     setup = Setup(database, backend=SeeingFakeBackend(["Hm."]), download=download)
     shown = replace(make_incoming("", key="5:1", wake=None), attachments=(PICTURE,))
     await setup.say(shown, make_incoming("well?", key="5:2", wake=WakeReason.MENTION))
@@ -241,7 +241,7 @@ async def test_picture_removed_by_an_edit_is_not_sent_again(database: Database) 
     assert set(await stored_files(database)) == {None}
 
 
-async def test_only_file_references_of_questions_are_stored(database: Database) -> None:
+async def test_file_references_are_stored_only_with_questions(database: Database) -> None:
     setup = make_setup(database, "one")
     shown = replace(question(DISCORD, key="5:69"), wake=None)
     sticker = MediaItem(MediaKind.STICKER, "wave", None, "sticker")

@@ -1,4 +1,4 @@
-"""Test unanswered messages: observed ones, late ones, and those of a new channel."""
+"""Test messages that get no answer: observed and late ones, and those before the bot joined."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,9 @@ class Channel:
 
 
 @pytest.mark.parametrize("wake", [*WakeReason, None])
-async def test_late_message_is_remembered(database: Database, wake: WakeReason | None) -> None:
+async def test_late_message_is_not_answered_but_is_in_later_prompts(
+    database: Database, wake: WakeReason | None
+) -> None:
     setup = Setup(database, ["Late, sorry."])
     await setup.say(replace(make_incoming("how late is it?", wake=wake), is_late=True))
     assert (setup.texts, setup.backend.prompts) == ([], [])
@@ -64,7 +66,7 @@ async def test_late_command_is_not_run(database: Database) -> None:
     assert setup.texts == ["Hi."]
 
 
-async def test_late_forget_is_run(database: Database) -> None:
+async def test_late_forget_command_is_run(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     late = make_incoming("/forget", key="5:7", admin=True)
     await setup.say("hello", replace(late, is_late=True))
@@ -84,7 +86,7 @@ async def test_late_edit_changes_only_the_history(database: Database) -> None:
 # --- a new channel -----------------------------------------------------------------------------
 
 
-async def test_new_channel_is_read_once_before_the_first_answer(database: Database) -> None:
+async def test_earlier_messages_of_a_new_channel_are_read_once(database: Database) -> None:
     channel = Channel(*(f"line {number}" for number in range(60)))
     setup = Setup(database, ["Hm.", "Ho."], read_before=channel.read_before)
     await setup.say(QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
@@ -103,7 +105,7 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     [["/preset use nova"], ["/preset use nova", "/preset use tester"], ["/preset reset"]],
     ids=" then ".join,
 )
-async def test_new_channel_is_read_at_its_first_question_even_after_commands(
+async def test_earlier_messages_are_read_at_the_first_question_even_after_commands(
     database: Database, commands: list[str]
 ) -> None:
     channel = Channel("old news")
@@ -123,7 +125,7 @@ async def test_new_channel_is_read_at_its_first_question_even_after_commands(
     assert "old news" not in str(setup.backend.prompts[-1].messages)
 
 
-async def test_channel_with_background_is_new_until_its_first_answer(database: Database) -> None:
+async def test_channel_with_only_observed_messages_counts_as_new(database: Database) -> None:
     channel = Channel("before", "heard")
     setup = Setup(database, [Unreachable("away")], ["Ho."], read_before=channel.read_before)
     known = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
@@ -212,7 +214,9 @@ async def test_expired_message_that_a_thread_was_opened_from_is_not_read(
 
 
 @pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])
-async def test_unreadable_channel_is_answered(database: Database, error: PlatformError) -> None:
+async def test_question_is_answered_if_earlier_messages_cannot_be_read(
+    database: Database, error: PlatformError
+) -> None:
     channel = Channel("old", error=error)
     setup = Setup(database, ["Hm."], read_before=channel.read_before)
     await setup.say(QUESTION)

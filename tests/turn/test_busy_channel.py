@@ -155,7 +155,7 @@ async def test_answer_covers_a_message_that_arrives_before_the_model_request(
     assert contents(setup) == ["q1", "q2"]
 
 
-async def test_command_ends_gathering(database: Database) -> None:
+async def test_answer_does_not_cover_messages_after_a_command(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["one"], ["two"]))
     command = asked(3, wake=WakeReason.COMMAND, text="/preset list")
     await answer_all(setup, asked(1), asked(2), command, asked(4), asked(5))
@@ -165,7 +165,7 @@ async def test_command_ends_gathering(database: Database) -> None:
     assert history == ["q1", "q2", "one", "q4", "q5", "two"]
 
 
-async def test_answer_covers_a_limited_number_of_messages_and_counts_the_rest(
+async def test_answer_covers_a_limited_number_of_messages_and_a_notice_counts_the_rest(
     database: Database,
 ) -> None:
     go_on = asyncio.Event()
@@ -210,7 +210,9 @@ async def test_stop_prevails_over_an_interruption(database: Database) -> None:
     [asked(3, wake=WakeReason.COMMAND, text="/retry"), pressed(ButtonAction.RETRY)],
     ids=["command", "button"],
 )
-async def test_failed_answer_to_several_is_retried(database: Database, again: Incoming) -> None:
+async def test_failed_answer_to_several_messages_can_be_retried(
+    database: Database, again: Incoming
+) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = make_setup(database, FakeBackend([away], ["now"]))
     await answer_all(setup, asked(1), asked(2))

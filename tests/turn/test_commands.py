@@ -106,7 +106,9 @@ def asked(setup: Setup) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("stops", [1, 2])
-async def test_stop_after_a_restart_keeps_the_message(database: Database, stops: int) -> None:
+async def test_stop_after_a_restart_keeps_the_message_already_sent(
+    database: Database, stops: int
+) -> None:
     waiting, again = asyncio.Event(), "In a land far away there was a queen"
     backend = FakeBackend(["Once upon a time", waiting], [waiting], [waiting, again, waiting])
     setup = Setup(database, backend=backend)
@@ -127,7 +129,7 @@ async def test_stop_after_a_restart_keeps_the_message(database: Database, stops:
     assert await setup.history() == [("user", "a story"), ("assistant", again)]
 
 
-async def test_stop_after_a_restart_keeps_all_gathered_messages(database: Database) -> None:
+async def test_stop_after_a_restart_keeps_all_messages_of_the_answer(database: Database) -> None:
     long, waiting = " ".join(map(str, range(900))), asyncio.Event()
     backend = FakeBackend([long, waiting], [waiting], [long])
     setup = Setup(database, backend=backend)
@@ -207,7 +209,7 @@ async def test_no_further_character_answers_after_a_stop(database: Database) -> 
     ],
     ids=["no admin", "unknown"],
 )
-async def test_others_cannot_stop_an_answer_and_are_told_so(
+async def test_person_who_did_not_ask_cannot_stop_the_answer(
     database: Database, author: Person, error: RateLimited | None, notice: str
 ) -> None:
     go_on = asyncio.Event()
@@ -244,11 +246,13 @@ async def test_retry_asks_for_a_different_answer(
 
 
 def elsewhere(setup: Setup, **parts: Any) -> Setup:
-    """Return a worker that knows of a conversation only what is stored."""
+    """Return a worker of another process, which knows only what is in the database."""
     return Setup(setup.database, backend=setup.backend, surface=setup.surface, **parts)
 
 
-async def test_newest_question_may_have_failed_in_another_process(database: Database) -> None:
+async def test_retry_and_undo_find_a_question_that_failed_in_another_process(
+    database: Database,
+) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     backend = FakeBackend(["one"], [away], [away], ["two"], [away])
     setup = Setup(database, backend=backend)
@@ -289,7 +293,7 @@ async def test_undo_removes_the_newest_question_and_its_answer(database: Databas
     assert asked(setup) == ["a", "one", "c"]
 
 
-async def test_undo_keeps_observed_lines(database: Database) -> None:
+async def test_undo_keeps_observed_messages(database: Database) -> None:
     setup = Setup(database, ["one"], preset={"context": "all"})
     await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
     await setup.say(said("/undo"))

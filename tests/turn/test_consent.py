@@ -1,4 +1,4 @@
-"""Test privacy notices, and that nothing of a person who opted out is used."""
+"""Test privacy notices, and that no message of a person who opted out is used."""
 
 import asyncio
 import tempfile
@@ -46,7 +46,7 @@ CHATS = ("5", "6")
 PRESET = {"context": "all", "wake": {"words": ["nora"]}, "busy": "collect"}
 
 Step: TypeAlias = tuple[str, int, int, int]
-"""What happens, who does it, in which chat, and to which earlier message."""
+"""The kind of event, its author, its chat, and the earlier message that it is about."""
 KINDS = (
     *(
         "ask",
@@ -69,7 +69,7 @@ steps = st.lists(
 
 
 class OwnWordsBackend(FakeBackend):
-    """Echoes the newest message, without quotes of other people."""
+    """A model that repeats the newest message, except for quotes of other people."""
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -205,13 +205,13 @@ class Groups:
         await self.setup.receive(said)
 
     async def received(self) -> list[str]:
-        """Return the received, unprocessed texts; "" for processed ones."""
+        """Return the texts in the inbox; "" for each message that is already processed."""
         query = select(inbox.c.payload).order_by(inbox.c.id)
         rows = await self.setup.database.read(lambda c: c.execute(query).scalars().all())
         return [(one or b"").decode() for one in rows]
 
     async def words_of(self, person: int) -> list[str]:
-        """Return the places with texts of a person who opted out."""
+        """Return where texts are found that a person wrote after opting out."""
         setup, word, found = self.setup, f"word{person}", []
         for prompt in setup.backend.prompts[self.off_since[PEOPLE[person].id] :]:
             found.append(f"prompt {prompt.messages}")
@@ -270,7 +270,7 @@ async def test_no_data_of_a_person_who_opted_out_is_kept_anywhere(schedule: list
 
 
 @pytest.mark.parametrize(("gone", "left"), [(ALICE, "b"), (BOB, "a")])
-async def test_answer_to_several_people_is_removed_with_each_of_them(
+async def test_answer_to_two_people_is_deleted_if_either_is_forgotten(
     database: Database, gone: Person, left: str
 ) -> None:
     setup = Setup(database, ["Both."], preset=PRESET)
@@ -294,7 +294,7 @@ def admin(text: str, key: str) -> IncomingMessage:
     return make_incoming(text, key=f"5:{key}", wake=WakeReason.COMMAND)
 
 
-async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> None:
+async def test_privacy_notice_is_sent_with_the_greeting_once_a_day(database: Database) -> None:
     setup = Setup(database, preset={"greeting": "Well met."})
     again = replace(ARRIVAL, external_key="join:2", at=ARRIVAL.at + timedelta(hours=23))
     later = replace(ARRIVAL, external_key="join:3", at=ARRIVAL.at + timedelta(hours=25))
@@ -310,14 +310,14 @@ async def test_notice_comes_once_a_day_with_the_greeting(database: Database) -> 
     assert not setup.texts[-1].endswith("Ask Ada.")
 
 
-async def test_notice_is_repeated_if_the_process_died(database: Database) -> None:
+async def test_privacy_notice_is_sent_again_if_the_process_died(database: Database) -> None:
     setup = Setup(database)
     assert await setup.container.privacy_notice.join_notice(ARRIVAL) is not None
     await setup.say(ARRIVAL)
     assert "What I do with what you write here:" in setup.texts[-1]
 
 
-async def test_privacy_describes_the_current_settings(database: Database) -> None:
+async def test_privacy_command_describes_the_current_settings(database: Database) -> None:
     preset = {"context": "all", "fallbacks": [{"provider": "q", "model": "m"}], "scope": "user"}
     setup = Setup(database, preset=preset, settings={"history_days": 30, "receipt_days": 7})
     await setup.receive(admin("/privacy", "1"))

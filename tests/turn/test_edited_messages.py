@@ -131,7 +131,7 @@ async def test_edit_before_the_first_word_leaves_no_empty_message(database: Data
     assert setup.texts == ["Rome."]
 
 
-async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) -> None:
+async def test_only_the_newest_of_many_edits_is_sent_to_the_model(database: Database) -> None:
     hundred = [edit(f"capital of {number}?", "5:1", number) for number in range(1, 101)]
     setup = Setup(database, ["Paris."], ["Rome."], ["Oslo."])
     await handle(setup, said("capital of France?", "5:1"))
@@ -218,7 +218,7 @@ async def test_answer_after_an_observed_message_belongs_to_the_question_before_i
 
 
 @pytest.mark.parametrize("seconds", [0, 10], ids=["same second", "later"])
-async def test_older_edit_found_by_polling_does_not_end_the_answer_to_a_newer_one(
+async def test_older_edit_found_by_polling_does_not_end_the_answer_to_a_newer_edit(
     database: Database, seconds: int
 ) -> None:
     go_on = asyncio.Event()
@@ -303,7 +303,7 @@ async def test_removing_the_mention_during_a_restart_withdraws_the_question(
     assert again.texts == []
 
 
-async def test_answer_by_chance_is_not_left_unfinished_by_a_restart(database: Database) -> None:
+async def test_unfinished_answer_by_chance_is_deleted_after_a_restart(database: Database) -> None:
     preset = {"wake": {"chance": 0.5}}
     setup = Setup(database, ["It is", asyncio.Event()], preset=preset, dice=lambda: 0.1)
     async with answering(setup, said("what is 3+4?", "5:1", None)):
@@ -333,7 +333,7 @@ async def test_edit_that_changes_no_text_does_not_end_the_answer(database: Datab
     ("wake", "answers"),
     [({"words": ["tea"]}, ["Yes."]), ({"chance": 0.5}, ["Yes."]), ({}, [])],
 )
-async def test_question_without_its_mention_keeps_its_answer_if_another_wake_rule_applies(
+async def test_answer_stays_after_the_mention_is_removed_if_another_wake_rule_applies(
     database: Database, wake: dict[str, object], answers: list[str]
 ) -> None:
     setup = Setup(database, ["Yes."], preset={"wake": wake})
@@ -379,7 +379,7 @@ async def test_edit_that_only_adds_a_mention_is_answered(database: Database) -> 
     assert rows == [False, False]
 
 
-async def test_failed_new_answer_keeps_the_old_answer(database: Database) -> None:
+async def test_old_answer_stays_if_the_answer_to_an_edit_fails(database: Database) -> None:
     down = BackendUnavailable("down", notice="The model is away.")
     setup = Setup(database, ["One."], [down])
     await handle(setup, said("hello", "5:1"), edit("hello again", "5:1"))
@@ -401,7 +401,7 @@ async def test_edited_command_is_not_run_again(database: Database) -> None:
     assert setup.texts == ["A new conversation has started."]
 
 
-async def test_deleted_messages_leave_nothing_behind(database: Database) -> None:
+async def test_data_derived_from_deleted_messages_is_deleted(database: Database) -> None:
     setup = Setup(database, ["One."], ["Two."])
     await handle(setup, said("my secret is CANARY", "5:1"), said("hello", "5:2"))
     [answer, _] = setup.surface.messages
@@ -415,7 +415,9 @@ async def test_deleted_messages_leave_nothing_behind(database: Database) -> None
 
 
 @pytest.mark.parametrize("by", [BOB, ALICE])
-async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Person) -> None:
+async def test_forget_in_reply_to_a_message_deletes_only_that_message(
+    database: Database, by: Person
+) -> None:
     setup = Setup(database, ["One."])
     await handle(setup, said("hello CANARY", "5:101", WakeReason.MENTION, by))
     command = said("/forget", "5:2", WakeReason.COMMAND, by)
@@ -427,7 +429,7 @@ async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Pe
 
 
 async def delete_during_the_answer(setup: Setup, *ids: str) -> None:
-    """Delete messages after the answer is shown, then finish the answer."""
+    """Delete messages while the answer is being shown, then finish the answer."""
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 2)
@@ -497,7 +499,7 @@ LONG = "\n\n".join(PARTS)
 async def answer(
     database: Database, *script: str | asyncio.Event, surface: FakeSurface | None = None
 ) -> FakeSurface:
-    """Generate an answer; an event is set when the text before it was shown."""
+    """Generate an answer; set each event in the script once the text before it is shown."""
     surface = surface or FakeSurface(replace(LIMITS, max_units=40))
     setup = Setup(database, script, surface=surface)
     async with working(setup, "hello") as worker:
@@ -526,7 +528,9 @@ async def test_part_gets_a_final_edit_only_if_it_changed_after_its_last_edit(
     assert (surface.edits, surface.unchanged_edits) == (edits, 0)
 
 
-async def test_edit_with_unknown_outcome_is_repeated_at_the_end(database: Database) -> None:
+async def test_edit_with_unknown_outcome_is_repeated_when_the_answer_is_complete(
+    database: Database,
+) -> None:
     surface = FakeSurface(replace(LIMITS, max_units=40))
     surface.fail_next("edit", *[OutcomeUnknown("cut off")] * 3)  # then live edits end
     await answer(

@@ -30,7 +30,7 @@ Scenario = Callable[[Database, Any], Awaitable[None]]
 
 
 class TimingBackend(FakeBackend):
-    """Records when it is asked."""
+    """A model that records the time of each request."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ async def paste_is_refused(database: Database, given: Any) -> None:
 
 
 async def preset_is_refused(_database: Database, given: Any) -> None:
-    """Check that the error of any preset is one short line."""
+    """Check that the error for an excessive preset is one short line."""
     parameters = expand(given["preset"])
     for written in (json.dumps(parameters), json.dumps(parameters).replace('"NaN"', "NaN")):
         text = f'{{"name": "a", "provider": "p", "model": "m", "parameters": {written}}}'
@@ -97,7 +97,7 @@ class LimitersClock(FakeClock):
 
 
 async def flood_is_slowed_down(database: Database, given: Any) -> None:
-    """Let people exceed their limits: all are answered, more slowly, with one notice."""
+    """Check that people over their limits are all answered, but slowly and with one notice."""
     count = given.get("users") or given["accounts"]
     senders = [Person(f"telegram:{number}", f"P{number}") for number in range(count)]
     burst = 15 if len(senders) == 1 else 30
@@ -130,7 +130,7 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
 
 
 async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -> None:
-    """Send messages with another time zone: the service's clock determines the day."""
+    """Check that the service's clock, not the time zone of a message, determines the day."""
     setup = make_budget_setup(
         database, ["Hi.", DONE], ["Ho.", DONE], budgets={(BudgetKind.PERSON, Period.DAY): 4_100}
     )
@@ -161,7 +161,7 @@ async def retry_button_is_limited(database: Database, given: Any) -> None:
 
 
 def find_scenario(given: Any) -> Scenario:
-    """Return the scenario for the form of an attack in attacks.json; raises `LookupError`."""
+    """Return the scenario that fits an attack in attacks.json; raise `LookupError` if none does."""
     match given:
         case str() | {"gen": _}:
             return paste_is_refused

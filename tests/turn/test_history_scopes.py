@@ -41,7 +41,7 @@ async def say(setup: Setup, *messages: Incoming) -> None:
 
 
 async def scoped(database: Database, scope: str, *scripts: list[str]) -> Setup:
-    """Return a channel whose history scope an admin has set; `scripts` are the answers."""
+    """Return a channel with this history scope, in which the model answers with `scripts`."""
     setup = Setup(database, *scripts)
     await say(setup, asked(f"/settings scope {scope}", 701))
     return setup
@@ -61,7 +61,7 @@ async def texts(database: Database, key: str) -> list[str]:
     return [turn.text for turn in (await read_session(database, key)).turns]
 
 
-async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Database) -> None:
+async def test_history_is_shared_until_an_admin_changes_the_scope(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await say(setup, asked("a", 701), asked("b", 702, BOB))
     assert prompt(setup) == ["Alice:a", "nora:one", "Bob:b"]
@@ -72,7 +72,7 @@ async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Datab
     assert "/settings scope shared, user, thread, replies or inherit." in setup.texts[-1]
 
 
-async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Database) -> None:
+async def test_commands_affect_only_the_history_of_their_author(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"], ["again"], ["edited"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     await say(setup, asked("/retry", 704))
@@ -85,7 +85,9 @@ async def test_new_retry_edit_and_stop_affect_only_ones_own_history(database: Da
     assert await texts(database, OF_BOB) == ["b2", "edited"]
 
 
-async def test_context_of_a_persons_history_is_for_them_and_admins(database: Database) -> None:
+async def test_context_of_a_personal_history_is_shown_only_to_its_owner_and_admins(
+    database: Database,
+) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     of_alice, of_bob = sent(setup, "one"), sent(setup, "two")
@@ -113,7 +115,7 @@ async def test_button_finds_the_history_of_its_answer(database: Database) -> Non
     assert "no longer works" in str(await setup.buttons.find_refusal_reason(gone))
 
 
-async def test_forget_channel_deletes_all_its_histories(database: Database) -> None:
+async def test_forget_channel_deletes_all_histories_of_the_channel(database: Database) -> None:
     setup = Setup(database, ["zero"], ["one"], ["two"])
     await say(setup, asked("z", 701), asked("/settings scope user", 702))
     await say(setup, asked("a", 703), asked("b", 704, BOB), asked("/forget channel", 705))
@@ -142,7 +144,7 @@ async def test_second_reply_to_an_answer_starts_a_branch(database: Database) -> 
     ]
 
 
-async def test_replies_in_one_batch_are_branches(database: Database) -> None:
+async def test_replies_received_in_one_batch_start_branches(database: Database) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
@@ -184,7 +186,7 @@ async def test_export_lists_branched_messages_once_and_forget_includes_branches(
 
 
 @pytest.mark.parametrize("scope", ["shared", "thread"])
-async def test_topic_has_a_history_that_everybody_shares(database: Database, scope: str) -> None:
+async def test_everybody_in_a_topic_shares_its_history(database: Database, scope: str) -> None:
     setup = await scoped(database, scope, ["one"], ["two"])
     topic = [
         make_incoming(text, key=f"5:{number}", thread="7", author=author, wake=WakeReason.MENTION)
@@ -195,7 +197,7 @@ async def test_topic_has_a_history_that_everybody_shares(database: Database, sco
     assert await texts(database, f"{CHAT}:7") == ["a", "one", "b", "two"]
 
 
-async def test_settings_why_shows_the_scope_and_everybodys_messages(database: Database) -> None:
+async def test_settings_why_shows_the_scope_and_messages_of_all_people(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB), asked("/settings why", 704))
     scope, first, second = setup.texts[-1].splitlines()
@@ -204,7 +206,7 @@ async def test_settings_why_shows_the_scope_and_everybodys_messages(database: Da
     assert second.startswith("Bob: “b” – answered")
 
 
-async def test_preset_determines_the_scope_unless_an_admin_chose(database: Database) -> None:
+async def test_preset_sets_the_history_scope_unless_an_admin_did(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], preset={"scope": "user"})
     await say(setup, asked("a", 701), asked("b", 702, BOB))
     assert prompt(setup) == ["b"]

@@ -1,4 +1,4 @@
-"""Test the gate that isolates messages that crash the process, without delaying others."""
+"""Test the gate that isolates messages that crash the process, but delays no other messages."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ ALONE, BESIDE_OTHERS = AttemptState.ALONE, AttemptState.BESIDE_OTHERS
 
 
 class GateSetup:
-    """A gate with messages whose processing ends on request."""
+    """A gate, and messages whose processing ends when a test says so."""
 
     def __init__(self, dice: Callable[[], float] = lambda: 1.0) -> None:
         self.clock = FakeClock()
@@ -35,7 +35,7 @@ class GateSetup:
         await run_ready_tasks()
 
     def prepare(self, name: str, *, crashes: int, own: int = 0) -> None:
-        """Create the task of a message; it has not run yet."""
+        """Create the task that processes a message, but do not run it yet."""
         self._ends[name] = asyncio.Event()
         self.attempts[name] = []
         message = InboxMessage(len(self.tasks), make_incoming(name), crashes, own)
@@ -80,7 +80,9 @@ async def test_all_messages_restart_immediately_after_one_crash(setup: GateSetup
     assert setup.attempts == {"a": [], "b": [], "c": []}
 
 
-async def test_message_after_one_crash_counts_as_alone_until_others_start(setup: GateSetup) -> None:
+async def test_message_that_crashed_once_counts_as_alone_until_another_starts(
+    setup: GateSetup,
+) -> None:
     await setup.start("a", crashes=1)
     assert setup.attempts["a"] == [ALONE]
     await setup.start("b")
@@ -118,7 +120,7 @@ async def test_suspect_with_the_most_crashes_starts_first(setup: GateSetup) -> N
     assert order == ["first", "own", "5 deaths", "4 deaths", "3 deaths"]
 
 
-async def test_suspect_with_the_most_crashes_among_those_claimed_together_starts_first(
+async def test_suspect_with_the_most_crashes_in_a_batch_starts_first(
     setup: GateSetup,
 ) -> None:
     names = {"a": 2, "b": 3, "c": 2}
@@ -129,7 +131,7 @@ async def test_suspect_with_the_most_crashes_among_those_claimed_together_starts
 
 
 @pytest.mark.parametrize(("crashes", "seconds"), [(2, 4), (3, 16), (4, 60), (9, 60)])
-async def test_suspect_starts_while_others_take_long(crashes: int, seconds: int) -> None:
+async def test_suspect_waits_a_limited_time_for_a_slow_suspect(crashes: int, seconds: int) -> None:
     async with open_setup() as setup:
         await setup.start("long", crashes=crashes)
         await setup.start("suspect", crashes=crashes)
@@ -140,7 +142,7 @@ async def test_suspect_starts_while_others_take_long(crashes: int, seconds: int)
         assert setup.attempts == {"long": [ALONE, BESIDE_OTHERS], "suspect": [BESIDE_OTHERS]}
 
 
-async def test_suspect_starts_beside_one_with_more_crashes_only_after_a_minute_more(
+async def test_suspect_waits_longer_for_a_slow_suspect_with_more_crashes(
     setup: GateSetup,
 ) -> None:
     await setup.start("more", crashes=3)
@@ -151,7 +153,7 @@ async def test_suspect_starts_beside_one_with_more_crashes_only_after_a_minute_m
     assert setup.in_work == ["more", "fewer"]
 
 
-async def test_a_third_of_many_suspects_is_in_flight_until_others_end() -> None:
+async def test_only_a_third_of_many_suspects_start_before_others_end() -> None:
     async with open_setup(random.Random(1).random) as setup:
         await setup.start(*(f"{number}" for number in range(100)), crashes=2)
         await setup.clock.advance(1)
@@ -176,7 +178,9 @@ async def test_message_that_alone_caused_a_crash_is_deferred(setup: GateSetup) -
     assert setup.attempts["suspect"] == [AttemptState.DEFERRED, ALONE]
 
 
-async def test_crash_of_another_suspect_does_not_clear_a_deferred_message(setup: GateSetup) -> None:
+async def test_crash_of_another_suspect_does_not_exonerate_a_deferred_message(
+    setup: GateSetup,
+) -> None:
     await setup.start("deferred", crashes=3, own=1)
     await setup.start("other", crashes=2)
     assert setup.attempts["deferred"] == [AttemptState.DEFERRED, AttemptState.NONE]
@@ -184,7 +188,7 @@ async def test_crash_of_another_suspect_does_not_clear_a_deferred_message(setup:
     assert setup.attempts["late"] == [AttemptState.NONE]
 
 
-async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
+async def test_cancelled_suspects_do_not_block_other_messages(setup: GateSetup) -> None:
     await setup.start("x", "y", "z", crashes=2)
     await setup.start("d", crashes=3, own=1)
     for name in "dyx":
@@ -197,7 +201,7 @@ async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
     assert setup.attempts["a"] == [ALONE]
 
 
-async def test_fenced_suspect_blocks_nobody(setup: GateSetup) -> None:
+async def test_fenced_suspect_does_not_block_other_messages(setup: GateSetup) -> None:
     async def refuse(_: AttemptState) -> None:
         raise Fenced("a newer epoch")
 
@@ -212,7 +216,7 @@ async def test_fenced_suspect_blocks_nobody(setup: GateSetup) -> None:
 @pytest.mark.parametrize(
     ("crashes", "own", "expected"), [(2, 2, False), (3, 3, True), (23, 0, False), (24, 0, True)]
 )
-def test_third_crash_by_a_message_makes_it_a_dead_letter(
+def test_message_that_crashed_too_often_becomes_a_dead_letter(
     crashes: int, own: int, expected: bool
 ) -> None:
     assert has_crashed_too_often(InboxMessage(1, make_incoming(), crashes, own)) is expected

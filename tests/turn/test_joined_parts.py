@@ -1,4 +1,4 @@
-"""Test that albums and pastes that a client split are treated as one message."""
+"""Test that an album, or a long paste that the client split, is treated as one message."""
 
 import asyncio
 from dataclasses import replace
@@ -40,7 +40,7 @@ def album_setup(database: Database, **preset: object) -> Setup:
     return Setup(database, backend=backend, download=download, preset=preset)
 
 
-async def test_album_is_complete_if_its_last_picture_has_the_caption(database: Database) -> None:
+async def test_album_with_the_caption_on_its_last_picture_is_complete(database: Database) -> None:
     setup = album_setup(database)
     last = picture_of(2, "@nora look", wake=WakeReason.MENTION)
     await answer_all(setup, picture_of(1), last)
@@ -114,7 +114,7 @@ async def test_key_split_over_two_messages_is_masked_with_a_warning(database: Da
     assert setup.texts[1].startswith("⚠ Your message seems to contain a token")
 
 
-async def test_paste_is_complete_when_others_write_or_time_is_up(database: Database) -> None:
+async def test_split_paste_ends_when_somebody_else_writes_or_time_is_up(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "Long."], ["No."], ["Late."], limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:
@@ -128,7 +128,7 @@ async def test_paste_is_complete_when_others_write_or_time_is_up(database: Datab
     assert contents == [LONG, "Bob:bob", "Alice:late"]
 
 
-async def test_ordinary_message_waits_for_nothing(database: Database) -> None:
+async def test_ordinary_message_does_not_wait_for_more_parts(database: Database) -> None:
     setup = Setup(database, ["Hi."], limits=SMALL)
     began = setup.clock.now()
     await setup.say(text(1, "short"))

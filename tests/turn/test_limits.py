@@ -1,4 +1,4 @@
-"""Test that people and channels over their limits are slowed down, with one notice."""
+"""Test that people and channels over their limits are answered slowly, with one notice."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ SLOWED = (
 
 
 class RecordingRateLimits(InProcessRateLimits):
-    """Records the requested rates."""
+    """Rate limits that record the requested rates."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -56,7 +56,7 @@ def make_setup(
 
 
 async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
-    """Wait until `count` rates were taken, the last one for a notice."""
+    """Wait until `taken` rates are requested, the last of them for a notice."""
     await wait_until(lambda: len(rates.taken) == taken)
     await run_ready_tasks()
 
@@ -104,7 +104,7 @@ async def test_stop_ends_the_wait_for_the_rate_limit(database: Database) -> None
     assert len(setup.backend.prompts) == 2
 
 
-async def test_commands_are_not_limited(database: Database) -> None:
+async def test_commands_are_not_refused_at_the_answer_limit(database: Database) -> None:
     setup, _rates = make_setup(database, per_person=1, seconds=3600)
     await setup.say("a", "/me a tall knight", "/me clear", "/new")
     assert len(setup.texts) == 4
@@ -127,7 +127,9 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-async def test_fallback_answers_without_a_free_slot(database: Database, clock: FakeClock) -> None:
+async def test_fallback_answers_if_the_provider_has_no_free_slot(
+    database: Database, clock: FakeClock
+) -> None:
     rates = InProcessRateLimits(clock)
     assert await rates.acquire_slot("p", 1, "another process", 600)
     fallback = FakeBackend(["Hi."])
@@ -144,7 +146,7 @@ async def test_fallback_answers_without_a_free_slot(database: Database, clock: F
 
 
 MOST = 20
-"""Questions that one answer may cover, which is what a preset gathers by default."""
+"""The limit on waiting questions, which equals the default number that one answer covers."""
 
 
 def limited_setup(database: Database, *scripts: Sequence[ScriptStep], **parts: Any) -> Setup:
@@ -159,7 +161,7 @@ def question(number: int, author: Person = ALICE, text: str = "") -> IncomingMes
 
 
 async def open_messages(setup: Setup) -> int:
-    """Return how many received messages are not finished."""
+    """Return the number of received messages that are not finished."""
     unanswered = select(inbox.c.id).where(inbox.c.state == "new")
     return len(await setup.database.read(lambda c: c.execute(unanswered).all()))
 
@@ -168,7 +170,9 @@ def busy_notices(setup: Setup) -> list[str]:
     return [text for text in setup.texts if "I am busy" in text]
 
 
-async def test_question_over_the_limit_is_refused_after_the_answer(database: Database) -> None:
+async def test_question_over_the_queue_limit_is_refused_after_the_current_answer(
+    database: Database,
+) -> None:
     go_on, go_on_next = asyncio.Event(), asyncio.Event()
     next_answers: list[Sequence[ScriptStep]] = [[go_on_next, "next"], *([["next"]] * (MOST - 1))]
     setup = limited_setup(database, [go_on, "first"], *next_answers)
@@ -192,7 +196,7 @@ async def test_question_over_the_limit_is_refused_after_the_answer(database: Dat
     assert BOB.id not in {one.speaker.id for one in turns if one.speaker}
 
 
-async def test_messages_are_not_refused_if_the_process_dies_before_its_answer(
+async def test_waiting_messages_are_not_refused_if_the_process_dies(
     database: Database,
 ) -> None:
     setup = limited_setup(database, [asyncio.Event()])
@@ -214,7 +218,9 @@ async def test_messages_are_not_refused_if_the_process_dies_before_its_answer(
     assert busy_notices(other) == []
 
 
-async def test_commands_and_lines_for_others_are_not_counted(database: Database) -> None:
+async def test_commands_and_observed_messages_do_not_count_as_waiting_questions(
+    database: Database,
+) -> None:
     go_on = asyncio.Event()
     setup = limited_setup(database, [go_on, "first"], *(["next"] for _ in range(MOST)))
     async with answering(setup, question(1)) as worker:

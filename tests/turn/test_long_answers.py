@@ -51,7 +51,7 @@ async def test_live_answer_shows_its_beginning_until_the_file_is_sent(database: 
     assert files(setup) == [f"{LONG} And more."]
 
 
-async def test_answer_after_a_crash_has_the_file_once(database: Database) -> None:
+async def test_file_is_sent_only_once_despite_a_crash(database: Database) -> None:
     first = make_setup(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
         await pass_time_until(first, lambda: first.texts)
@@ -60,7 +60,7 @@ async def test_answer_after_a_crash_has_the_file_once(database: Database) -> Non
     assert (second.texts, files(second)) == ([BEGINNING, NOTE], [LONG])
 
 
-async def test_file_is_removed_and_restored_with_its_version(database: Database) -> None:
+async def test_file_is_shown_only_with_its_version_of_the_answer(database: Database) -> None:
     setup = make_setup(database, [LONG], ["short"])
     await setup.say("hello")
     await setup.clock.advance(1)
@@ -138,7 +138,9 @@ async def test_live_answer_continues_in_its_thread(database: Database) -> None:
 
 
 @pytest.mark.parametrize("text", ["short", VERY_LONG.replace("y", "w")])
-async def test_answer_after_a_crash_replaces_its_thread(database: Database, text: str) -> None:
+async def test_answer_generated_again_after_a_crash_replaces_its_thread(
+    database: Database, text: str
+) -> None:
     first = with_threads(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
         await show(first, 2)

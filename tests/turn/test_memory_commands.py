@@ -27,7 +27,7 @@ PLACE = MemoryPlace("telegram:5", "telegram:5", is_private=False)
 
 
 async def remembered(setup: Setup, person: Person = ALICE) -> list[tuple[str, str, str]]:
-    """Return the memories that somebody sees: what they are about, who said it, the text."""
+    """Return the subject, author and text of each memory that a person can see."""
     found = await setup.container.memories.visible(MemoryReader(person.id, PLACE))
     return [(one.subject.key, one.said_by, one.text) for one in found]
 
@@ -43,7 +43,7 @@ async def react(
 
 
 @pytest.mark.parametrize("reaction", [Reaction.PIN, Reaction.WRITE])
-async def test_reaction_remembers_a_message_and_an_answer(
+async def test_reaction_saves_a_message_or_answer_as_a_memory(
     database: Database, reaction: Reaction
 ) -> None:
     setup = Setup(database, ["I fear water."])
@@ -57,7 +57,7 @@ async def test_reaction_remembers_a_message_and_an_answer(
     assert setup.texts == ["I fear water."], "nobody is told"
 
 
-async def test_removed_or_unauthorized_reaction_remembers_nothing(database: Database) -> None:
+async def test_removed_or_unauthorized_reaction_saves_no_memory(database: Database) -> None:
     setup = Setup(database, ["Yes."], preset={"context": "all"})
     await setup.say(make_incoming("I keep bees", key="5:77"))
     observed = make_incoming("I sail", key="5:78", author=BOB, wake=None)
@@ -74,7 +74,7 @@ async def test_removed_or_unauthorized_reaction_remembers_nothing(database: Data
 
 
 @pytest.mark.parametrize("words", ["Remember this!", "please remember that", "请记住这句话。"])
-async def test_reply_remembers_the_message(database: Database, words: str) -> None:
+async def test_reply_with_remember_this_saves_a_memory(database: Database, words: str) -> None:
     setup = Setup(database, ["Yes.", "Fine."], ["What?"])
     await setup.say(make_incoming("I keep bees", key="5:77"))
     await setup.say(replace(on("77", words, key="5:78"), wake=WakeReason.MENTION))
@@ -117,7 +117,7 @@ async def test_memory_menu_works_after_a_restart(database: Database) -> None:
     assert await choose("", "6") == ("Memories that come from you or are about you: 0")
 
 
-async def test_others_cannot_use_the_menu(database: Database) -> None:
+async def test_memory_menu_works_only_for_its_owner(database: Database) -> None:
     setup = Setup(database, limits=SHOWN)
     private = replace(make_incoming("/memory add I keep bees", key="5:1"), is_private=True)
     await setup.say(private)

@@ -72,7 +72,7 @@ async def test_unstreamed_answer_stays_within_its_cost(tmp_path: Path) -> None:
 
 
 async def cost_of_twelve_answers(folder: Path, *, memory: bool) -> dict[str, int]:
-    """Return what answers 7 to 12 cost together; the sixth and the twelfth end with a call."""
+    """Return the total cost of answers 7 to 12; memories are extracted after answers 6 and 12."""
     note = {"turn": 1, "speaker": "Alice", "quote": "I keep bees", "about": "Alice"}
     noted = json.dumps([{**note, "kind": "fact", "note": "Alice keeps bees"}])
     scripts = ["Hello."] * 6 + [noted] * memory
@@ -98,14 +98,14 @@ async def cost_of_twelve_answers(folder: Path, *, memory: bool) -> dict[str, int
         (True, {"statements": 127, "model_requests": 7, "prompt_tokens": 1780}),
     ],
 )
-async def test_memory_for_six_answers_stays_within_its_cost(
+async def test_memory_extraction_for_six_answers_stays_within_its_cost(
     tmp_path: Path, memory: bool, expected: dict[str, int]
 ) -> None:
-    """The figures of docs/costs.md."""
+    """The expected costs are those in docs/costs.md."""
     assert await cost_of_twelve_answers(tmp_path, memory=memory) == expected
 
 
-async def test_answer_in_a_chat_without_memories_reads_none(tmp_path: Path) -> None:
+async def test_answer_in_a_chat_without_memories_needs_no_database_read(tmp_path: Path) -> None:
     preset = NORA.model_copy(update={"memory": True})
     backend = FakeBackend(["Hello."], ["Hello."])
     async with running_parts(tmp_path, backend, preset=preset) as service:
@@ -134,7 +134,7 @@ async def test_answer_needs_a_fixed_number_of_round_trips(
     is_streamed: bool,
     trips: int,
 ) -> None:
-    """Receive, begin, (open, sent,) finish and sent are one round trip each."""
+    """Receiving, beginning, finishing and reporting as sent take one round trip each."""
     ends = [asyncio.Event() if is_streamed else None for _ in range(2)]
     scripts: list[list[ScriptStep]] = [
         [FIRST_WORDS, end, "And an end."] if end else ["Hello."] for end in ends

@@ -22,12 +22,12 @@ NOT_IN_SETUP = (
     "delivery/pacing.py",
 )
 MAX_ENTERED = 60
-"""Modules that a message enters from the inbox to the platform; issue 29 counted 99."""
+"""The maximum number of modules between the inbox and the platform; issue 29 counted 99."""
 
 
 @contextmanager
 def traced_files() -> Iterator[list[str]]:
-    """List the files of the package in the order in which they are entered first."""
+    """List the files of the package in the order in which they are first entered."""
     entered: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, _argument: object) -> None:

@@ -51,7 +51,7 @@ async def test_channel_is_notified_of_a_fallback_once_in_six_hours(database: Dat
     assert setup.texts == ["Hi.", note, "Hi.", "Hi.", note]
 
 
-async def test_admins_can_see_which_model_answered_instead_of_another(database: Database) -> None:
+async def test_admins_can_see_that_a_fallback_model_answered(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
     setup = Setup(database, backend=away, fallback=other, preset=FALLBACK)
     await setup.say("hello", "/settings why")
@@ -72,7 +72,7 @@ ROLL = json.dumps({"throw": "1d6"})
 
 
 class SmallModel:
-    """A model with 1,000 tokens of two letters each, fewer than estimates expect."""
+    """A model with a context of 1,000 tokens, each of which is shorter than estimates expect."""
 
     def __init__(self, error: str, status: int) -> None:
         self.error, self.status = error, status
@@ -148,7 +148,7 @@ async def test_results_of_a_tool_push_old_turns_out_of_the_context(database: Dat
 async def setup_on(
     database: Database, replies: Callable[[Mapping[str, Any]], Script], preset: Mapping[str, object]
 ) -> AsyncIterator[tuple[Setup, FakeOpenAI]]:
-    """Set up a preset whose server gives these replies."""
+    """Return a worker whose model server gives these replies, and the server."""
     async with FakeOpenAI() as service:
         service.replies = replies
         backend = OpenAICompatibleBackend(OpenAISettings(base_url=service.base_url), "p")
@@ -209,7 +209,7 @@ AWAY = BackendUnavailable("away", notice="The key is wrong.")
 
 
 def operator_notices(clock: FakeClock, surface: FakeSurface) -> OperatorNotices:
-    """Return notes to an operator on a surface."""
+    """Return notices of model failures, which operators get on this surface."""
     notices = NoticeLimiter(InProcessRateLimits(clock))
     chats = {"telegram": FakePrivateChats()}
     return OperatorNotices(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
@@ -227,7 +227,9 @@ def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Se
     )
 
 
-async def test_operators_are_notified_in_private_once_in_six_hours(database: Database) -> None:
+async def test_operators_are_notified_of_model_failures_once_in_six_hours(
+    database: Database,
+) -> None:
     clock, surface = FakeClock(), FakeSurface()
     setup = make_setup(database, clock, surface)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Test pauses: questions get a notice and become background; everything else works."""
+"""Test that questions during a pause get a notice, and that everything else works."""
 
 import asyncio
 from dataclasses import replace
@@ -44,7 +44,7 @@ def question(text: str, key: str, wake: WakeReason | None = WakeReason.DM) -> In
     return make_incoming(text, key=key, wake=wake)
 
 
-async def test_questions_get_a_notice_and_become_background_for_later_ones(
+async def test_questions_during_a_pause_get_a_notice_and_become_background(
     database: Database,
 ) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["the answer"]))
@@ -67,7 +67,7 @@ async def test_questions_get_a_notice_and_become_background_for_later_ones(
     ]
 
 
-async def test_notice_is_sent_again_ten_minutes_later(database: Database) -> None:
+async def test_pause_notice_is_sent_again_after_ten_minutes(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend())
     await setup.pause()
     await setup.say(question("first", "5:1"))
@@ -76,7 +76,7 @@ async def test_notice_is_sent_again_ten_minutes_later(database: Database) -> Non
     assert setup.texts == [NOTICE, NOTICE]
 
 
-async def test_native_command_gets_a_response_each_time(database: Database) -> None:
+async def test_native_command_during_a_pause_always_gets_a_response(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend())
     await setup.pause()
     for number in (1, 2):
@@ -84,7 +84,7 @@ async def test_native_command_gets_a_response_each_time(database: Database) -> N
     assert setup.texts == [NOTICE, NOTICE]
 
 
-async def test_answer_in_progress_is_finished(database: Database) -> None:
+async def test_pause_does_not_interrupt_an_answer_in_progress(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend(["the", go_on, " first"])
     setup = PausedSetup(database, backend=backend, preset={"busy": "queue"})
@@ -131,7 +131,9 @@ async def test_everything_except_questions_works_during_a_pause(database: Databa
 FIRST_WORDS = "These are the first words of an answer. "
 
 
-async def test_answer_ends_when_its_first_message_is_refused(database: Database) -> None:
+async def test_generation_stops_if_the_platform_refuses_the_first_message(
+    database: Database,
+) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([FIRST_WORDS, go_on, "the rest", " of it"], ["Hello."])
     setup = Setup(database, backend=backend)
@@ -150,7 +152,7 @@ async def test_answer_ends_when_its_first_message_is_refused(database: Database)
 
 
 class ChatWithoutNils(FakeSurface):
-    """A surface that refuses messages of Nils."""
+    """A surface that refuses messages from the character Nils."""
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -159,7 +161,7 @@ class ChatWithoutNils(FakeSurface):
         return await super().send(message)
 
 
-async def test_shown_answer_is_kept_when_the_next_one_is_refused(database: Database) -> None:
+async def test_first_answer_stays_if_the_platform_refuses_the_second(database: Database) -> None:
     go_on = asyncio.Event()
     of_nils: list[ScriptStep] = [FIRST_WORDS, go_on, "the rest", " of it"]
     backend = FakeBackend(["I am Nora."], of_nils)

@@ -1,4 +1,4 @@
-"""Test people's control over their data: forget, export, opting out, observing."""
+"""Test people's control over their data: deletion, export, opting out, overhearing."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ async def test_deletion_by_an_operator_clears_cached_settings(database: Database
 
 
 class PicturePlatform(FakePlatform, PictureHost):
-    """Records which pictures of characters to keep."""
+    """A platform that records which pictures of characters are kept."""
 
     kept: Collection[str] = ()
 
@@ -81,7 +81,7 @@ class PicturePlatform(FakePlatform, PictureHost):
         self.kept = kept
 
 
-async def test_forget_me_deletes_pictures_of_the_persons_characters(database: Database) -> None:
+async def test_forget_me_deletes_pictures_of_own_characters(database: Database) -> None:
     surface = FakeSurface()
     platform = PicturePlatform("telegram", surface)
     setup = Setup(database, surface=surface, platforms={"telegram": platform})
@@ -97,7 +97,9 @@ async def test_forget_me_deletes_pictures_of_the_persons_characters(database: Da
     await cancel_and_wait([dropping])
 
 
-async def test_forget_me_asks_first_and_covers_every_conversation(database: Database) -> None:
+async def test_forget_me_asks_for_confirmation_and_covers_every_conversation(
+    database: Database,
+) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("mine too", "5:3"))
     await setup.receive(said("elsewhere", "6:1", chat="6"))
@@ -155,7 +157,7 @@ async def test_forget_last_deletes_the_newest_question_and_its_answers(database:
     assert setup.texts[-1].startswith("I have forgotten that message")
 
 
-async def test_export_contains_only_the_persons_own_messages(database: Database) -> None:
+async def test_export_contains_only_messages_of_the_person_who_asks(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
@@ -183,7 +185,9 @@ async def test_private_reply_is_sent_to_a_private_chat(
         assert [one["text"] for one in json.loads(file.text)["messages"]] == ["mine"]
 
 
-async def test_nothing_is_observed_if_an_admin_turned_it_off(database: Database) -> None:
+async def test_no_messages_are_observed_after_an_admin_turns_overhearing_off(
+    database: Database,
+) -> None:
     setup = Setup(database, preset={"context": "all"})
     await setup.say(said("/settings overhear off", "5:1", BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can")
@@ -258,7 +262,7 @@ async def test_waiting_messages_are_withheld_once_their_author_opts_out(database
     assert [one.text for one in (await read_session(database, "telegram:6")).turns] == ["really?"]
 
 
-async def test_answer_that_was_being_written_is_deleted(database: Database) -> None:
+async def test_unfinished_answer_is_deleted_when_its_asker_opts_out(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, ["SECRET", go_on, " answer"])
     async with answering(setup, said("SECRET question", "5:1", BOB)) as worker:
@@ -296,7 +300,7 @@ async def test_buttons_of_a_person_who_opted_out_request_no_answer(database: Dat
     assert len(setup.backend.prompts) == 2
 
 
-async def test_only_the_choice_off_survives_forget_me(
+async def test_opting_out_is_the_only_setting_that_survives_forget_me(
     database: Database,
 ) -> None:
     setup, data = Setup(database), PersonalData(database, FakeClock())
@@ -330,7 +334,7 @@ async def test_people_writing_as_a_group_cannot_choose_consent(database: Databas
 
 
 class EchoBackend(FakeBackend):
-    """Answers with the newest message, and stores nothing."""
+    """A model that repeats the newest message and keeps no reference to it."""
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
@@ -339,7 +343,7 @@ class EchoBackend(FakeBackend):
 
 
 def holders_of(backwards: str) -> list[str]:
-    """Describe what holds texts with a word, which is given backwards: nobody here has it."""
+    """Describe the objects that contain a word, given backwards so that this call adds none."""
     gc.collect()
     word, found = backwards[::-1], []
     seen: set[int] = set()
@@ -360,7 +364,7 @@ def holders_of(backwards: str) -> list[str]:
 
 
 def forget_calls(service: RunningParts) -> None:
-    """Clear what the chat and its calls show: that is the platform's, not ours."""
+    """Clear the messages and calls that the fake platform keeps."""
     surface = service.surface
     shown = (surface.messages, surface.shown, surface.contents)
     for kept in (*shown, surface.calls, surface.sent):
@@ -450,7 +454,7 @@ async def channels_are_separate(setup: Setup, folder: Path) -> None:
 
 
 async def answers_are_not_cached_across_users(setup: Setup, folder: Path) -> None:
-    """Ask the same question as another user: it is sent to the model again."""
+    """Check that the same question of another person is sent to the model again."""
     await setup.say(make_incoming(f"what is {CANARY}?", key="5:1", author=ALICE))
     there = make_incoming(f"what is {CANARY}?", chat="6", key="6:1", author=BOB)
     await _say_elsewhere(setup, there)
@@ -468,7 +472,7 @@ async def forget_keeps_other_channels(setup: Setup, folder: Path) -> None:
 
 
 async def forget_me_reaches_a_group_without_the_bot(setup: Setup, folder: Path) -> None:
-    """Ask in private, where the bot was removed from the group: nothing can be sent there."""
+    """Use /forget me in private after the bot was removed from the group."""
     setup.surface.fail_next("send", Refused("bot was kicked from the group chat"))
     await _say_elsewhere(setup, make_incoming(f"say {LONG}", chat="-100", key="-100:1"))
     assert traces(folder)
@@ -484,7 +488,7 @@ async def _say_elsewhere(setup: Setup, message: IncomingMessage) -> None:
 
 
 async def stories_hold_no_words_of_people(setup: Setup, folder: Path) -> None:
-    """Look into what is searched for stories: only the operator's texts get there."""
+    """Check that the story index contains only texts of the operator."""
     await setup.say(LONG, f"/me I am {CANARY}", make_incoming(LONG, key="5:9", quote=LONG))
     found = await setup.database.read(
         lambda c: [c.execute(select(one)).all() for one in (story, story_revision)]
@@ -511,13 +515,13 @@ OWN_SCENARIOS: Mapping[str, Scenario] = {
 ELSEWHERE = {
     "connection-pool mix-up (cancelled Redis read)": (
         "tests/contracts/test_rate_limits.py::"
-        "test_cancelled_calls_never_get_the_answer_of_another_call"
+        "test_cancelled_call_does_not_mix_up_the_results_of_later_calls"
     ),
 }
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("privacy", OWN_SCENARIOS))
-async def test_privacy_attack_reveals_no_data_of_others(
+async def test_privacy_attack_reveals_no_data_of_other_people(
     setup: Setup, tmp_path: Path, title: str, given: Any
 ) -> None:
     scenario = OWN_SCENARIOS.get(title) or SCENARIOS.get(title)

@@ -1,4 +1,4 @@
-"""Test the buttons under answers and menus: effects and refusals."""
+"""Test what buttons under answers and menus do, and who may press them."""
 
 import asyncio
 from dataclasses import replace
@@ -25,7 +25,7 @@ AWAY = BackendUnavailable("refused", notice="The model is away.")
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-def test_button_data_fits_and_can_be_parsed(action: ButtonAction) -> None:
+def test_button_data_fits_the_size_limit_and_can_be_parsed(action: ButtonAction) -> None:
     part = "telegram@7012345678:-1001234567890:1234567890:e1234567890/9999"
     number = 12 if action is ButtonAction.VERSION else 0
     data = encode_button(action, part, number)
@@ -36,12 +36,12 @@ def test_button_data_fits_and_can_be_parsed(action: ButtonAction) -> None:
 
 
 @pytest.mark.parametrize("data", ["", "noop", "retry", "retry:", "retry:5:1", "steal:5:1/0"])
-def test_foreign_button_data_is_ignored(data: str) -> None:
+def test_unknown_button_data_is_ignored(data: str) -> None:
     press = ButtonPress(Address("telegram", "5"), "cb1", "1", ALICE, data, datetime.now(UTC), ())
     assert parse_button(press) is None
 
 
-async def test_versions_are_kept_and_shown_again(database: Database) -> None:
+async def test_earlier_versions_of_an_answer_can_be_shown_again(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], ["three"], ["next"])
     await setup.say("a")
     for key in "12":
@@ -61,7 +61,7 @@ async def test_versions_are_kept_and_shown_again(database: Database) -> None:
     assert [one.content for one in setup.backend.prompts[-1].messages] == ["a", "two", "b"]
 
 
-async def test_longer_version_gets_more_messages(database: Database) -> None:
+async def test_longer_version_is_shown_in_more_messages(database: Database) -> None:
     long = " ".join(map(str, range(700)))
     setup = Setup(database, [long], ["short"])
     await setup.say("a")
@@ -86,7 +86,9 @@ async def test_continue_button_asks_the_model_to_go_on(database: Database) -> No
 
 
 @pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
-async def test_press_has_the_title_of_its_thread(database: Database, action: ButtonAction) -> None:
+async def test_prompt_after_a_button_press_has_the_thread_title(
+    database: Database, action: ButtonAction
+) -> None:
     setup = Setup(database, ["one"], ["two"])
     thread: dict[str, Any] = {"in_thread": True, "thread_title": ThreadTitle("Ferns", BOB.id)}
     asked = replace(make_incoming("a", key="5:1"), **thread)
@@ -240,12 +242,12 @@ def make_setup(database: Database, *, presets: int = 1, **more: Any) -> Setup:
 
 
 def shown_menu(setup: Setup) -> MessageContent:
-    """Return the newest message that was sent or edited with a menu."""
+    """Return the newest sent or edited message that has a menu."""
     return next(content for content in reversed(setup.surface.contents) if content.menus)
 
 
 def menu(setup: Setup) -> Menu:
-    """Return the first menu of the newest message that was sent or edited."""
+    """Return the first menu of the newest sent or edited message."""
     return setup.surface.contents[-1].menus[0]
 
 
@@ -258,7 +260,7 @@ def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> B
 
 
 def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPress:
-    """Return what choosing an option of the shown menus brings: the first one of that name."""
+    """Return the press that chooses the first option with this label from the shown menus."""
     shown = next(content for content in reversed(setup.surface.contents) if content.menus)
     data, value = next(
         (each.data, one.value) for each in shown.menus for one in each.options if one.label == label
@@ -271,7 +273,7 @@ def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> B
     return menu_press(data, by=by, key=key)
 
 
-async def test_preset_menu_shows_who_answers_and_the_scope_of_the_choice(
+async def test_preset_menu_shows_the_current_preset_and_where_it_was_chosen(
     database: Database,
 ) -> None:
     setup = make_setup(database)
@@ -371,14 +373,14 @@ async def test_platform_without_buttons_gets_menus_as_text(database: Database) -
 
 
 @pytest.mark.parametrize("action", [ButtonAction.USE, ButtonAction.OBSERVE])
-def test_data_of_a_menu_choice_fits(action: ButtonAction) -> None:
+def test_data_of_a_menu_choice_fits_the_size_limit(action: ButtonAction) -> None:
     part = "telegram@7012345678:-1001234567890:1234567890:e12345678/99"
     value = "inherit" if action is ButtonAction.OBSERVE else "0123456789"
     data = encode_button(action, part, 99 if action is ButtonAction.USE else 0)
     assert len(f"{data}={value}".encode()) <= MAX_DATA_BYTES
 
 
-async def test_single_characters_are_added_and_removed_by_choices(database: Database) -> None:
+async def test_characters_are_added_and_removed_by_menu_choices(database: Database) -> None:
     setup = make_setup(database, presets=2)
     await setup.say(make_incoming("/preset menu", admin=True))
     await setup.say(button(setup, "👥 Add or remove"))
@@ -393,7 +395,7 @@ async def test_single_characters_are_added_and_removed_by_choices(database: Data
     assert [one.label for one in shown_menu(setup).buttons] == ["🎭 Only one", "⚙ Settings"]
 
 
-async def test_description_is_set_by_a_form_and_shows_its_source(database: Database) -> None:
+async def test_description_is_set_in_a_form_and_shown_with_its_scope(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/me everywhere I am tall", "/settings menu")
     assert "Your description: set for all channels" in setup.texts[-1]
@@ -405,7 +407,7 @@ async def test_description_is_set_by_a_form_and_shows_its_source(database: Datab
     assert "Your description: I am tall (set for all channels)" in setup.texts[-1]
 
 
-async def test_key_in_a_form_is_removed_and_its_author_warned(database: Database) -> None:
+async def test_api_key_in_a_form_is_masked_and_its_author_warned(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/settings menu")
     form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))
@@ -418,7 +420,7 @@ async def test_key_in_a_form_is_removed_and_its_author_warned(database: Database
     assert "I own ***0001" in setup.texts[-1]
 
 
-async def test_menus_show_what_is_inherited_and_where_that_was_set(database: Database) -> None:
+async def test_menus_show_inherited_settings_and_their_scopes(database: Database) -> None:
     setup = make_setup(database)
     around = make_incoming("/preset use luna", admin=True, key="5:1")
     here = replace(around, text="/preset use nora", scopes=("telegram:5", "telegram:4"))

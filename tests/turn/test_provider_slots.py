@@ -1,4 +1,4 @@
-"""Test who gets a provider's next slot: questions first, chats in turn; and a full queue."""
+"""Test which request gets the next slot of a provider, and what happens if the queue is full."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ PAUSE_SECONDS = 20.0
 
 @dataclass
 class Requests:
-    """Requests to one provider, each with a duration of ten seconds."""
+    """Requests to one provider, each of which takes ten seconds."""
 
     clock: FakeClock
     slots: ProviderSlots
@@ -43,7 +43,7 @@ class Requests:
     async def ask(
         self, name: str, chat: str = "", urgency: Urgency = Urgency.QUESTION
     ) -> asyncio.Task[None]:
-        """Begin a request, and return when it has a slot or waits."""
+        """Start a request; return once it has a slot or waits for one."""
         task = asyncio.create_task(self._request(name, chat, urgency))
         self.tasks.append(task)
         await run_ready_tasks()
@@ -59,7 +59,7 @@ class Requests:
 
 
 class LateAnswers(InProcessRateLimits):
-    """Counts immediately but responds a second later, like a slow server."""
+    """Rate limits that count immediately but respond a second later, like a slow server."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -82,7 +82,7 @@ async def requests(limit: int, max_waiting: int = 0) -> AsyncIterator[Requests]:
 async def requests_of_processes(
     count: int, limit: int, max_waiting: int = 0
 ) -> AsyncIterator[list[Requests]]:
-    """Return the requests of several processes, with a common list of started ones."""
+    """Return the requests of several processes, which share a list of started requests."""
     clock, signals, begun = FakeClock(), InProcessSignals(), list[str]()
     rates = InProcessRateLimits(clock)
     slots = (
@@ -105,7 +105,7 @@ async def test_questions_take_precedence_over_reactions_and_background_work() ->
     assert made.begun == ["first", "question", "overheard", "summary"]
 
 
-async def test_chats_take_turns_however_many_requests_one_has() -> None:
+async def test_chats_take_turns_even_if_one_has_many_requests() -> None:
     async with requests(limit=1) as made:
         await made.ask("noisy 0", "noisy")
         for number in range(1, 5):
@@ -117,7 +117,7 @@ async def test_chats_take_turns_however_many_requests_one_has() -> None:
     assert made.begun[:5] == ["noisy 0", "quiet 0", "noisy 1", "quiet 1", "noisy 2"]
 
 
-async def test_processes_take_turns_however_many_requests_one_has() -> None:
+async def test_processes_take_turns_even_if_one_has_many_requests() -> None:
     async with requests_of_processes(2, limit=1) as [full, other]:
         for number in range(6):
             await full.ask(f"full {number}", f"chat {number}")
@@ -138,7 +138,7 @@ async def test_one_chat_never_takes_all_slots() -> None:
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2", "quiet"]
 
 
-async def test_abandoned_request_does_not_move_a_chat_back() -> None:
+async def test_cancelled_request_does_not_lower_the_priority_of_its_chat() -> None:
     async with requests(limit=4) as made:
         for number in range(3):
             await made.ask(f"noisy {number}", "noisy")
@@ -153,7 +153,7 @@ async def test_abandoned_request_does_not_move_a_chat_back() -> None:
     assert made.begun[-2:] == ["question", "summary"]
 
 
-async def test_one_chat_may_use_all_of_a_few_slots() -> None:
+async def test_one_chat_may_use_all_slots_if_there_are_few() -> None:
     async with requests(limit=3) as made:
         for number in range(4):
             await made.ask(f"noisy {number}", "noisy")
@@ -163,7 +163,7 @@ async def test_one_chat_may_use_all_of_a_few_slots() -> None:
 async def _answer_seconds(
     slots: int, chats: int, *, with_noise: bool, processes: int
 ) -> list[float]:
-    """Return how long answers in quiet chats take, with or without a noisy chat."""
+    """Return how long answers take in quiet chats, with or without a noisy chat."""
     rng = random.Random(1)
     async with requests_of_processes(processes, limit=slots) as made:
         taken: list[float] = []
@@ -196,7 +196,7 @@ async def _answer_seconds(
 
 
 @pytest.mark.parametrize(("slots", "chats", "processes"), [(4, 4, 1), (8, 4, 2), (4, 8, 4)])
-async def test_noisy_chat_delays_others_by_at_most_a_fifth(
+async def test_noisy_chat_delays_other_chats_by_at_most_a_fifth(
     slots: int, chats: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_slots, "_POLL_SECONDS", 0.5)  # is simulated faster, and no better
@@ -211,7 +211,7 @@ def percentile(values: Sequence[float], place: int) -> float:
     return quantiles(values, n=100)[place - 1]
 
 
-async def test_chat_leaves_one_slot_more_than_others_used_in_the_last_minute() -> None:
+async def test_chat_leaves_one_slot_more_than_other_chats_recently_used() -> None:
     async with requests(limit=8) as made:
         held = [made.slots.hold("p", StopFlag(), lambda _: None, chat=f"{one}") for one in "abc"]
         async with contextlib.AsyncExitStack() as stack:
@@ -229,7 +229,7 @@ async def test_chat_leaves_one_slot_more_than_others_used_in_the_last_minute() -
         assert len(made.begun) == 8 + 6, "a quarter is left free in any case"
 
 
-async def test_chat_that_got_more_than_others_leaves_the_last_two_slots_to_them() -> None:
+async def test_busiest_chat_leaves_the_last_two_slots_to_other_chats() -> None:
     async with requests(limit=4) as made:
         for number in range(3):
             await made.ask(f"noisy {number}", "noisy")
@@ -298,7 +298,7 @@ async def test_request_cancelled_before_admission_leaves_the_queue() -> None:
     await cancel_and_wait([first, *made.tasks])
 
 
-async def test_request_gives_up_after_a_minute_even_in_a_queue() -> None:
+async def test_queued_request_gives_up_after_a_minute() -> None:
     async with requests(limit=1) as made:
         blocked = [await made.ask("held")]
         for number in range(10):

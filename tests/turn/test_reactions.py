@@ -49,7 +49,7 @@ async def test_newest_reaction_of_each_person_counts(database: Database) -> None
     assert setup.texts == ["one"]
 
 
-async def test_feedback_is_deleted_with_its_person_or_its_answer(database: Database) -> None:
+async def test_feedback_is_deleted_with_its_author_or_its_answer(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a")
     await setup.clock.advance(1)
@@ -84,7 +84,7 @@ async def test_reactions_of_people_who_opted_out_are_not_stored(database: Databa
     assert await feedback(database) == {}
 
 
-async def test_reaction_to_another_message_is_not_stored(database: Database) -> None:
+async def test_reaction_to_anything_but_an_answer_is_not_stored(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say(make_incoming("a", key="5:77"))
     said = make_incoming()
@@ -152,7 +152,7 @@ async def test_reported_answer_is_sent_to_operators_in_private(database: Databas
     )
 
 
-async def test_report_says_what_is_missing(database: Database) -> None:
+async def test_report_command_explains_why_it_failed(database: Database) -> None:
     setup = Setup(database, ["one"])
     await setup.say("a")
     [message] = setup.surface.messages

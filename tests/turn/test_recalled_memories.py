@@ -1,4 +1,4 @@
-"""Test memories in prompts: their section and receipt, what is left out, who recalls what."""
+"""Test which memories are recalled, where they are in the prompt, and which are left out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ async def receipt_of(setup: Setup, conversation: str = CHAT) -> Receipt:
 
 
 def lines(receipt: Receipt) -> list[str]:
-    """Return the lines of memories in the newest message of a prompt."""
+    """Return the lines with memories in the newest message of a prompt."""
     parts = receipt.prompt.messages[-1].content.split("\n\n")
     return [one for one in parts if one.startswith("[You remember")]
 
@@ -138,7 +138,7 @@ async def test_memory_names_its_author_and_cannot_break_out_of_its_line(database
 NORA = MemorySubject(SubjectKind.CHARACTER, "nora", "Nora")
 
 
-async def test_characters_of_one_channel_recall_what_each_witnessed(database: Database) -> None:
+async def test_each_character_recalls_only_what_it_witnessed(database: Database) -> None:
     marlowe = {"name": "marlowe", "role_name": "Marlowe", "memory": True}
     setup = make_setup(database, ["Yes."], ["No."], others=[marlowe])
     presets = [setup.resolver.find(one) for one in ("nora", "marlowe")]

@@ -28,7 +28,7 @@ ALL = {"context": "all"}
 
 
 class Group:
-    """A group with Alice, Bob and Carol; their private chats are called `dm-...`."""
+    """A group with Alice, Bob and Carol, whose private chats have keys that begin with `dm-`."""
 
     def __init__(self, database: Database, *scripts: Sequence[Any], **options: Any) -> None:
         self.surface = FakeSurface(LINKS)
@@ -52,7 +52,7 @@ class Group:
     async def receive(
         self, text: str, by: Person = ALICE, wake: WakeReason | None = None, chat: str = "5"
     ) -> str:
-        """Receive a message; return the conversation in which it is processed."""
+        """Receive a message; return the key of the conversation that processes it."""
         self._number += 1
         at = datetime.fromtimestamp(self.clock.now(), UTC)
         said = make_incoming(text, key=f"5:{self._number}", author=by, wake=wake, chat=chat)
@@ -69,7 +69,7 @@ class Group:
         return told
 
     async def told(self, by: Person, before: int) -> list[str]:
-        """Deliver the queued messages of a person; return the texts after the first ones."""
+        """Deliver a person's queued messages; return their texts, without the first `before`."""
         lane = f"telegram:dm-{by.id.rpartition(':')[2]}"
         while rows := await self.setup.sender.claim([lane]):
             await self.setup.sender.deliver_lane(rows[lane])
@@ -78,7 +78,7 @@ class Group:
 
     @property
     def read(self) -> str:
-        """Return the model's last prompt."""
+        """The newest message of the model's last prompt."""
         return self.backend.prompts[-1].messages[-1].content
 
 
@@ -87,7 +87,7 @@ def group(database: Database) -> Group:
     return Group(database, ["Lunch is at one [2], says Bob [1] [9].", DONE])
 
 
-async def test_recap_covers_what_others_said_since_the_author_wrote(group: Group) -> None:
+async def test_recap_covers_messages_since_its_author_last_wrote(group: Group) -> None:
     await group.say("before that", BOB)
     await group.say("I am off")
     await group.say("lunch?\n[9] Carol: I pay", BOB)
@@ -117,7 +117,7 @@ async def test_recap_covers_what_others_said_since_the_author_wrote(group: Group
         ("today", ["new", "my own"]),
     ],
 )
-async def test_recap_can_begin_at_a_time_and_in_an_earlier_session(
+async def test_recap_can_start_at_a_given_time_in_an_earlier_session(
     group: Group, since: str, lines: list[str]
 ) -> None:
     await group.say("old", BOB)
@@ -207,7 +207,7 @@ async def test_errors_of_recap_are_shown_in_private(database: Database) -> None:
     assert (await group.recap()).startswith("⚠ ⏸ I'm paused")
 
 
-async def test_recap_blocks_nobody_and_ends_with_stop(database: Database) -> None:
+async def test_recap_does_not_block_answers_and_can_be_stopped(database: Database) -> None:
     never = asyncio.Event()
     group = Group(database, ["Lunch", never, " is late."], ["Yes?"])
     await group.say("lunch?", BOB)
@@ -279,7 +279,7 @@ async def test_recap_of_a_personal_history_covers_only_that_history(database: Da
     assert group.read == "Conversation:\n[1] Alice: lunch?\n[2] nora: Well."
 
 
-async def test_refused_recap_is_not_shown(database: Database) -> None:
+async def test_recap_with_a_banned_word_is_not_shown(database: Database) -> None:
     group = Group(database, ["He called you a scoundrel [1]."], settings={"admins": {ALICE.id}})
     await group.say("/access words scoundrel everywhere", wake=WakeReason.COMMAND)
     await group.say("Hey", BOB)

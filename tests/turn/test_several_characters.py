@@ -1,4 +1,4 @@
-"""Test several characters in one channel: who answers, in which order, and how it is shown."""
+"""Test several characters in one channel: which of them answer, in which order and format."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def last_prompt(setup: Setup) -> list[tuple[str, str]]:
     return [(one.role, one.content) for one in setup.backend.prompts[-1].messages]
 
 
-async def test_speakers_read_earlier_answers_and_all_are_one_turn(database: Database) -> None:
+async def test_characters_read_earlier_answers_to_the_same_message(database: Database) -> None:
     setup = await group_of_two(database, ["I am Nora."], ["Nils Holm: And I am Nils."])
 
     await setup.say("nora and nils, who are you?")
@@ -65,7 +65,7 @@ async def test_delete_removes_only_the_answer_above_the_button(database: Databas
     assert setup.texts == []
 
 
-async def test_called_character_reacts_and_answers_in_a_row_are_limited(database: Database) -> None:
+async def test_characters_answer_each_other_a_limited_number_of_times(database: Database) -> None:
     setup = await group_of_two(database, ["Ask Nils."], ["No, ask Nora."], ["Ask Nils!"], ["never"])
     await setup.say("nora, what time is it?")
     assert setup.texts == [
@@ -98,7 +98,9 @@ async def test_first_error_is_reported_when_all_speakers_fail(database: Database
     assert setup.texts == [failure("The model is away.", "5:2")]
 
 
-async def test_message_to_others_is_observed_if_a_preset_wants_it(database: Database) -> None:
+async def test_message_to_other_people_is_observed_if_a_preset_asks_for_it(
+    database: Database,
+) -> None:
     setup = await group_of_two(database, ["Yes?"], preset={"context": "all"})
     await setup.say(make_incoming("nice weather", wake=None, key="5:7"))
     assert setup.texts == []
@@ -127,7 +129,7 @@ async def test_removed_character_keeps_its_name_in_the_history(database: Databas
     assert ("user", "Nils Holm:Bye.") in last_prompt(setup)
 
 
-async def test_preset_who_explains_who_would_answer(database: Database) -> None:
+async def test_preset_who_command_explains_who_would_answer(database: Database) -> None:
     setup = await group_of_two(database)
     await setup.say("/preset who nils, are you there?")
     assert setup.texts == snapshot(
@@ -157,7 +159,7 @@ async def test_speaker_with_too_small_a_budget_is_skipped(database: Database) ->
     assert len(setup.backend.prompts) == 1
 
 
-async def test_form_ignores_the_answers_of_other_speakers(database: Database) -> None:
+async def test_form_prompt_omits_answers_of_other_characters(database: Database) -> None:
     form = {**NILS, "prompter": {"kind": "alpaca", "instruction": "Translate {text}."}}
     setup = await group_of_two(database, ["Gladly."], ["Guten Tag."], nils=form)
     await setup.say("/ask nora! nils! text: good day")
@@ -182,7 +184,7 @@ async def test_context_shows_the_receipts_of_all_speakers(database: Database) ->
     ]
 
 
-async def test_lorebook_and_macros_know_the_other_characters(database: Database) -> None:
+async def test_lorebook_and_macros_include_the_other_characters(database: Database) -> None:
     seen = {"keys": ["Nils Holm:"], "content": "Nils has a boat.", "enabled": True}
     card: dict[str, object] = {
         "macros": True,
@@ -198,7 +200,7 @@ async def test_lorebook_and_macros_know_the_other_characters(database: Database)
     assert "\n\nNils has a boat." in last_prompt(setup)[0][1]
 
 
-async def test_retry_from_an_older_answer_drops_what_followed(database: Database) -> None:
+async def test_retry_of_an_older_answer_removes_later_turns(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], ["again"])
     await setup.say("a", "b")
     await setup.say(on("1", "/retry", key="5:3"))  # the first answer is message 1
@@ -231,7 +233,7 @@ async def test_retry_by_a_native_command_is_answered_for_everybody(database: Dat
     assert setup.texts == ["one", "again", "I've answered the question again below."]
 
 
-async def test_changed_answer_is_a_version_in_the_same_message(database: Database) -> None:
+async def test_edited_answer_becomes_a_version_in_the_same_message(database: Database) -> None:
     setup = Setup(database, ["one"], ["next"], limits=replace(LIMITS, has_buttons=True))
     await setup.say(make_incoming("a", key="5:70"))
     await setup.say(on("1", "/edit It was quiet.", key="5:2"))
@@ -262,7 +264,7 @@ async def test_question_can_be_edited_by_its_author_only(database: Database) -> 
     assert await setup.buttons.text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
 
 
-async def test_unknown_message_is_reported(database: Database) -> None:
+async def test_command_in_reply_to_an_unknown_message_is_refused(database: Database) -> None:
     setup = Setup(database)
     for number, command in enumerate(("/retry", "/edit x", "/context")):
         await setup.say(on("999", command, key=f"5:{number}"))

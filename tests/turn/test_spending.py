@@ -1,4 +1,4 @@
-"""Test that answers are charged, and that budgets are reserved before and settled after them."""
+"""Test that budget is reserved before an answer, and the real cost is charged after it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ async def test_cost_is_estimated_if_the_provider_reports_no_usage(database: Data
     assert 1000 <= cost < 1100  # 100 tokens of the answer, and the prompt
 
 
-async def test_exhausted_budget_refuses_answers_and_states_its_renewal(database: Database) -> None:
+async def test_refusal_over_budget_says_when_the_budget_resets(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], budgets={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
     assert setup.texts == [
@@ -63,7 +63,7 @@ async def test_exhausted_budget_refuses_answers_and_states_its_renewal(database:
     assert setup.backend.prompts[0].max_output_tokens == 400  # what is reserved is enough
 
 
-async def test_budget_is_renewed(database: Database) -> None:
+async def test_daily_budget_resets_on_the_next_day(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], budgets={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
     await setup.clock.advance(86_400)
@@ -101,7 +101,9 @@ async def test_cheaper_model_answers_with_one_notice(database: Database) -> None
     assert {turn.preset for turn in turns if turn.role == "assistant"} == {"nora"}
 
 
-async def test_thread_counts_for_its_parent_and_its_group(database: Database) -> None:
+async def test_spending_in_a_topic_counts_against_the_topic_and_its_group(
+    database: Database,
+) -> None:
     limits = {(kind, Period.MONTH): 1 for kind in BudgetKind}
     spending = make_setup(database, budgets=limits).container.spending
     topic = make_incoming(thread="9", chat="-7")
@@ -139,7 +141,7 @@ def test_amounts_are_formatted_with_significant_digits(micros: int, text: str) -
     [(20_000, "Once upon a time.", 2), (4_100, "Once upon\n\n⚠ (interrupted)", 1)],
     ids=["enough for both", "enough for one"],
 )
-async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
+async def test_budget_is_reserved_for_the_continuation_of_a_cut_answer(
     database: Database, limit: int, text: str, requests: int
 ) -> None:
     cut: list[Any] = ["Once upon ", BackendInterrupted("reset", can_continue=True)]
@@ -157,20 +159,20 @@ LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DA
 
 
 def burst(database: Database) -> Setup:
-    """Return a group where Alice and Bob ask at the same time and get one answer."""
+    """Return a group in which one answer covers simultaneous questions of Alice and Bob."""
     script: list[Any] = ["Both of you.", DONE]
     group: dict[str, Any] = {"limits": LIMITS_OF_CHATS, "preset": {"context": "all"}}
     return make_setup(database, script, budgets=LIMITS, **group)
 
 
 def caps(setup: Setup) -> dict[str, BudgetCap]:
-    """Return the budgets of both people and of the channel, by owner."""
+    """Return the budgets of Alice, Bob and the channel, by owner."""
     preset, of = setup.resolver.default, setup.container.spending.applicable_caps
     return {cap.owner: cap for one in (ALICE, BOB) for cap in of(asked(1, one), preset)}
 
 
 async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
-    """Answer both people, some of whom are over budget; return the spending per budget."""
+    """Answer Alice and Bob, with the budgets of `used_up` spent; return the spending per budget."""
     budgets, by_owner = setup.container.budgets, caps(setup)
     for person in used_up:
         cap = by_owner[person.id]
@@ -183,7 +185,7 @@ async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("used_up", "spent"), [((), {ALICE: 0, BOB: 2_000}), ((BOB,), {ALICE: 2_000, BOB: 6_000})]
 )
-async def test_newest_asker_within_budget_pays(
+async def test_newest_author_within_budget_pays_for_a_shared_answer(
     database: Database, used_up: tuple[Person, ...], spent: dict[Person, int]
 ) -> None:
     setup = burst(database)
@@ -200,8 +202,8 @@ async def test_nothing_stays_reserved_if_nobody_can_pay(database: Database) -> N
     assert "Your budget of $0.0060 for today is used up" in told
 
 
-async def test_person_over_their_rate_limit_does_not_delay_others(database: Database) -> None:
-    """Bob writes last: before, both were refused an answer."""
+async def test_person_over_their_rate_limit_does_not_delay_other_people(database: Database) -> None:
+    """Bob is over his limit and writes last, but Alice's question must still be answered."""
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
     settings = LimitSettings(answers_per_person=1, seconds=3600)

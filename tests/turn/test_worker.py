@@ -88,7 +88,7 @@ async def test_message_that_crashed_too_often_is_set_aside(database: Database) -
     assert len(setup.backend.prompts) == 1
 
 
-async def test_fenced_worker_drops_its_answer(database: Database) -> None:
+async def test_worker_that_lost_its_claim_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "Too late."])
     async with answering(setup, "hello") as worker:
@@ -157,7 +157,7 @@ async def test_retrieved_stories_are_in_the_prompt(database: Database) -> None:
     )
 
 
-async def test_pasted_key_is_removed_and_its_author_warned(database: Database) -> None:
+async def test_pasted_api_key_is_masked_and_its_author_warned(database: Database) -> None:
     setup = Setup(database, ["Fine."])
     intake = InboxIntake(setup.inbox, lambda _: None)
     said = make_incoming("my key is sk-proj-CANARY00000000000000001 ok?")
@@ -175,7 +175,7 @@ def said(text: str, key: str) -> IncomingMessage:
 
 
 class DeafSetup(Setup):
-    """A worker in another process than the gateway, where all signals are lost."""
+    """A worker that gets no signals from the gateway, which runs in another process."""
 
     @property
     def missed(self) -> MissedSignalPoller:
@@ -206,7 +206,7 @@ async def test_message_without_its_signal_interrupts_the_answer(database: Databa
     assert setup.texts == ["Both."]
 
 
-async def test_missed_events_are_handled_once_except_the_current_message(
+async def test_polling_handles_each_missed_event_once(
     database: Database,
 ) -> None:
     go_on = asyncio.Event()
@@ -252,7 +252,7 @@ ONE, TWO = Claim("telegram:1", 1, "me"), Claim("telegram:2", 1, "me")
 
 
 class ScriptedLeases(Conversations):
-    """Records renewed claims, and reports some as `lost`."""
+    """Leases that record which claims are renewed, and report those in `lost` as lost."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:
         super().__init__(database, clock)
@@ -269,7 +269,7 @@ class ScriptedLeases(Conversations):
 
 
 class HeldLeases:
-    """A running lease keeper, and workers that hold claims until they are stopped."""
+    """A lease keeper, and workers that hold claims until they are stopped."""
 
     def __init__(self, database: Database) -> None:
         self.clock = FakeClock()

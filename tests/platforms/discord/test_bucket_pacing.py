@@ -1,7 +1,7 @@
-"""Over simulated hours, no request exceeds a bucket's limit or is sent too soon after a 429.
+"""Test over simulated hours that no request exceeds a limit or is sent too soon after a 429.
 
-The server counts like Discord (RELIABILITY 4: 5 requests in 5 s for each route of a channel, as in
-its headers). Clients consult `BucketLimits` before each request, like `RestClient`.
+The server counts 5 requests in 5 s for each route of a channel, like Discord. Clients ask
+`BucketLimits` before each request, like `RestClient`.
 """
 
 import heapq
@@ -26,17 +26,17 @@ class StrictServer:
     """A server that counts requests in fixed windows, and answers some with a global 429."""
 
     refusals: dict[int, float]
-    """The seconds to wait, by the number of the request."""
+    """The wait in seconds after a global 429, by the number of the request that gets it."""
     violations: list[str] = field(default_factory=list)
     count: int = 0
     told_until: float = 0.0
-    """How long nothing may come, which the client has been told."""
+    """The time until which a global 429 forbids all requests."""
     _windows: dict[tuple[str, str], list[float]] = field(
         default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
     )
 
     def receive(self, route: str, channel: str, now: float) -> "Response":
-        """Return the headers of the response, and the seconds of a global 429, or 0."""
+        """Return the headers of the response, and the wait after a global 429; 0: no 429."""
         self.count += 1
         if now < self.told_until:
             self.violations.append(f"{now:.1f}: before {self.told_until:.1f}")
@@ -57,7 +57,7 @@ class StrictServer:
 
 @dataclass(frozen=True, order=True)
 class Caller:
-    """Sends requests one by one, like a lane of the outbox or the live edits of an answer."""
+    """A client that sends requests one by one, like a lane of the outbox or live edits."""
 
     number: int
     route: str

@@ -1,4 +1,4 @@
-"""The payloads that register commands on Discord."""
+"""Test the payloads that register commands on Discord."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cursors that say up to which message each channel was stored."""
+"""Test the cursors, which contain the newest stored message of each channel."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Characters on Discord: one webhook per channel, each message once, even without permission."""
+"""Test messages of characters on Discord, which are sent through one webhook per channel."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -86,7 +86,7 @@ async def test_pictures_are_not_listed_again_while_nothing_changes(stage: Faces)
 
 
 async def test_webhook_calls_in_a_channel_and_its_threads_share_a_limit(stage: Faces) -> None:
-    """Calls in a thread count, too, even before it is opened; the bot's own count per channel."""
+    """The bot's own messages do not use the webhook, so they have a limit per channel."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
     at = Address("discord", thread)
     surface = stage.surface
@@ -160,7 +160,9 @@ async def test_message_of_a_character_can_be_edited(stage: Faces, *, is_in_threa
     assert stage.said(channel) == []
 
 
-async def test_bot_posts_itself_without_permission_to_manage_webhooks(stage: Faces) -> None:
+async def test_bot_posts_in_its_own_name_without_permission_to_manage_webhooks(
+    stage: Faces,
+) -> None:
     stage.set_permissions(manage_webhooks=False, manage_messages=False)
     bot = stage.wire.b.bot_user.name
     sent = await stage.say("Good")

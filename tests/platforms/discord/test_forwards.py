@@ -1,4 +1,4 @@
-"""Discord messages without plain text: forwards, embeds, components and polls."""
+"""Test Discord messages without plain text: forwards, embeds, components and polls."""
 
 import json
 from pathlib import Path

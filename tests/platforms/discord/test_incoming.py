@@ -1,4 +1,4 @@
-"""Discord's messages and commands are converted to `IncomingMessage`."""
+"""Test the conversion of Discord's messages and commands to `IncomingMessage`."""
 
 import json
 from pathlib import Path

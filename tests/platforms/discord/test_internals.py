@@ -1,4 +1,4 @@
-"""discord.py has every undocumented name that Troupe uses, and `internals.py` lists all of them.
+"""Test that discord.py has all undocumented names that Troupe uses and `internals.py` lists.
 
 After an upgrade, a failing test here shows which name is missing, changed or newly used.
 """
@@ -42,7 +42,7 @@ _READY = json.loads(Path(__file__).with_name("objects.json").read_text("utf-8"))
 
 
 class FakeSocket:
-    """A socket that sends some frames, and records the frames it receives."""
+    """A socket that sends given frames, and records the frames it receives."""
 
     closed = False
     close_code: int | None = None
@@ -104,7 +104,7 @@ async def connected(
             await client.ws.close(4000)
 
 
-def test_every_listed_name_includes_its_class() -> None:
+def test_every_checked_call_is_in_the_list() -> None:
     assert len(_LISTED) > 10
     assert set(_CALLS) - {"HTTPClient.__init__"} <= set(_LISTED)
 

@@ -1,4 +1,4 @@
-"""Markdown is converted to Discord's dialect."""
+"""Test the conversion of Markdown to Discord's dialect."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A reply for one person alone never appears in a channel, whatever Discord refuses or loses."""
+"""Test that a private reply never appears in a channel, whatever Discord refuses or loses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -34,7 +34,7 @@ LINES: dict[str, tuple[str, dict[str, str]]] = {
     "/recap monday": ("recap", {"since": "monday"}),
     "/forget channel": ("forget", {"what": "channel"}),
 }
-"""Commands whose replies are for their author alone, typed and as Discord's own."""
+"""Commands with private replies: the typed line, and the native command with its options."""
 FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a send is lost": ("POST", "/channels/*/messages", {"drop": True}),
     "the response to a send is lost": (
@@ -76,14 +76,14 @@ class Server:
         return asked.author.id == f"discord:{self.people[ADMIN].id}"
 
     async def open_channel(self) -> None:
-        """Open a new channel, in which the bot has answered."""
+        """Create a channel and have the bot answer a first message there."""
         self.wire.faults.clear()
         self.channel = self.guild.create_text_channel("talk")
         await self.use("hello", MEMBER, is_native=False)
         assert self.shown()[-1] == "Hello."
 
     async def use(self, line: str, person: str, *, is_native: bool) -> None:
-        """Use a command, and let the bot reply, retry and settle what was lost."""
+        """Use a command, and let time pass until the bot has replied, including retries."""
         self._woken.clear()
         who = self.people[person]
         if is_native:
@@ -103,14 +103,14 @@ class Server:
             await self._pass_time_until_done(self.setup.finish_sending())
 
     async def _pass_time_until_done(self, work: Coroutine[None, None, None]) -> None:
-        """Run `work`, and let time pass while it waits to try a failed request again."""
+        """Run `work`, and advance the clock while it waits to retry a failed request."""
         task = asyncio.create_task(work)
         while not (await asyncio.wait([task], timeout=0.05))[0]:
             await self.setup.clock.advance(1)
         await task
 
     def shown(self) -> list[str]:
-        """Return what the bot has shown to everybody in the channel, edited or deleted since."""
+        """Return all texts that the bot ever showed to everybody in the channel."""
         ours = str(self.wire.b.bot_user.id)
         return [
             str(message["content"])
@@ -121,7 +121,7 @@ class Server:
         ]
 
     def told(self) -> int:
-        """Return how many messages of the bot only one person can read."""
+        """Return the number of the bot's messages that only one person can read."""
         messages, ours = self.wire.b.messages, self.wire.b.bot_user.id
         private = [self.wire.b.get_dm_channel(one.id).id for one in self.people.values()]
         alone = [one for chat in private for one in messages.get(chat, {}).values()]

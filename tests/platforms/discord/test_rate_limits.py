@@ -1,4 +1,4 @@
-"""Discord's rate limit buckets: when requests are allowed."""
+"""Test when Discord's rate limit buckets allow requests."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def headers(remaining: int, reset_after: float, name: str = "b1", limit: int = 5
 
 
 def take(limits: BucketLimits, now: float, endpoint: str = SEND, resource: str = "1") -> float:
-    """Count a request if its bucket allows it; return the seconds it must wait, or 0."""
+    """Count a request if its bucket allows it; return the seconds to wait, or 0 if allowed."""
     bucket = limits.bucket(endpoint, resource, now)
     wait = limits.seconds_until_free(bucket, now)
     if wait <= 0:

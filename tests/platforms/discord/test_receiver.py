@@ -1,4 +1,4 @@
-"""Discord on loopback: every message is stored once and in order, despite failures."""
+"""Test that every Discord message is stored once and in order, despite failures."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ class Server:
 
     @asynccontextmanager
     async def catching_up(self) -> AsyncIterator[None]:
-        """Run a platform in a new session, so that missed messages are read from the channels."""
+        """Run a platform in a new session, so that it reads missed messages from the channels."""
         await self.wire.forget()
         async with running(platform_for(self.wire), self.intake):
             yield
@@ -71,7 +71,7 @@ async def server(wire: SimWire) -> AsyncIterator[Server]:
 
 
 async def purge(server: Server, *messages: int) -> None:
-    """Delete messages as a moderation bot does, in one request."""
+    """Delete messages in one request, like a moderation bot."""
     path = f"/api/v10/channels/{server.channel.id}/messages/bulk-delete"
     headers = {"Authorization": f"Bot {server.wire.token}"}
     async with aiohttp.ClientSession() as session:
@@ -84,8 +84,8 @@ def identify_count(wire: SimWire) -> int:
     return sum(name == "<op2" for _, name, _ in wire.events)
 
 
-async def test_event_that_arrives_at_the_timeout_is_taken() -> None:
-    """Otherwise the stored session would include an event that is not stored."""
+async def test_event_that_arrives_at_the_timeout_is_not_lost() -> None:
+    """Otherwise, the stored session would be past an event that was never stored."""
     queue = asyncio.Queue[GatewayEvent]()
     started = SessionStarted(discord.utils.utcnow())
     waiting = asyncio.create_task(wait_for_events(queue, 0.01))
@@ -196,7 +196,7 @@ async def test_channel_without_new_messages_is_not_read(server: Server) -> None:
     assert not [entry for entry in server.wire.log if "/messages" in entry["path"]]
 
 
-async def test_unreadable_channel_does_not_block_the_others(server: Server) -> None:
+async def test_unreadable_channel_does_not_block_other_channels(server: Server) -> None:
     async with server.running():
         server.write("before, in private")
         server.say("before")

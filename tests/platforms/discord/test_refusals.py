@@ -1,4 +1,4 @@
-"""Unsuccessful responses from Discord become the right errors."""
+"""Test that unsuccessful responses from Discord become the right errors."""
 
 import json
 from pathlib import Path

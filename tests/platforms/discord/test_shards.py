@@ -1,4 +1,4 @@
-"""Shards on loopback: the next process resumes sessions, and IDENTIFYs stay within the limits."""
+"""Test that a new process resumes the sessions of shards, and that IDENTIFYs stay within limits."""
 
 from dataclasses import replace
 from typing import Any
@@ -100,14 +100,16 @@ async def test_session_is_stored_within_seconds(
 
 
 def _without_what_guilds_add(intake: FakeIntake) -> list[str]:
-    """Return commands and presses; after RESUME, their guild is unknown until it is loaded."""
+    """Return commands and presses without the names and roles from guilds, which load later."""
     asked = [one for one in intake.events if isinstance(one, IncomingMessage | ButtonPress)]
     asked = [replace(one, author_roles=None) for one in asked]
     commands = [replace(one, channel_title="") for one in asked if isinstance(one, IncomingMessage)]
     return sorted(map(repr, [*commands, *(one for one in asked if isinstance(one, ButtonPress))]))
 
 
-async def test_replay_is_answered_once(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
+async def test_replayed_events_are_answered_once(
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
+) -> None:
     alice, channel = guilds.people[0], guilds.channels[0]
     button = {"type": 2, "style": 2, "label": "Retry", "custom_id": "retry:1"}
     shown = wire.b.create_message(

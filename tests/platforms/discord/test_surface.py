@@ -1,4 +1,4 @@
-"""Sending to Discord: messages arrive once and notify nobody, and failures become our errors."""
+"""Test sending to Discord: messages arrive once, notify nobody, and failures become our errors."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ ONCE = {"nonce": "n1", "enforce_nonce": True}
 
 
 class Chat(Stage):
-    """A channel, and the messages received from it."""
+    """A channel, and a platform that receives its messages."""
 
     def __init__(self, wire: SimWire, platform: DiscordPlatform, intake: FakeIntake) -> None:
         super().__init__(wire, platform)
@@ -145,7 +145,7 @@ async def test_mentions_notify_nobody_in_any_request(chat: Chat, title: str, giv
         assert not message.ping_user_ids
 
 
-async def test_lost_response_is_an_unknown_outcome_and_the_message_is_found(chat: Chat) -> None:
+async def test_message_with_a_lost_response_is_found(chat: Chat) -> None:
     asked = chat.say("hello")
     chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
@@ -211,7 +211,7 @@ async def test_error_tells_whether_the_message_may_have_arrived(
 
 @pytest.mark.parametrize("seconds", [0.3, 40])
 @pytest.mark.parametrize(("is_global", "scope"), [(False, "route"), (True, "bot")])
-async def test_rate_limit_error_has_a_scope(
+async def test_rate_limit_error_contains_the_scope_and_wait(
     chat: Chat, seconds: float, is_global: bool, scope: str
 ) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=seconds, is_global=is_global)
@@ -376,7 +376,7 @@ async def test_command_with_an_expired_token_is_answered_in_the_channel(chat: Ch
             await call
 
 
-async def test_command_that_could_not_be_deferred_is_received(chat: Chat) -> None:
+async def test_command_that_could_not_be_deferred_is_still_received(chat: Chat) -> None:
     chat.wire.fault("POST", "/interactions/*", status=404, code=10062)
     await chat.alice.slash(chat.channel, "new")
     [incoming] = await wait_until(lambda: chat.intake.received)
@@ -414,6 +414,6 @@ def test_any_emoji_can_be_a_reaction(emoji: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "yes", "👍👍", "👍 ", ":thumbsup:", "<:cat:123>", "1"])
-def test_other_texts_cannot_be_reactions(text: str) -> None:
+def test_text_that_is_not_one_emoji_cannot_be_a_reaction(text: str) -> None:
     assert LIMITS.reaction is not None
     assert LIMITS.reaction(text) == ""

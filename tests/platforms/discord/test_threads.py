@@ -1,4 +1,4 @@
-"""Long answers continue in a thread: opened once, each message once, even without permission."""
+"""Test that long answers continue in one thread or, without permission, in the channel."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

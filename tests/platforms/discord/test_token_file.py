@@ -1,4 +1,4 @@
-"""If a token's file is replaced while the platform runs, no restart is needed or message missed."""
+"""Test that a new token in the file is used without a restart and without missed messages."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,9 @@ def file(tmp_path: Path) -> Path:
 async def kept_running(
     wire: SimWire, token: Path | str, intake: FakeIntake
 ) -> AsyncIterator[DiscordPlatform]:
-    """Run the platform, again and again after failures for which a retry helps.
+    """Run the platform, and restart it after failures that a retry may fix.
 
-    The token is a setting or in a file.
+    `token` is the token itself or the path of its file.
     """
     is_file = isinstance(token, Path)
     given: dict[str, Any] = {"token": None, "token_file": token} if is_file else {"token": token}
@@ -65,7 +65,7 @@ async def kept_running(
         await platform.close()
 
 
-async def test_revoked_token_is_replaced_by_its_file(wire: SimWire, file: Path) -> None:
+async def test_new_token_in_the_file_replaces_a_revoked_token(wire: SimWire, file: Path) -> None:
     intake = FakeIntake()
     guild = wire.guild("Guild")
     channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")

@@ -34,7 +34,7 @@ COMMANDS = (
 
 
 class RecordingClock(SystemClock):
-    """A clock that records every sleep and returns at once."""
+    """A clock that records each sleep and returns immediately."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -56,9 +56,9 @@ class Rig:
         self.command_names: Set[str] = {"start", *(one.name for one in COMMANDS)}
         self.refusal: str | None = None
         self.pressed: list[ButtonPress] = []
-        """The presses that were asked about."""
+        """The presses for which a refusal was requested."""
         self.asked_at_once = 1
-        """How many of them are asked about before the first one is decided."""
+        """The number of presses that must be requested before the first one gets a reply."""
 
     async def press_refusal(self, pressed: ButtonPress) -> str | None:
         self.pressed.append(pressed)
@@ -85,7 +85,7 @@ class Rig:
 
     @asynccontextmanager
     async def running(self, **settings: object) -> AsyncIterator[TelegramPlatform]:
-        """Run a platform until the block ends, which cancels it like a killed process."""
+        """Run a platform during the block, then cancel it as if its process was killed."""
         bot = self.bot(**settings)
         platform: Platform = bot
         run = asyncio.create_task(platform.run(self.intake))

@@ -38,7 +38,7 @@ def message(
     entities: Sequence[Mapping[str, Any]] = (),
     **more: Any,
 ) -> Message:
-    """Return a message from Alice; `more` are further fields."""
+    """Return a message from Alice; `more` are additional fields."""
     body: dict[str, Any] = {"message_id": 42, "date": NOON, "chat": chat, "from": ALICE, **more}
     if text is not None:
         body |= {"text": text, "entities": list(entities)}

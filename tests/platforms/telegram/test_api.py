@@ -1,4 +1,4 @@
-"""The Bot API's errors become ours, and never contain the token."""
+"""Test that errors of the Bot API become our errors, and never contain the token."""
 
 import json
 from pathlib import Path

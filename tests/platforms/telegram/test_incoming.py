@@ -1,4 +1,4 @@
-"""Telegram's messages are converted: address, author and wake reason."""
+"""Test the conversion of Telegram's messages: address, author and wake reason."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -253,13 +253,13 @@ def test_message_with_a_mention_is_for_the_bot(fields: dict[str, Any], text: str
     ],
     ids=["longer name", "namesake", "no entity", "command within the text"],
 )
-def test_message_that_does_not_mention_the_bot_is_not_for_it(fields: dict[str, Any]) -> None:
+def test_message_that_does_not_mention_the_bot_is_not_for_the_bot(fields: dict[str, Any]) -> None:
     assert convert(**fields).wake is None
 
 
 @pytest.mark.parametrize("word", ["/preset", "/preset@nova_bot", "/preset@NOVA_bot"])
 @pytest.mark.parametrize("chat", [GROUP, PRIVATE], ids=["group", "private"])
-def test_command_with_or_without_the_bots_name_is_for_it(
+def test_command_with_or_without_the_bot_name_is_for_the_bot(
     word: str, chat: dict[str, object]
 ) -> None:
     text = f"{word} use x 🌟"
@@ -387,7 +387,7 @@ def test_mention_is_found_next_to_an_entity_that_splits_a_character() -> None:
     assert convert(text, entities=[at_start]).text
 
 
-def test_mentions_of_others_and_the_language_are_kept() -> None:
+def test_mentions_of_other_people_and_the_language_are_kept() -> None:
     text = "@nova_bot and @Bob_1 and Eve"
     eve = {"id": 9, "is_bot": False, "first_name": "Eve"}
     incoming = convert(
@@ -444,7 +444,7 @@ def member_change(before: str, after: str, chat: dict[str, Any] = GROUP) -> dict
     }
 
 
-def test_only_the_addition_to_a_group_is_a_join() -> None:
+def test_only_adding_the_bot_to_a_group_is_a_join() -> None:
     joined = to_incoming(update("my_chat_member", member_change("left", "member")), BOT)
     assert isinstance(joined, ChatJoin)
     assert (joined.address.chat, joined.author) == ("-100", Person("telegram:5", "Alice Ng"))

@@ -1,6 +1,6 @@
-"""Late requests: of a process that was suspended, or accepted after the settle time.
+"""Test requests that a suspended process or a slow server delays past the settle time.
 
-The message was sent again meanwhile, but should appear once.
+Another sender repeats the message in the meantime, but it must appear only once.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class InterruptedRates(InProcessRateLimits):
 
 
 class Process:
-    """A named sender; all of them use the same outbox and platform."""
+    """A process with a sender; all processes use the same outbox and platform."""
 
     def __init__(self, name: str, database: Database, surface: Surface, clock: FakeClock) -> None:
         self.rates = InterruptedRates(clock)

@@ -1,4 +1,4 @@
-"""Telegram accepts the message for any Markdown, because its rules for entities are kept."""
+"""Test that any Markdown becomes a message that follows Telegram's rules for entities."""
 
 import itertools
 import os
@@ -74,12 +74,12 @@ def check_source(source: str, limits: Limits) -> None:
 
 
 @given(MARKDOWN)
-def test_any_markdown_is_legal(source: str) -> None:
+def test_any_markdown_becomes_a_legal_message(source: str) -> None:
     check_source(source, LIMITS)
 
 
 @given(MARKDOWN, st.integers(20, 80))
-def test_any_part_of_any_markdown_is_legal(source: str, max_units: int) -> None:
+def test_any_part_of_any_markdown_becomes_a_legal_message(source: str, max_units: int) -> None:
     check_source(source, replace(LIMITS, max_units=max_units))
 
 
@@ -134,7 +134,7 @@ def test_mention_whose_entity_was_left_out_notifies_nobody() -> None:
 
 
 @pytest.mark.soak
-def test_hundred_thousand_texts_are_legal() -> None:
+def test_hundred_thousand_random_texts_become_legal_messages() -> None:
     seed = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
     print(f"TROUPE_SEED={seed}")  # noqa: T201 -- to repeat it
     dice = random.Random(seed)

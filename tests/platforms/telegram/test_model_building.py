@@ -1,4 +1,4 @@
-"""aiogram's models are built when they are first used."""
+"""Test that models of aiogram are built only when they are first used."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""For groups that became supergroups, events keep the address, and requests use the new id."""
+"""Test groups that became supergroups: events keep the old address, requests use the new id."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def test_move_to_a_supergroup_is_not_a_join(moved: MovedChats) -> None:
     assert not received(moved, Update.model_validate({"update_id": 3, "my_chat_member": body}))
 
 
-def test_other_chats_are_unchanged(moved: MovedChats) -> None:
+def test_chats_that_did_not_move_are_unchanged(moved: MovedChats) -> None:
     other = {"id": -1006, "type": "supergroup", "title": "Others"}
     (said,) = received(moved, update(other, text="hello"))
     assert (said.address.chat, said.message_id) == ("-1006", "7")

@@ -1,4 +1,4 @@
-"""Polling Telegram despite outages, kills and conflicts: each message is stored exactly once."""
+"""Test that polling stores each message exactly once, despite outages, kills and conflicts."""
 
 import math
 import time
@@ -177,7 +177,7 @@ async def test_lower_update_ids_are_accepted(rig: Rig) -> None:
     assert rig.intake.stored == {offset_cursor_name(""): "19"}
 
 
-async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:
+async def test_invalid_update_does_not_hide_the_next_update(rig: Rig) -> None:
     rig.telegram.push({"message": {"message_id": "canary", "date": 1}})
     rig.telegram.say(ALICE, "hello")
 
@@ -231,7 +231,7 @@ async def test_press_below_a_message_of_unknown_kind_arrives(rig: Rig) -> None:
     assert [one.message_id for one in rig.intake.events] == ["3", "1"]
 
 
-async def test_update_that_cannot_be_converted_does_not_hide_the_next(rig: Rig) -> None:
+async def test_update_that_cannot_be_converted_does_not_hide_the_next_update(rig: Rig) -> None:
     rig.telegram.say(ALICE, "first")
     [first] = rig.telegram.msgs[ALICE].values()
     rig.telegram.push({"edited_message": {**rig.telegram._out(first), "edit_date": 10**15}})
@@ -246,7 +246,7 @@ async def test_update_that_cannot_be_converted_does_not_hide_the_next(rig: Rig) 
     assert "first" not in str(skipped)
 
 
-async def test_text_with_half_a_character_does_not_hide_the_next(rig: Rig) -> None:
+async def test_text_with_half_a_character_does_not_hide_the_next_message(rig: Rig) -> None:
     rig.telegram.say(ALICE, "half \ud83d")
     rig.telegram.say(ALICE, "whole \U0001f600 and \\ud83d")
 

@@ -1,4 +1,4 @@
-"""A private reply reaches its reader and never the group, whichever features Telegram has."""
+"""Test that a private reply never reaches the group, with or without ephemeral messages."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ COMMANDS = (
     *("/settings me", "/settings me reset", "/settings me maybe"),
     *("/export", "/me", "/forget channel"),
 )
-"""Whose replies are for their author alone; an admin's /forget is not among them."""
+"""Commands with private replies; for an admin, `/forget channel` is not one of them."""
 EPHEMERAL = ("/context", "/export")
 LOSSES = ("sendMessage", "sendDocument", "editEphemeralMessageText", "deleteMessage")
 _chats = itertools.count(1)
@@ -89,7 +89,7 @@ class Chats:
 
 @asynccontextmanager
 async def opened_chats(database: Database, wire: TgWire, **parts: Any) -> AsyncIterator[Chats]:
-    """Create a group in which the bot has answered; existing private chats stay."""
+    """Create a group and have the bot answer a first message there."""
     chats = Chats(database, wire, **parts)
     wire.say(chats.people[MEMBER], "@sim_bot hello", chat=chats.group)
     await chats.work()

@@ -1,4 +1,4 @@
-"""Sending to Telegram: requests, errors, and the search for lost messages."""
+"""Test sending to Telegram: requests, errors, and the search for lost messages."""
 
 import re
 import traceback
@@ -65,7 +65,9 @@ async def send(
         },
     ),
 )
-async def test_mentions_become_code(rig: Rig, surface: Surface, title: str, given: Any) -> None:
+async def test_mentions_are_formatted_as_code(
+    rig: Rig, surface: Surface, title: str, given: Any
+) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     sent = await send(surface, text, GROUP_CHAT, to="1")
     await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"), interaction=None)
@@ -83,7 +85,7 @@ async def test_mentions_become_code(rig: Rig, surface: Surface, title: str, give
 
 
 async def test_hostile_markup_is_sent_as_readable_text(rig: Rig, surface: Surface) -> None:
-    """Send each text in parts, as written by a model: Telegram accepts all parts unchanged."""
+    """Check that Telegram accepts each text, split as for an answer, without changes."""
     for text in attack_texts("markup"):
         parts = split(text, surface.limits(PRIVATE_CHAT))
         for part in parts:
@@ -176,7 +178,7 @@ async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface
     assert rig.telegram.lint == []
 
 
-async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> None:
+async def test_repeated_edits_and_deletions_succeed(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "…")
     for _ in range(2):
         await surface.edit(PRIVATE_CHAT, sent, MessageContent("done, @alice"), interaction=None)
@@ -261,7 +263,9 @@ async def test_refused_link_does_not_affect_other_formatting(rig: Rig, surface: 
 
 
 @pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])
-async def test_message_without_response_is_found(rig: Rig, surface: Surface, at: Address) -> None:
+async def test_sent_message_with_a_lost_response_is_found(
+    rig: Rig, surface: Surface, at: Address
+) -> None:
     rig.telegram.fault("sendMessage", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
         await send(surface, "… @alice", at)
@@ -271,7 +275,9 @@ async def test_message_without_response_is_found(rig: Rig, surface: Surface, at:
     assert len(rig.telegram.texts(int(at.chat))) == 1
 
 
-async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: Surface) -> None:
+async def test_find_skips_known_messages_and_those_of_other_authors(
+    rig: Rig, surface: Surface
+) -> None:
     first = await send(surface, "…", GROUP_CHAT)
     for _ in range(12):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
@@ -297,7 +303,7 @@ async def test_find_tries_a_limited_number_of_ids(
 
 
 class LivelyGroup(BotApi):
-    """A group with many messages of others, in which Telegram accepts only some edits in a row."""
+    """A busy group in which Telegram accepts only a limited number of edits in a row."""
 
     def __init__(self, ours: int, newest: int) -> None:
         self.ours, self.newest, self.edits_left = ours, newest, 0
@@ -374,7 +380,7 @@ async def test_draft_in_a_private_chat_is_not_a_message(rig: Rig) -> None:
     await bot.close()
 
 
-async def test_private_chat_has_the_persons_id(rig: Rig, surface: Surface) -> None:
+async def test_private_chat_has_the_id_of_its_person(rig: Rig, surface: Surface) -> None:
     bot = rig.bot()
     sent = await send(surface, "for you", await bot.private_chat(f"telegram:{ALICE}"))
     assert rig.telegram.msgs[ALICE][int(sent)]["text"] == "for you"

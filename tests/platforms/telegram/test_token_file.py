@@ -1,4 +1,4 @@
-"""If a token's file is replaced while the platform runs, no restart is needed or message missed."""
+"""Test that a new token in the file is used without a restart and without missed messages."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def file(rig: Rig, tmp_path: Path) -> Path:
     return file
 
 
-async def test_revoked_token_is_replaced_by_its_file(rig: Rig, file: Path) -> None:
+async def test_new_token_in_the_file_replaces_a_revoked_token(rig: Rig, file: Path) -> None:
     async with rig.running(token=None, token_file=file) as bot:
         rig.telegram.say(1, "before")
         await rig.wait_for_texts("before")

@@ -1,4 +1,4 @@
-"""Test the webhook: only Telegram may call, and gets a response when its message is stored."""
+"""Test that only Telegram may call the webhook, and that it stores messages before responding."""
 
 import asyncio
 import gzip
@@ -217,7 +217,7 @@ async def test_webhook_call_with_a_corrupt_compressed_body_is_refused(
 
 @pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])
 def test_secret_with_any_bytes_is_compared_without_an_error(rig: Rig, secret: bytes) -> None:
-    """Bytes in a header that are not UTF-8 become surrogates."""
+    """Header bytes that are not UTF-8 become surrogates, which must not raise an error."""
     bot = rig.bot(**WEBHOOK)
 
     assert not bot.admits_call({HEADER: secret.decode(errors="surrogateescape")})

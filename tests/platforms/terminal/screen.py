@@ -1,4 +1,4 @@
-"""A terminal emulator on a pty: shows what a person would see, and sends pressed keys."""
+"""A terminal emulator on a pty, which reads the screen and presses keys."""
 
 import contextlib
 import fcntl
@@ -30,7 +30,7 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines on the screen and those that scrolled off it, without empty ones."""
+        """Return the non-empty lines on the screen and in the scrollback."""
         self.read()
         # a wide character takes two cells, of which the second one is empty
         above = ["".join(row[x].data for x in sorted(row)) for row in self._screen.history.top]
@@ -53,14 +53,14 @@ class Terminal:
                 self._stream.feed(data)
 
     async def shows(self, *lines: str) -> None:
-        """Wait until these are the last lines."""
+        """Wait until these lines are the last ones."""
         try:
             await wait_until(lambda: self.lines[-len(lines) :] == list(lines))
         except TimeoutError:
             raise AssertionError("\n".join(self.lines)) from None
 
     async def shows_text(self, text: str) -> None:
-        """Wait until a text is on the screen, or has scrolled off it."""
+        """Wait until a text is on the screen or in the scrollback."""
         try:
             await wait_until(lambda: text in "\n".join(self.lines))
         except TimeoutError:

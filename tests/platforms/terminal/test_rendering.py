@@ -1,4 +1,4 @@
-"""Answers as a terminal shows them."""
+"""Test how answers are rendered in a terminal."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chat client in a terminal: its screen and keys."""
+"""Test the screen and the keys of the chat client in a terminal."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class FakeService(FakeIntake):
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.growing = ""
-        """Shown of an answer while it waits for `go_on`."""
+        """The part of an answer that is shown while it waits for `go_on`."""
         self.platform: ScreenPlatform | None = None
         self._answers = answers
         self._open: list[IncomingMessage] = []
@@ -205,7 +205,9 @@ async def test_stop_command_takes_effect_immediately(
 
 
 @pytest.mark.parametrize("end", ["/quit\r", CTRL_D])
-async def test_chat_ends_after_answers(service: FakeService, terminal: Terminal, end: str) -> None:
+async def test_chat_ends_after_all_questions_are_answered(
+    service: FakeService, terminal: Terminal, end: str
+) -> None:
     async with chatting(service, terminal) as task:
         terminal.press(f"one\rtwo\r{end}")
         await wait_until(task.done)

@@ -1,4 +1,4 @@
-"""The line-based terminal platform: its input, its output, and several people."""
+"""Test the line-based terminal platform: its input, its output, and several people."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ CHANNEL = Address("terminal", "local")
 
 
 class FakeService(FakeIntake):
-    """A service that stores messages, and answers them when the platform waits for it."""
+    """A service that stores messages, and answers them once the platform waits for answers."""
 
     async def run(self, source: int | None) -> str:
         answered, screen = len(self.received), io.StringIO()
@@ -62,7 +62,7 @@ def surface() -> tuple[TerminalSurface, io.StringIO]:
         (b"/preset use nova\n/quit\nnever read\n", "You said /preset use nova.\n"),
     ],
 )
-async def test_piped_lines_are_answered_before_the_end(given: bytes, shown: str) -> None:
+async def test_piped_lines_are_answered_before_the_input_ends(given: bytes, shown: str) -> None:
     service = FakeService()
     assert await service.run(piped(given)) == shown
     is_command = service.received[0].wake is WakeReason.COMMAND

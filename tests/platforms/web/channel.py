@@ -1,4 +1,4 @@
-"""A service in this process with the web as its only platform, and a web channel."""
+"""A service whose only platform is the web, and a web channel for tests."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ class Channel:
 def write_settings(
     folder: Path, presets: Sequence[dict[str, object]], **settings: object
 ) -> Settings:
-    """Write presets to files, and return the settings of a service that uses them."""
+    """Write presets to files; return the settings of a service that uses them."""
     (folder / "presets").mkdir(exist_ok=True)
     for preset in presets:
         path = folder / "presets" / f"{preset['name']}.json"

@@ -1,4 +1,4 @@
-"""A web channel with the whole service behind it."""
+"""Test a web channel together with the whole service."""
 
 import os
 from collections.abc import AsyncIterator
