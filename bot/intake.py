@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.command import FORM_ACTIONS, matching_command, parse_button, parse_command
+from bot.chat.command import FORM_ACTIONS, find_command, parse_button, parse_command
 from bot.chat.incoming import (
     PERSON_HISTORY_PREFIX,
     Address,
@@ -430,7 +430,7 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     if message.wake is None and quote is None:
         return None
     is_own = message.wake is not None and not message.is_forward
-    command = matching_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_own else ""
+    command = find_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_own else ""
     return replace(
         message,
         author=replace(author, name=""),

@@ -13,14 +13,14 @@ class CommandOption:
     name: str
     summary: str
     required: bool = True
-    completes: bool = False
+    can_suggest: bool = False
     """Whether the platform suggests values while a person types."""
     choices: tuple[str, ...] = ()
     """The allowed values; empty: any value."""
     is_file: bool = False
     """Whether the option is an attached file."""
     form_chars: int = 0
-    """The maximum length of its field in the command's form; 0: the form has no such field."""
+    """The maximum length of the option's field in the command's form; 0: there is no field."""
 
 
 @value_class
@@ -68,15 +68,15 @@ FIELD_SEPARATOR = "\x1f"
 
 
 def parse_command(text: str) -> Command | None:
-    """Parse a line such as `/preset use nova`, even if unknown; return None for other texts."""
+    """Parse a command line, even for an unknown command; return None for other texts."""
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None
-    name, _, rest = text[1:].partition(" ")
-    return Command(name.lower(), rest.strip())
+    name, _, arguments = text[1:].partition(" ")
+    return Command(name.lower(), arguments.strip())
 
 
-def matching_command(text: str, commands: Iterable[str]) -> str:
-    """Return which of these commands, such as "settings me", a line begins with, or ""."""
+def find_command(text: str, commands: Iterable[str]) -> str:
+    """Find the command, such as "settings me", that a line begins with; return "" if none."""
     words = text[1:].lower().split() if text.startswith("/") else []
     if words[:2] == ["privacy", "edit"]:  # "privacy" stands for reading it
         return ""
@@ -90,9 +90,9 @@ class ButtonAction(StrEnum):
     VERSION = "version"
     DELETE = "delete"
     FORGET = "forget"
-    """Confirm that the person who pressed should be forgotten."""
+    """Confirm that all data of the person who pressed the button should be deleted."""
     KEEP = "keep"
-    """Cancel forgetting."""
+    """Cancel that deletion."""
     SETTINGS = "settings"
     PRESETS = "presets"
     USE = "use"

@@ -15,7 +15,7 @@ class Scene:
     message: IncomingMessage
     answers: tuple[Turn, ...] = ()
     answered_by: str = ""
-    """The preset that really answered, which the tested preset replaces; empty: unknown."""
+    """The preset that answered in reality; the tested preset replaces it. Empty: unknown."""
 
 
 def find_newest_scene(
@@ -26,10 +26,10 @@ def find_newest_scene(
     answered_by: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
-    asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
-    if not asked:
+    indexes = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
+    if not indexes:
         return None
-    before, question, answers = turns[: asked[-1]], turns[asked[-1]], turns[asked[-1] + 1 :]
+    before, question, answers = turns[: indexes[-1]], turns[indexes[-1]], turns[indexes[-1] + 1 :]
     address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
     people = {one.speaker.id for one in before if one.speaker} | {author.id}

@@ -90,7 +90,7 @@ def source_name(platform: str, bot_id: str) -> str:
     return f"{platform}@{bot_id}" if bot_id else platform
 
 
-def source_in_key(key: str) -> str:
+def read_source(key: str) -> str:
     """Return the platform and bot in the key of a conversation or chat, such as "telegram@77"."""
     return key.partition(":")[0]
 
@@ -172,7 +172,7 @@ class PersonEvent:
     in_thread: bool = False
     """Whether the channel is a thread or a forum post, which has one topic."""
     thread_title: ThreadTitle | None = None
-    """The title of the thread or forum post; None: the bot opened the thread, or there is none."""
+    """The title of the thread or forum post; None: not a thread, or the bot opened it."""
     locale: str | None = None
     """The author's language as reported by the platform, such as "pt-BR"."""
     is_private: bool = False
@@ -234,8 +234,8 @@ class IncomingMessage(PersonEvent):
     @property
     def charged_people(self) -> tuple[str, ...]:
         """The ids of everybody whose question is answered, newest first; only one of them pays."""
-        others = () if self.asked_again_by else self.asked_with
-        return tuple(dict.fromkeys((self.charged_person, *others)))
+        other_people = () if self.asked_again_by else self.asked_with
+        return tuple(dict.fromkeys((self.charged_person, *other_people)))
 
     @property
     def charged_person(self) -> str:
@@ -431,16 +431,16 @@ Incoming: TypeAlias = (
 )
 
 
-def person_ids_in(event: Incoming) -> tuple[str, ...]:
+def find_person_ids(event: Incoming) -> tuple[str, ...]:
     """Return the ids of the people whose words an event contains, the author first."""
     match event:
         case MessageEdit(said=message) | (IncomingMessage() as message):
-            found = [message.author.id, message.forwarded_from]
+            ids = [message.author.id, message.forwarded_from]
             if message.quote is not None:
-                quoted = message.quote.author
-                found += [quoted.id if quoted else "", message.quote.forwarded_from]
-            found += [message.thread_title.person] if message.thread_title else []
-            return tuple(one for one in found if one)
+                quoted_author = message.quote.author
+                ids += [quoted_author.id if quoted_author else "", message.quote.forwarded_from]
+            ids += [message.thread_title.person] if message.thread_title else []
+            return tuple(one for one in ids if one)
         case (
             ButtonPress(author=author, thread_title=title)
             | ReactionChange(author=author, thread_title=title)
@@ -463,8 +463,8 @@ def to_storable_text(text: str) -> str:
     """Make a text acceptable to databases: NUL and lone surrogates become U+FFFD."""
     if "\0" not in text and text.isascii():
         return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")
+    repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return repaired.replace("\0", "\ufffd")
 
 
 def to_storable_json(value: Any) -> Any:
@@ -484,18 +484,18 @@ class SurrogateJoiner:
     """Joins surrogate pairs that are split between two chunks of a stream."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._high_surrogate = ""
 
     def feed(self, text: str) -> str:
-        """Return a chunk's text, but keep half a pair at its end for the next chunk."""
-        if not self._held and not _SURROGATE.search(text):
+        """Return the text of a chunk, but hold back half a surrogate pair at its end."""
+        if not self._high_surrogate and not _SURROGATE.search(text):
             return text
-        text = self._held + text
-        self._held = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        whole = text[: len(text) - len(self._held)]
+        text = self._high_surrogate + text
+        self._high_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        whole = text[: len(text) - len(self._high_surrogate)]
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def flush(self) -> str:
         """Return U+FFFD if the stream ended with half a surrogate pair, otherwise an empty text."""
-        held, self._held = self._held, ""
-        return "\ufffd" if held else ""
+        unpaired, self._high_surrogate = self._high_surrogate, ""
+        return "\ufffd" if unpaired else ""

@@ -18,7 +18,7 @@ MAX_PER_CHANNEL = 200
 """The maximum number of memories from one channel or private chat, about anybody."""
 
 APPROVAL_KEY = "memory approval"
-"""The server setting by which new memories about the server need an admin's approval."""
+"""The setting of a server that requires an admin's approval for new memories about it."""
 
 
 class SubjectKind(StrEnum):
@@ -141,15 +141,15 @@ class Memory:
     text: str
     """One sentence about the subject, in the language of its source."""
     said_by: str
-    """The id of the person who said or wrote it, or the name of the preset; for a correction, of
+    """The id of the person, or the name of the preset, that said it; after a correction, the id of
     the person who corrected it."""
     place: MemoryPlace
     """Where it was said."""
     kind: MemoryKind = MemoryKind.FACT
     told_by: Person | None = None
-    """Who told it about somebody else; None: first-hand. A character's id is its preset name."""
-    present: tuple[str, ...] = ()
-    """The presets that witnessed it, or were told; only these recall it. Empty: all."""
+    """Who said it about somebody else; None: first-hand. A character's id is its preset name."""
+    witnesses: tuple[str, ...] = ()
+    """The presets that witnessed it or were told about it; only these recall it. Empty: all."""
     conversation: str = ""
     """The key of the conversation where it was recorded, automatically or by a person."""
     turns: tuple[int, ...] = ()
@@ -157,7 +157,7 @@ class Memory:
     is_derived: bool = True
     """Whether this memory was extracted from turns; if not, a person made it."""
     audience: Audience | None = None
-    """Where this memory may be recalled; None: as author and subject consent."""
+    """Where this memory may be recalled; None: wherever the author and the subject consent."""
     is_widened: bool = False
     """Whether the author chose the audience; if not, it follows people's consents."""
     state: MemoryState = MemoryState.KEPT
@@ -175,13 +175,13 @@ class Memory:
 
 @value_class
 class CheckedNote:
-    """A memory to be stored, from a model's note whose quote was found in the conversation."""
+    """A memory made from a model's note, after its quote was found in the conversation."""
 
     memory: Memory
     source: StoredTurn
-    outdated: str
+    outdated_fact: str
     """An earlier fact that this note says is no longer true; may be empty."""
-    outdated_vector: PackedVector | None = None
+    outdated_fact_vector: PackedVector | None = None
 
 
 @value_class
@@ -201,7 +201,7 @@ class MemoryListener:
 
     place: MemoryPlace
     preset: str
-    """The character's preset; memories it neither witnessed nor was told are left out."""
+    """The character's preset, which recalls only what it witnessed or was told about."""
     asker: str
     """The author of the message."""
     people: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class MemoryListener:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The keys of everything present that a memory may be about."""
+        """The keys of the people, characters and places here that a memory may be about."""
         return (*self.people, self.asker, self.preset, self.place.channel, self.place.server)
 
 
@@ -218,7 +218,7 @@ class RecalledMemories:
     """Unranked memories that a character may use here, and ids of memories left out as private."""
 
     memories: tuple[Memory, ...] = ()
-    private: tuple[int, ...] = ()
+    private_memory_ids: tuple[int, ...] = ()
     """The ids of the asker's memories that may be recalled only in other private chats."""
 
 
@@ -243,7 +243,7 @@ class RankedMemories:
     """The memories that a character may use for an answer, best first."""
 
     memories: tuple[RankedMemory, ...] = ()
-    private: int = 0
+    private_count: int = 0
     """The number of the asker's memories that may be recalled only in other private chats."""
     budget_share: float = 0.1
     """The share of the prompt's token budget that the memories may take."""

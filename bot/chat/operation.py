@@ -14,11 +14,11 @@ class QueueState:
     conversations: int
     """Conversations with unanswered messages, including those being answered."""
     oldest_since: float | None
-    held: int
+    in_progress: int
     """Conversations that a process is answering now."""
     lanes: int
     """Chats with unsent messages."""
-    unsent: int
+    unsent_messages: int
 
 
 @value_class
@@ -48,7 +48,7 @@ class KnownSession:
 
 @value_class
 class StoredChatSetting:
-    """A setting that somebody chose for a chat, and who chose it when."""
+    """A setting of a chat, with the person who chose it and the time."""
 
     scope: str
     """The server, channel or thread where it applies."""
@@ -216,7 +216,7 @@ class AnswerPause:
     """A pause, during which messages in its scope are not answered."""
 
     scope: str
-    """`EVERYWHERE`, or the key of a platform, bot, chat or topic as `Address` spells it."""
+    """`EVERYWHERE`, or the key of a platform, bot, chat or topic, as in `Address`."""
     by: str
     at: float
 
@@ -244,11 +244,11 @@ class DeadLetter:
 
 @value_class
 class DatabaseRestore:
-    """A restore of the database from a backup, and what was answered and forgotten before it."""
+    """A restore of the database from a backup, and what the lost database had forgotten."""
 
     answered_until: float
     """When the lost database was last used to answer people, in Unix seconds."""
-    forgotten: frozenset[tuple[str, str]] = frozenset()
+    forgotten_ids: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)
-    """By conversation key: messages up to this time, in Unix seconds, were forgotten."""
+    """The Unix time up to which all messages were forgotten, by conversation key."""

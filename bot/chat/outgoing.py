@@ -50,7 +50,7 @@ class Limits:
     shows_causes: bool = False
     """Whether error messages include the technical cause, because only the operator reads them."""
     render: Callable[[str], str] | None = None
-    """Converts Markdown to the visible text, whose units count; None: Markdown is not rendered."""
+    """Converts Markdown to the visible text, whose units are counted; None: it is not rendered."""
     hides_markup: bool = False
     """Whether marks such as `**` do not count as units, because they are not sent."""
     folds_thoughts: bool = False
@@ -76,7 +76,7 @@ class Limits:
     """Whether sending twice with the same nonce creates one message. If not, a send with unknown
     outcome must be looked up before it is repeated."""
 
-    def units(self, text: str) -> int:
+    def measure(self, text: str) -> int:
         """Return the length of a text, counted in `unit`."""
         if self.unit == "characters" or text.isascii():
             return len(text)
@@ -209,8 +209,8 @@ class MessageThread:
 class PrivateDelivery:
     """Sends a message so that only one person can read it.
 
-    It is a response that only this person sees or, if that fails, a message in a private chat. If
-    both fail, a line in the group tells how to open a private chat, unless `is_quiet`.
+    The message is a response that only this person sees or, if that fails, a message in a private
+    chat. If both fail, the group gets a hint how to open a private chat, unless `is_quiet`.
     """
 
     person: str
@@ -252,8 +252,8 @@ class MessageSearch:
     known: Set[str]
     """The ids of messages that are known not to be the message that is searched for."""
     duplicate_of: str | None = None
-    """The id of the message if it was already sent again. Then a second copy is searched, which may
-    be older than `known`; no other message of the bot may be in flight to the chat."""
+    """The id of the copy if the message was sent again; then the first one is searched for, even if
+    it is older than `known`. No other message of the bot may be in flight to the chat."""
 
 
 @value_class
@@ -283,7 +283,7 @@ class OutgoingPart:
     is_shown: bool = False
     """Whether the message sent during generation already shows this content and needs no edit."""
     thread: AnswerThread | None = None
-    """The thread to send it to; such a part is never sent before it is complete either."""
+    """The thread to send it to; such a part is also sent only when it is complete."""
     private: PrivateDelivery | None = None
     """The only person who may read it; None: everybody in the channel may."""
 
@@ -296,7 +296,7 @@ THREAD_PARTS = 6_000
 """Parts from this number on are in a thread that was opened from an answer; like files, they are
 never replaced by another message."""
 NOTICE_PARTS = 1_000_000
-"""Parts from here on say that the service is busy; dropped if an answer follows in the queue."""
+"""Parts from this number on say that the service is busy; an answer behind them drops them."""
 
 
 @value_class

@@ -28,7 +28,7 @@ class Rate:
 
 @value_class
 class WaitingProcess:
-    """A process that waits for a slot; the most urgent is first, equally urgent ones alternate."""
+    """A process that waits for a slot. The most urgent is first; equally urgent ones alternate."""
 
     name: str
     """Identifies the process across its attempts to get a slot."""
@@ -45,8 +45,8 @@ class CallWindow:
     count: int
     seconds: float
     is_learned: bool = False
-    """Whether the documented rate is only approximate; where rates are learned, it applies only in
-    the hour after a rejected call."""
+    """Whether the window is approximate; where limits are learned, it applies only for an hour
+    after a rejected call."""
     reserved: int = 0
     """How many of the calls are reserved for other purposes."""
 
@@ -58,7 +58,7 @@ class RateLimitScope:
     key: str
     windows: tuple[CallWindow, ...] = ()
     spans_processes: bool = False
-    """Whether all processes call it, as for a bot; a chat is called by one or two processes."""
+    """Whether calls from all processes count, as for a bot; a chat has one or two processes."""
 
     def per_process_share(self, processes: int) -> "RateLimitScope":
         """Return one process's share of the limit, for when processes cannot share a counter."""

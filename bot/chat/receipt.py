@@ -91,7 +91,7 @@ class Receipt:
     """Whether a check rejected the answer, so that a stock sentence replaces it."""
 
     @property
-    def left_out(self) -> int:
+    def omitted_count(self) -> int:
         """How many wanted items were left out of the prompt."""
         return sum(one.count for one in self.dropped if one.was_wanted)
 

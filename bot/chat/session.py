@@ -58,14 +58,14 @@ class Turn:
 
 @value_class
 class TurnRange:
-    """`count` consecutive turns of a session, followed by `newer` newer turns."""
+    """`count` consecutive turns of a session, followed by `newer_count` newer turns."""
 
-    newer: int
+    newer_count: int
     count: int
 
     def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns without this range. `turns` are the newest turns of the session."""
-        end = max(len(turns) - self.newer, 0)
+        end = max(len(turns) - self.newer_count, 0)
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
 
@@ -79,9 +79,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""The number of crashes, certainly caused by a message, after which it is a dead letter."""
+"""The number of crashes certainly caused by a message that make it a dead letter."""
 MAX_CRASHES = 24
-"""The number of crashes while a message is processed after which it is a dead letter."""
+"""The number of crashes while a message is processed that make it a dead letter."""
 
 
 class AttemptState(IntEnum):
@@ -111,15 +111,15 @@ class InboxMessage:
     """When the message was stored, in Unix seconds."""
     has_messages_waiting: bool = False
     """Whether later messages of the conversation were already waiting when it was claimed."""
-    gathered: tuple["InboxMessage", ...] = ()
+    gathered_messages: tuple["InboxMessage", ...] = ()
     """Later messages that the same answer covers, oldest first."""
-    refused: tuple["InboxMessage", ...] = ()
+    refused_messages: tuple["InboxMessage", ...] = ()
     """Later messages that are finished unanswered because too many were waiting."""
 
     @property
     def newest_message(self) -> "InboxMessage":
         """The newest message that the answer covers."""
-        return self.gathered[-1] if self.gathered else self
+        return self.gathered_messages[-1] if self.gathered_messages else self
 
     @property
     def replied_to(self) -> "InboxMessage":
@@ -128,12 +128,12 @@ class InboxMessage:
         album = newest.incoming.album if isinstance(newest.incoming, IncomingMessage) else None
         if album is None:
             return newest
-        parts = [
+        album_texts = [
             (one, one.incoming.text)
-            for one in (self, *self.gathered)
+            for one in (self, *self.gathered_messages)
             if isinstance(one.incoming, IncomingMessage) and one.incoming.album == album
         ]
-        return next((one for one, text in parts if text), parts[0][0])
+        return next((one for one, text in album_texts if text), album_texts[0][0])
 
     @property
     def turn_name(self) -> str:
@@ -176,15 +176,15 @@ class HistoryChange:
     """The new texts of people's messages."""
     versions: Mapping[int, Turn] = field(default_factory=dict)
     """New versions of turns; the replaced turns are kept as inactive versions."""
-    superseded: Collection[int] = ()
+    superseded_ids: Collection[int] = ()
     """Turns that are removed from the history but kept as inactive versions."""
-    restored: Collection[int] = ()
+    restored_ids: Collection[int] = ()
     """Inactive versions whose rows are deleted because `versions` contains them again."""
-    deleted: Collection[int] = ()
+    deleted_ids: Collection[int] = ()
     """Turns that are deleted permanently, with all data derived from them."""
-    replaced: Collection[int] = ()
+    replaced_ids: Collection[int] = ()
     """Turns that get a new version and are not kept as inactive versions."""
-    observed: Mapping[int, bool] = field(default_factory=dict)
+    observed_flags: Mapping[int, bool] = field(default_factory=dict)
     """The new values of `Turn.observed` of people's messages."""
     files: Mapping[int, tuple[MediaItem, ...]] = field(default_factory=dict)
     """The new attachments of people's messages."""
@@ -212,25 +212,25 @@ class TurnResult:
     """One receipt per character that answered."""
     new_session: bool = False
     """Whether the turns start a new session."""
-    removed: TurnRange | None = None
+    removed_range: TurnRange | None = None
     """Turns that are deleted from the history first."""
-    supersedes: TurnRange | None = None
+    replaced_range: TurnRange | None = None
     """Turns that are first removed from the history but kept as inactive versions."""
     was_stopped: bool = False
     """Whether an answer was stopped, after which sent messages without content may remain."""
-    may_be_begun: bool = False
+    may_have_sent: bool = False
     """Whether to delete messages that an interrupted attempt at an answer may have sent."""
     is_withdrawn: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
     next_part: int = 0
     """The lowest part number for which no message was sent during generation."""
     change: HistoryChange | None = None
-    unanswered: Sequence[Turn] = ()
+    open_questions: Sequence[Turn] = ()
     """Questions without an answer, kept as inactive versions so that they can be asked again."""
     in_place_of: Sequence[str] = ()
     """Names of already sent parts. The outgoing parts replace them one by one; the remaining
     ones are deleted."""
-    earlier: Sequence[Turn] = ()
+    earlier_turns: Sequence[Turn] = ()
     """Turns before the message that were read from the channel because none were stored yet."""
     feedback: Feedback | None = None
 
@@ -328,8 +328,8 @@ class SessionTurns:
         """Whether a summarized turn was edited or deleted after the summary was written."""
         if self.summary is None:
             return False
-        covered = [one for one in self.turns if one.id <= self.summary.covers_to]
-        return fingerprint_turns(covered) != self.summary.fingerprint
+        covered_turns = [one for one in self.turns if one.id <= self.summary.covers_to]
+        return fingerprint_turns(covered_turns) != self.summary.fingerprint
 
 
 def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
@@ -376,7 +376,7 @@ class Consent(StrEnum):
 
 
 def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
-    """Return the scopes of a person's own settings: one per scope, then one for everywhere."""
+    """Return the scopes of a person's settings: the person in each of `scopes`, then everywhere."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
 
@@ -478,7 +478,7 @@ class AttachedFiles:
 
     images: tuple[Image, ...] = ()
     texts: tuple[AttachedText, ...] = ()
-    unread: tuple[UnreadFile, ...] = ()
+    unread_files: tuple[UnreadFile, ...] = ()
     """Unreadable files of the message itself, without those of the quoted message."""
 
 
@@ -501,14 +501,15 @@ def has_readable_file(message: IncomingMessage) -> bool:
 
 def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
     """Return the attachments of a question to store, so that they can be read again later."""
-    own = (*message.repeated_files, *message.attachments)
-    return tuple(one for one in own if one.kind in READABLE_KINDS and one.source)[:_MAX_KEPT_FILES]
+    files = (*message.repeated_files, *message.attachments)
+    readable_files = [one for one in files if one.kind in READABLE_KINDS and one.source]
+    return tuple(readable_files[:_MAX_KEPT_FILES])
 
 
 def to_repeated_question(
     command: IncomingMessage, question: Turn, before: Sequence[Turn]
 ) -> IncomingMessage:
-    """Return an earlier question as a new message, which the author of `command` asks again."""
+    """Return an earlier question as a new message that `command` asks the bot to answer."""
     return replace(
         command,
         text=question.text,
@@ -524,8 +525,8 @@ def to_repeated_question(
 
 def unanswered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
     """Return the files of the questions at the end of `before`, which have no answer yet."""
-    gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
-    return tuple(file for one in reversed(gathered) for file in one.files)
+    unanswered_questions = list(takewhile(lambda one: one.role == "user", reversed(before)))
+    return tuple(file for one in reversed(unanswered_questions) for file in one.files)
 
 
 def text_with_attachments(message: IncomingMessage) -> str:

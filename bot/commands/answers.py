@@ -66,7 +66,7 @@ class NewestQuestionHandlers:
                 request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
             )
         if exchange.turns is not None:
-            newest_count = exchange.turns.newer + exchange.turns.count
+            newest_count = exchange.turns.newer_count + exchange.turns.count
             earlier_turns = tuple(request.recent[: len(request.recent) - newest_count])
         repeated_message = to_repeated_question(request.incoming, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)

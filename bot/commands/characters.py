@@ -55,7 +55,7 @@ _TOO_LONG_NOTICE = translatable(
 _DESCRIPTION_CHARS = 100
 _field = partial(CommandOption, required=False)
 _CARD_OPTION = _field("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
-_NAME_OPTION = CommandOption("name", marked("the character"), completes=True)
+_NAME_OPTION = CommandOption("name", marked("the character"), can_suggest=True)
 _FORM_OPTIONS = (
     _field("persona", marked("who the character is"), form_chars=4000),
     _field("greeting", marked("the character's first message"), form_chars=4000),

@@ -116,7 +116,7 @@ class MemoryHandlers:
             "what",
             marked("mine (the default), here, or the name of a character"),
             required=False,
-            completes=True,
+            can_suggest=True,
         ),
     )
     async def list_memories(self, request: CommandRequest) -> CommandResult:
@@ -142,7 +142,7 @@ class MemoryHandlers:
     @private_command(
         "memory show",
         marked("show one memory, or what a character knows"),
-        CommandOption("what", marked("a number, or the name of a character"), completes=True),
+        CommandOption("what", marked("a number, or the name of a character"), can_suggest=True),
     )
     async def show(self, request: CommandRequest) -> CommandResult:
         """Show a memory with its source and audience, or what a character knows."""
@@ -292,7 +292,7 @@ class MemoryHandlers:
             "what",
             marked("json (the default), lorebook, chat, or the name of a character"),
             required=False,
-            completes=True,
+            can_suggest=True,
         ),
     )
     async def export(self, request: CommandRequest) -> CommandResult:
@@ -377,7 +377,7 @@ class MemoryHandlers:
                 resolver, person = self.characters.resolver, message.author.id
                 await resolver.set_active(request.scope, [preset], person)
                 request = replace(request, active=await resolver.resolve(message.scopes))
-            character_memories = [replace(one, present=(preset.name,)) for one in file.memories]
+            character_memories = [replace(one, witnesses=(preset.name,)) for one in file.memories]
             file = replace(file, memories=tuple(character_memories))
         lines += await self._import_memories(request, file)
         turns = await self._import_chat(request, file.chat) if file.chat else ()
@@ -390,7 +390,7 @@ class MemoryHandlers:
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
-        stored_count, other_people, problem = 0, dict.fromkeys(file.others), ""
+        stored_count, other_people, problem = 0, dict.fromkeys(file.other_people), ""
         presets = await self._usable_presets(request)
         for one in file.memories:
             subject = one.subject
@@ -405,17 +405,17 @@ class MemoryHandlers:
             except UserError as error:
                 problem = error.text
         lines: list[str] = []
-        if file.memories or other_people or file.unreadable:
+        if file.memories or other_people or file.skipped_count:
             lines.append(translatable("Memories read: {count}", count=stored_count))
         if other_people:
             names = ", ".join([*other_people][:_PAGE_SIZE])
             lines.append(
                 translatable("Left out because they are about other people: {names}", names=names)
             )
-        if file.unreadable:
+        if file.skipped_count:
             lines.append(
                 translatable(
-                    "Left out because they have no usable text: {count}", count=file.unreadable
+                    "Left out because they have no usable text: {count}", count=file.skipped_count
                 )
             )
         return [*lines, problem] if problem else lines
@@ -446,7 +446,7 @@ class MemoryHandlers:
     @private_command(
         "memory lore",
         marked("add memories about this chat to a character's lorebook (admins)"),
-        CommandOption("name", marked("a character of this server"), completes=True),
+        CommandOption("name", marked("a character of this server"), can_suggest=True),
         CommandOption(
             "number",
             marked("the memory's number or `all`; leave it out to list them"),
@@ -545,7 +545,7 @@ class MemoryHandlers:
         return replace(_message_reader(request.incoming), is_admin=is_admin)
 
     async def _audience_line(self, request: CommandRequest, memory: Memory) -> Text:
-        names = self.characters.resolver.character_names(memory.present).values()
+        names = self.characters.resolver.character_names(memory.witnesses).values()
         audience = _audience_text(_message_place(request.incoming), memory)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
@@ -681,7 +681,7 @@ def _may_be_known_at(place: MemoryPlace, memory: Memory) -> bool:
 
 
 def _is_known_to_character(preset: str, memory: Memory) -> bool:
-    is_witness = not memory.present or preset in memory.present
+    is_witness = not memory.witnesses or preset in memory.witnesses
     return is_witness and memory.state is MemoryState.KEPT
 
 

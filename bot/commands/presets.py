@@ -20,7 +20,7 @@ from bot.texts.text import Text, join_texts, marked, to_translatable, translatab
 
 _MAX_LISTED_CHARS = 100
 _CHANGE_ACTION = translatable("change who answers here")
-_PRESET_OPTION = CommandOption("name", marked("the preset"), completes=True)
+_PRESET_OPTION = CommandOption("name", marked("the preset"), can_suggest=True)
 PRESET_GROUP = CommandSpec(
     "preset",
     marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),

@@ -41,7 +41,7 @@ class MemoryPage(RouteGroup):
         rows = [
             _to_row(one)
             for one in found
-            if words in _searchable_text(one) and preset in ("", one.subject.key, *one.present)
+            if words in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
         ]
         return {"memories": rows, "waiting": waiting}
 
@@ -92,7 +92,7 @@ def _to_row(memory: Memory) -> _MemoryRow:
         "said_by": memory.said_by,
         "channel": memory.place.channel,
         "audience": audience.database_value,
-        "characters": list(memory.present),
+        "characters": list(memory.witnesses),
         "is_by_hand": not memory.is_derived,
         "is_pinned": memory.is_pinned,
         "state": memory.state.value,

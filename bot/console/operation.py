@@ -150,10 +150,10 @@ class OperationPage(RouteGroup):
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_TIMEOUT_SECONDS),
             conversations=queues.conversations,
-            held=queues.held,
+            held=queues.in_progress,
             oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),
             lanes=queues.lanes,
-            unsent=queues.unsent,
+            unsent=queues.unsent_messages,
             leases=await self.nodes.exclusive_roles(),
             providers=self.providers,
             health=[replace(one, process=name) for name, told in named for one in told.health],

@@ -57,7 +57,7 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 
 
 def read_haruhi_zip(data: bytes) -> CharacterData:
-    """Return a zip archive's ChatHaruhi character; raises `PresetError` or `CharacterError`."""
+    """Return the ChatHaruhi character in a zip; raise `PresetError` or `CharacterError`."""
     files = _unpack(data)
     persona_file, database = (
         _find_topmost(files, _PERSONA_FILE),
@@ -95,11 +95,11 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
     sizes: dict[str, int] = {}
     for entry in entries:
         path, size = entry.filename, entry.file_size
-        leads_out = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
+        is_outside = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
         is_bomb = size > max(_MAX_COMPRESSION_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
-        if leads_out or is_bomb or path in sizes:
+        if is_outside or is_bomb or path in sizes:
             raise PresetError.translatable(
-                "{path} leads out of the archive, occurs twice, or is a zip bomb; do not trust"
+                "{path} points outside the archive, occurs twice, or is a zip bomb; do not trust"
                 " this file",
                 path=repr(path[:80]),
             )
@@ -125,8 +125,8 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 def _find_topmost(names: Iterable[str], file_name: str) -> str | None:
     """Return the path of the file named `file_name` nearest to the archive's root, or None."""
-    found = (name for name in names if name.rpartition("/")[2] == file_name)
-    return min(found, key=lambda name: name.count("/"), default=None)
+    matching_paths = (name for name in names if name.rpartition("/")[2] == file_name)
+    return min(matching_paths, key=lambda name: name.count("/"), default=None)
 
 
 def _decode_text(data: bytes) -> str:

@@ -71,12 +71,10 @@ class Card:
     spec: CardSpec
     content: Json
     fields: JsonFields = field(compare=False)
-    older: Json | None = None
+    older_card: Json | None = None
     """The V2 card that a PNG may contain for programs that cannot read V3."""
-
     image: bytes | None = None
     """The PNG without the cards in it."""
-
     assets: Mapping[str, bytes] = field(default_factory=dict)
     """The other files in a CHARX, by path."""
 
@@ -109,7 +107,7 @@ def _read_card(data: bytes) -> Card:
     if data.startswith(png.SIGNATURE):
         image, v2, v3 = png.read_png(data)
         older = _load_json(v2) if v2 and v3 else None
-        return replace(_make_card(_load_json(v3 or v2)), image=image, older=older)
+        return replace(_make_card(_load_json(v3 or v2)), image=image, older_card=older)
     if data.startswith(b"PK\x03\x04"):
         text, assets = charx.read_charx(data)
         return replace(_make_card(_load_json(text)), assets=assets)
@@ -125,7 +123,7 @@ def write_card(card: Card, container: CardContainer) -> bytes:
             return dump_json(card.content, indent=2)
         case CardContainer.PNG:
             newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
-            older = card.older or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
+            older = card.older_card or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
             image = find_character_image(card) or png.blank_image()
             return png.write_png(image, v2=dump_json(older), v3=newest)
         case CardContainer.CHARX:
@@ -137,14 +135,14 @@ def write_card(card: Card, container: CardContainer) -> bytes:
 
 def _make_card(content: Json) -> Card:
     spec, fields = _spec_and_fields(content)
-    read = JsonFields(fields)
-    if not read.text("name").strip():
+    texts = JsonFields(fields)
+    if not texts.text("name").strip():
         raise PresetError.translatable("the card has no name; set the field `name`")
-    if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
+    if max(len(texts.text("name")), len(texts.text("nickname"))) > _MAX_NAME_CHARS:
         raise PresetError.translatable(
             "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
         )
-    return Card(spec, content, read)
+    return Card(spec, content, texts)
 
 
 def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
@@ -166,11 +164,11 @@ def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
 
 def _to_v2(card: Card) -> Json:
     if card.spec is CardSpec.V1:
-        known = {key: card.content.get(key, "") for key in _V1_TEXTS}
+        v1_fields = {key: card.content.get(key, "") for key in _V1_TEXTS}
         return {
             "spec": "chara_card_v2",
             "spec_version": "2.0",
-            "data": {**known, **_V2_DEFAULTS, **card.content},
+            "data": {**v1_fields, **_V2_DEFAULTS, **card.content},
         }
     return {**card.content, "spec": "chara_card_v2", "spec_version": "2.0"}
 
@@ -259,18 +257,18 @@ _UNCHANGED_KEYS = frozenset({"selectiveLogic", "useProbability"})
 
 
 def to_card_entry(row: object) -> object:
-    """Convert a World Info entry to one of a card's `character_book`, as SillyTavern does."""
+    """Convert a World Info entry to an entry of a card's `character_book`, like SillyTavern."""
     if not isinstance(row, dict):
         return row
-    others = {*_CARD_KEY_NAMES, "disable", "extensions"}
-    further = {
+    converted_names = {*_CARD_KEY_NAMES, "disable", "extensions"}
+    other_fields = {
         name if name in _UNCHANGED_KEYS else _WORD_BORDER.sub("_", name).lower(): value
         for name, value in row.items()
-        if name not in others
+        if name not in converted_names
     }
     return {
         **{_CARD_KEY_NAMES[name]: value for name, value in row.items() if name in _CARD_KEY_NAMES},
         "enabled": not row.get("disable"),
         "position": "after_char" if row.get("position") else "before_char",
-        "extensions": {**further, **JsonFields(row.get("extensions")).values},
+        "extensions": {**other_fields, **JsonFields(row.get("extensions")).values},
     }

@@ -63,13 +63,13 @@ def preset_from_card(
 
 def card_notes(card: Card, preset: Preset) -> list[str]:
     """Return notes on what the preset omits or expresses differently than the card."""
-    others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
-    notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
+    extra_keys = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
+    notes = [f"ignored extensions of the card: {', '.join(extra_keys)}"] if extra_keys else []
     return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_features(preset)]
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split a card's `mes_example` into messages; lines without a speaker continue the last."""
+    """Split `mes_example` into messages; a line without a speaker continues the message before."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _EXAMPLE_START.split(text):
@@ -91,32 +91,32 @@ def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
 
 
 def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
-    known = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
+    char_names = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
     users = r"\{\{user\}\}|<user>"
-    return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(known)})\s*[:：]", re.IGNORECASE)
+    return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(char_names)})\s*[:：]", re.IGNORECASE)
 
 
 def _read_talkativeness(card: Card) -> float | None:
     try:
-        given = float(str(card.extensions.get("talkativeness")))
+        talkativeness = float(str(card.extensions.get("talkativeness")))
     except ValueError:
         return None
-    return given if 0 <= given <= 1 else None  # NaN is out of range
+    return talkativeness if 0 <= talkativeness <= 1 else None  # NaN is out of range
 
 
 def _is_for_adults(card: Card) -> bool:
     """Return whether a card has the tag `nsfw`, as in SillyTavern, or RisuAI's flag `nsfw`."""
-    flagged = (card.fields.values, card.extensions, card.extensions.get("risuai"))
-    is_flagged = any(JsonFields(one).values.get("nsfw") is True for one in flagged)
-    return is_flagged or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
+    flag_holders = (card.fields.values, card.extensions, card.extensions.get("risuai"))
+    has_flag = any(JsonFields(one).values.get("nsfw") is True for one in flag_holders)
+    return has_flag or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:
     """Return the card's lorebook, or None; a depth prompt becomes a permanently active entry."""
     note = JsonFields(card.extensions.get("depth_prompt"))
     book = card.fields.object_or_none("character_book")
-    if isinstance(given := card.fields.values.get("character_book"), list):
-        book = {"entries": given}  # some programs write only the list
+    if isinstance(entry_list := card.fields.values.get("character_book"), list):
+        book = {"entries": entry_list}  # some programs write only the list
     if note.text("prompt").strip():
         entry = {
             "keys": [],
@@ -133,8 +133,8 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
             },
         }
         entries = book.get("entries") if book else []
-        listed = list(entries.values()) if isinstance(entries, dict) else entries
-        book = {**(book or {}), "entries": [*(listed if isinstance(listed, list) else []), entry]}
+        rows = list(entries.values()) if isinstance(entries, dict) else entries
+        book = {**(book or {}), "entries": [*(rows if isinstance(rows, list) else []), entry]}
     if book is None:
         return None
     read_lorebook(book, source)
@@ -142,8 +142,8 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
 
 
 def _preset_name(name: str) -> str:
-    plain = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
-    return plain if name_problem(plain) is None else f"card {plain}"
+    cleaned_name = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
+    return cleaned_name if name_problem(cleaned_name) is None else f"card {cleaned_name}"
 
 
 def _first_line(text: str) -> str:

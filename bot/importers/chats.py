@@ -19,7 +19,7 @@ _PERSON, _CHARACTER = "You", "Character"
 _SYSTEM_MESSAGE_TYPES = frozenset({"narrator", "comment"})
 """SillyTavern's types of messages that no participant of the chat wrote."""
 _NOT_A_CHAT = translatable(
-    "This is not a chat. Attach a chat of SillyTavern (.jsonl) or of Character.AI (JSON)."
+    "This is not a chat. Attach a chat exported from SillyTavern (.jsonl) or Character.AI (JSON)."
 )
 
 
@@ -43,8 +43,8 @@ class ExportedChat:
     character: str
     """The first character's name."""
     lines: tuple[ChatLine, ...]
-    left_out: int = 0
-    """The number of omitted messages: without text, or written by no participant."""
+    omitted_count: int = 0
+    """The number of omitted messages: those without text, and those of no participant."""
 
 
 def write_chat(chat: ExportedChat) -> str:
@@ -136,8 +136,8 @@ def _read_turn(turn: JsonFields) -> ChatLine:
     """Read a turn of Character.AI's second version: its chosen candidate, else the first one."""
     author = JsonFields(turn.values.get("author"))
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
-    chosen = turn.text("primary_candidate_id")
-    candidates.sort(key=lambda one: one.text("candidate_id") != chosen)
+    chosen_id = turn.text("primary_candidate_id")
+    candidates.sort(key=lambda one: one.text("candidate_id") != chosen_id)
     text = candidates[0].text("raw_content") if candidates else ""  # a stopped turn may have none
     return ChatLine(author.text("name"), text, author.flag("is_human"))
 
@@ -145,7 +145,7 @@ def _read_turn(turn: JsonFields) -> ChatLine:
 def _sort_oldest_first(
     items: Sequence[Mapping[str, object]], date_key: str
 ) -> Sequence[Mapping[str, object]]:
-    """Sort items by ISO 8601 date; if any date is missing, reverse them (newest comes first)."""
+    """Sort items by ISO 8601 date; if a date is missing, reverse them, as the newest is first."""
     if all(isinstance(one.get(date_key), str) for one in items):
         return sorted(items, key=lambda one: str(one[date_key]))
     return items[::-1]
@@ -155,23 +155,23 @@ def _make_chat(
     lines: Sequence[ChatLine | None], person: str = "", character: str = ""
 ) -> ExportedChat:
     """Clean names and texts, and drop empty messages; raise `UserError` if the chat is invalid."""
-    said = [one for one in lines if one is not None and one.text.strip()]
-    if not said:
+    messages = [one for one in lines if one is not None and one.text.strip()]
+    if not messages:
         raise UserError(translatable("This file contains no messages."))
-    if len(said) > MAX_CHAT_LINES or any(len(one.text) > MAX_LINE_CHARS for one in said):
+    if len(messages) > MAX_CHAT_LINES or any(len(one.text) > MAX_LINE_CHARS for one in messages):
         raise UserError.translatable(
             "A chat may have up to {lines} messages of up to {characters} characters.",
             lines=f"{MAX_CHAT_LINES:,}",
             characters=f"{MAX_LINE_CHARS:,}",
         )
-    person = clean_name(person) or _first_name(said, is_person=True) or _PERSON
-    character = clean_name(character) or _first_name(said, is_person=False) or _CHARACTER
+    person = clean_name(person) or _first_name(messages, is_person=True) or _PERSON
+    character = clean_name(character) or _first_name(messages, is_person=False) or _CHARACTER
     defaults = {True: person, False: character}
-    kept = [
+    cleaned_lines = [
         ChatLine(clean_name(one.name) or defaults[one.is_person], one.text.strip(), one.is_person)
-        for one in said
+        for one in messages
     ]
-    return ExportedChat(person, character, tuple(kept), len(lines) - len(said))
+    return ExportedChat(person, character, tuple(cleaned_lines), len(lines) - len(messages))
 
 
 def _first_name(lines: Iterable[ChatLine], *, is_person: bool) -> str:

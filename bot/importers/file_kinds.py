@@ -47,7 +47,7 @@ class FileKind(Enum):
     MASTER_EXPORT = (marked("a SillyTavern master export"), _PRESET_ADVICE)
     REASONING = (
         marked("a SillyTavern reasoning template"),
-        marked("Troupe does not need it: it detects reasoning tags by itself"),
+        marked("Troupe does not need it, because it detects reasoning tags itself"),
     )
     KOBOLDCPP_ADAPTER = (marked("a koboldcpp chat adapter"), _PRESET_ADVICE)
     MODELFILE = (marked("a Modelfile"), _PRESET_ADVICE)
@@ -146,7 +146,7 @@ def check_file_kind(data: bytes, file: Path, accepted_kinds: Collection[FileKind
 
 
 def detect_file_kind(data: bytes) -> FileKind:
-    """Detect a file's kind from its first `MAX_BYTES_READ` bytes or more, without running it."""
+    """Detect a file's kind from at least its first `MAX_BYTES_READ` bytes; execute nothing."""
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):
@@ -182,9 +182,9 @@ def _detect_text(text: str) -> FileKind:
             return _detect_json(read_json(text).value)
         except JsonSyntaxError:
             kinds = (_detect_json_lines(stripped), _guess_broken_json(stripped))
-            known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
-            if known:
-                return known[0]
+            known_kinds = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
+            if known_kinds:
+                return known_kinds[0]
             if _JSON_START.match(stripped):
                 return FileKind.UNKNOWN  # the importer will report where it is broken
     if _JINJA_TAG.search(text):  # Modelfiles have Go templates, which lack these tags
@@ -203,23 +203,23 @@ def _detect_text(text: str) -> FileKind:
 def _detect_json(value: object) -> FileKind:
     rows = value if isinstance(value, list) else [value]
     keys = [set(row) if isinstance(row, dict) else set() for row in rows]
-    shared = set.intersection(*keys) if keys else set()
+    shared_keys = set.intersection(*keys) if keys else set()
     if isinstance(value, list):
-        return _find_kind(shared, "list") or FileKind.JSON_LIST
+        return _find_kind(shared_keys, "list") or FileKind.JSON_LIST
     if isinstance(value, dict) and value:
-        if kind := _find_kind(shared, "object"):
+        if kind := _find_kind(shared_keys, "object"):
             return kind
-        if len(shared.intersection(_IDENTIFYING_KEYS["samplers"])) >= 3:
+        if len(shared_keys.intersection(_IDENTIFYING_KEYS["samplers"])) >= 3:
             return FileKind.SAMPLER
-        has_known_keys = shared <= {*_IDENTIFYING_KEYS["system_prompt"]}
+        has_known_keys = shared_keys <= {*_IDENTIFYING_KEYS["system_prompt"]}
         if has_known_keys and isinstance(value.get("content"), str):
             return FileKind.SYSTEM_PROMPT
-        return _find_kind(shared, "few") or FileKind.UNKNOWN
+        return _find_kind(shared_keys, "few") or FileKind.UNKNOWN
     return FileKind.UNKNOWN
 
 
 def _find_kind(keys: Set[object], table: str) -> FileKind | None:
-    kinds = (kind for telling, kind in _IDENTIFYING_KEYS[table] if keys >= {*telling.split()})
+    kinds = (kind for markers, kind in _IDENTIFYING_KEYS[table] if keys >= {*markers.split()})
     return next(map(FileKind.__getitem__, kinds), None)
 
 

@@ -105,16 +105,16 @@ def jinja_from_go(source: str) -> str:
             "the template is longer than {limit} characters; shorten it", limit=_MAX_TEMPLATE_CHARS
         )
     tokens = list(_tokenize(source))
-    used = {name.lower() for token in tokens for name in token.field_names}
-    has_turns = "messages" not in used
-    if has_turns and "response" not in used:
+    used_fields = {name.lower() for token in tokens for name in token.field_names}
+    has_turns = "messages" not in used_fields
+    if has_turns and "response" not in used_fields:
         tokens = list(_tokenize(source + "{{ .Response }}"))
-    assigned = {name.text for name, operator in pairwise(tokens) if operator.text == "="}
+    assigned_names = {name.text for name, operator in pairwise(tokens) if operator.text == "="}
     root = _TURN_ROOT if has_turns else _MESSAGES_ROOT
-    translator = _Translator(tokens, root, namespaced=assigned, indent=has_turns)
+    translator = _Translator(tokens, root, assigned_names=assigned_names, indent=has_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if assigned else [])]
+    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     turns = ([_LOOP_OVER_TURNS], ["{%- endfor %}"]) if has_turns else ([], [])
     return "\n".join([*prelude, *turns[0], *translator.lines, *turns[1]])
 
@@ -135,10 +135,10 @@ class _Token(NamedTuple):
 
 def _tokenize(source: str) -> Iterator[_Token]:
     """Yield a template's tokens except spaces, with text trimmed next to `{{-` and `-}}`."""
-    at, trims = 0, False
+    at, trims_next = 0, False
     while opening := _OPENING_BRACES.search(source, at):
         text = source[at : opening.start()]
-        text = text.lstrip(_GO_WHITESPACE) if trims else text
+        text = text.lstrip(_GO_WHITESPACE) if trims_next else text
         yield _Token(
             "text", text.rstrip(_GO_WHITESPACE) if opening[1] else text, _line_number(source, at)
         )
@@ -154,8 +154,8 @@ def _tokenize(source: str) -> Iterator[_Token]:
         closing = _CLOSING_BRACES.match(source, at)
         if closing is None:
             raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
-        at, trims = closing.end(), closing["trim"] is not None
-    text = source[at:].lstrip(_GO_WHITESPACE) if trims else source[at:]
+        at, trims_next = closing.end(), closing["trim"] is not None
+    text = source[at:].lstrip(_GO_WHITESPACE) if trims_next else source[at:]
     yield _Token("text", text, _line_number(source, at))
     yield _Token("eof", "", _line_number(source, len(source)))
 
@@ -190,19 +190,19 @@ class _Translator:
         tokens: Sequence[_Token],
         root: Mapping[str, _Value],
         *,
-        namespaced: Collection[str],
+        assigned_names: Collection[str],
         indent: int,
     ) -> None:
         self._tokens = [one for one in tokens if one.text or one.kind != "text"]
         self._position = 0
         self._root = root
-        self._namespaced = namespaced  # variables assigned with `=`, perhaps in a loop or branch
+        self._assigned_names = assigned_names  # with `=`, perhaps in a loop or branch
         self._dot = _ROOT_VALUE
         self._variables = {"$": _ROOT_VALUE}
         self._loops = self._depth = 0
         self._indent = indent
         self._used_names: Counter[str] = Counter()
-        self._is_cut = False
+        self._has_response = False
         self.lines: list[str] = []
         self.prints_json = False
 
@@ -213,7 +213,7 @@ class _Translator:
 
     def _translate_nodes(self) -> _Token:
         """Translate up to an `end`, an `else`, or the end of the file; return that token."""
-        was_cut, is_guarded = self._is_cut, False
+        had_response, is_guarded = self._has_response, False
         while True:
             token = self._next()
             if token.kind == "{{":
@@ -223,7 +223,7 @@ class _Translator:
                     break
             if token.kind == "eof":
                 break
-            if self._is_cut and not was_cut and not is_guarded:  # after the first `.Response`
+            if self._has_response and not had_response and not is_guarded:
                 is_guarded = True
                 self._emit("{%- if not turn.last %}")
                 self._indent += 1
@@ -264,7 +264,7 @@ class _Translator:
                     self._set_variable(variables[0], value, is_declared=declares)
                 else:
                     self._emit(f"{{{{- {self._printed_source(value)} }}}}")
-                self._is_cut |= self._root is _TURN_ROOT and any(
+                self._has_response |= self._root is _TURN_ROOT and any(
                     token.kind == "field" and "Response" in token.field_names
                     for token in self._tokens[start : self._position]
                 )
@@ -279,10 +279,10 @@ class _Translator:
             if variables:
                 value = self._set_variable(variables[0], value, is_declared=declares)
             self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
-            outside = self._dot
-            self._dot = value if keyword == "with" else outside
+            outer_dot = self._dot
+            self._dot = value if keyword == "with" else outer_dot
             stop = self._translate_body()
-            self._dot = outside
+            self._dot = outer_dot
             self._translate_else(keyword, stop)
             if not is_elif:
                 self._emit("{%- endif %}")
@@ -301,12 +301,12 @@ class _Translator:
             elif container.type == "nothing":
                 source = "[]"
             self._emit(f"{{%- for {target} in {source} %}}")
-            outside, self._dot = self._dot, item
+            outer_dot, self._dot = self._dot, item
             for name, value in zip(reversed(variables), (item, _Value(index)), strict=False):
                 if name != "$_":
                     self._set_variable(name, value, is_declared=True)
             stop = self._translate_body()
-            self._dot = outside
+            self._dot = outer_dot
             self._loops -= 1
             self._translate_else("range", stop)
             self._emit("{%- endfor %}")
@@ -329,8 +329,8 @@ class _Translator:
     def _set_variable(self, name: str, value: _Value, *, is_declared: bool) -> _Value:
         """Assign and return a variable; keep it in a Jinja namespace if it is assigned again."""
         if is_declared:
-            unique = self._unique_name("go_" + name.removeprefix("$"))
-            source = f"var.{unique}" if name in self._namespaced else unique
+            unique_name = self._unique_name("go_" + name.removeprefix("$"))
+            source = f"var.{unique_name}" if name in self._assigned_names else unique_name
             self._variables[name] = _Value(source, value.type)
         target = self._variables[name]
         self._emit(f"{{%- set {target.source} = {value.source} %}}")

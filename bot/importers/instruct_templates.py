@@ -33,17 +33,17 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         key: _expand_texts(read.text(key), key) if expands_macros else read.text(key)
         for key in _SEQUENCE_KEYS
     }
-    sequences = _InstructTemplateBuilder(texts, data, expands_macros=expands_macros)
+    builder = _InstructTemplateBuilder(texts, data, expands_macros=expands_macros)
     keys: dict[str, object] = {
         "system": read.text("system_prompt").strip() or None,
         "macros": True,
-        "user_name_in_message": sequences.naming_mode,
+        "user_name_in_message": builder.naming_mode,
         "stop_sequences": _stop_sequences(texts, data),
-        "template": sequences.jinja,
-        "names_in_template": sequences.has_names,
+        "template": builder.jinja,
+        "names_in_template": builder.has_names,
     }
-    ignored = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
-    return keys, [f"{key} is omitted" for key in ignored]
+    ignored_keys = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
+    return keys, [f"{key} is omitted" for key in ignored_keys]
 
 
 # How SillyTavern writes messages, by position; the sequences replace the `$` variables.
@@ -97,12 +97,12 @@ class _InstructTemplateBuilder:
 
     def _alignment_message(self, sequence: str) -> str:
         """Return the user message to put before a conversation that the character started."""
-        opening = self._texts["user_alignment_message"]
+        text = self._texts["user_alignment_message"]
         name = "(user or '')"
         before = self._jinja_expression(self._put_on_own_line(sequence), name)
         suffix = self._jinja_expression(self._texts["input_suffix"] or self._newline, name)
-        shown = self._shown_name(name)
-        return _output_tag(before, shown, _quote(opening), suffix) if opening else ""
+        shown_name = self._shown_name(name)
+        return _output_tag(before, shown_name, _quote(text), suffix) if text else ""
 
     def _turn_template(self, sequence: str, kind: str) -> str:
         suffix = self._texts[f"{kind}_suffix"] or self._newline
@@ -119,19 +119,20 @@ class _InstructTemplateBuilder:
 
     def _character_opening(self) -> str:
         """Return the output sequence, followed by the character's name if names are shown."""
-        usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
-        sequence, name = last or usual, "(char or '')"
-        begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
-        bare = self._put_on_own_line(sequence.rstrip() if self._newline else sequence)
-        plain = _output_tag(self._jinja_expression(bare, name))
-        shown = self._shown_name(name, separator=":")
-        if not shown:
-            return begin + plain
+        output, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
+        sequence, name = last or output, "(char or '')"
+        newline = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
+        nameless_sequence = self._put_on_own_line(sequence.rstrip() if self._newline else sequence)
+        plain_tag = _output_tag(self._jinja_expression(nameless_sequence, name))
+        label = self._shown_name(name, separator=":")
+        if not label:
+            return newline + plain_tag
         # SillyTavern does this for Mistral's sequences.
-        space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
-        named = _output_tag(self._jinja_expression(sequence + self._newline + space, name), shown)
+        space = output[-1:] if last and output[-1:].isspace() and not last[-1:].isspace() else ""
+        tag = _output_tag(self._jinja_expression(sequence + self._newline + space, name), label)
         return (
-            f"{begin}{{%- if {self._name_condition} -%}}{named}{{%- else -%}}{plain}{{%- endif -%}}"
+            f"{newline}{{%- if {self._name_condition} -%}}{tag}{{%- else -%}}"
+            f"{plain_tag}{{%- endif -%}}"
         )
 
     @property
@@ -156,15 +157,15 @@ class _InstructTemplateBuilder:
         if name == "name":  # a message's user is its author
             values["user"] = "(name if message.role == 'user' else (user or ''))"
         # Text, macro name, text, ...
-        split = _MACRO.split(text)
+        pieces = _MACRO.split(text)
         parts = [
-            values[part.lower()] if index % 2 else _quote(part) for index, part in enumerate(split)
+            values[part.lower()] if index % 2 else _quote(part) for index, part in enumerate(pieces)
         ]
         return " ~ ".join(part for part in parts if part != '""')
 
 
 def _names_behavior(data: Json) -> str:
-    """Return when to show names: "none", "force" (in groups) or "always"; read old flags, too."""
+    """Return when to show names: "none", "force" (in groups) or "always"; also read old flags."""
     behavior = data.get("names_behavior")
     if isinstance(behavior, str) and behavior in _NAMES_BEHAVIORS:
         return behavior
@@ -206,8 +207,8 @@ def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"].strip().partition("\n")[0])
-    found = (stop.strip() for stop in stops if not _MACRO.search(stop))
-    return list(dict.fromkeys(stop for stop in found if stop))
+    stripped = (stop.strip() for stop in stops if not _MACRO.search(stop))
+    return list(dict.fromkeys(stop for stop in stripped if stop))
 
 
 _CONTROL_TOKEN = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
@@ -235,7 +236,7 @@ def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]
 
 
 def _without_control_tokens(text: str) -> str:
-    """Remove the control tokens around the story in older files, which the template adds."""
+    """Remove control tokens around the story; older files have them, but the template adds them."""
     first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
         return text
@@ -252,7 +253,7 @@ _DEFAULT_STARTS = {
 
 
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Convert a KoboldCpp adapter to preset keys and notes; missing ones default to Alpaca's."""
+    """Convert a KoboldCpp adapter to preset keys and notes; missing texts are Alpaca's."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")

@@ -37,10 +37,10 @@ class MemoryFile:
     """The contents of an imported file: memories, and possibly a chat or a character card."""
 
     memories: tuple[Memory, ...] = ()
-    """The memories, as said by the importing person; a character's key is its name."""
-    others: tuple[str, ...] = ()
+    """The memories, with the importing person as author; a character's key is its name."""
+    other_people: tuple[str, ...] = ()
     """The names of other people in the file; memories about them are not imported."""
-    unreadable: int = 0
+    skipped_count: int = 0
     """The number of entries without usable text."""
     chat: ExportedChat | None = None
     card: bytes | None = None
@@ -66,8 +66,8 @@ def write_character(
     fields = card_fields(preset)
     book = JsonFields(fields.get("character_book"))
     lore = book.list_of_objects("entries")
-    own = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
-    fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, own)]}
+    new_entries = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
+    fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, new_entries)]}
     fields["extensions"] = {_OWN_DATA_KEY: {"chat": chat_to_rows(chat) if chat is not None else []}}
     return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
@@ -95,13 +95,13 @@ def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     """Return a copy of a preset's lorebook with the memory as an additional entry."""
     values = dict(JsonFields(book).values)
     entries = values.get("entries")
-    taken = entries if isinstance(entries, dict) else {}
-    uid = 1 + max((int(one) for one in taken if one.isdecimal()), default=-1)
+    old_entries = entries if isinstance(entries, dict) else {}
+    uid = 1 + max((int(one) for one in old_entries if one.isdecimal()), default=-1)
     entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
     del entry["extensions"]  # from now on, it is an ordinary lorebook entry
     if isinstance(entries, list):
         return {**values, "entries": [*entries, to_card_entry(entry)]}
-    return {**values, "entries": {**taken, str(uid): entry}}
+    return {**values, "entries": {**old_entries, str(uid): entry}}
 
 
 def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
@@ -130,24 +130,24 @@ def _read_card(
 ) -> MemoryFile:
     book = JsonFields(JsonFields(fields.get("character_book")).values)
     entries = book.list_of_objects("entries")
-    memories = [one for one in entries if _find_troupe_fields(one) is not None]
-    lore = [one for one in entries if _find_troupe_fields(one) is None]
+    memory_entries = [one for one in entries if _find_troupe_fields(one) is not None]
+    lore_entries = [one for one in entries if _find_troupe_fields(one) is None]
     extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
     rows = JsonFields(extensions.pop(_OWN_DATA_KEY, None)).list_of_objects("chat")
-    plain = {**fields, "extensions": extensions}
-    if memories:
-        plain["character_book"] = {**book.values, "entries": lore}
+    remaining_fields = {**fields, "extensions": extensions}
+    if memory_entries:
+        remaining_fields["character_book"] = {**book.values, "entries": lore_entries}
     return replace(
-        _read_rows(_read_entries(memories), owner),
+        _read_rows(_read_entries(memory_entries), owner),
         chat=read_rows([JsonFields(one) for one in rows]) if rows else None,
-        card=json.dumps({**card, "data": plain}, ensure_ascii=False).encode(),
+        card=json.dumps({**card, "data": remaining_fields}, ensure_ascii=False).encode(),
     )
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
     """Return each entry's text and stored fields; an entry without fields is about the channel."""
-    entries, others = map(JsonFields, rows), {"about": _PLACE}
-    return [(one.text("content"), _find_troupe_fields(one.values) or others) for one in entries]
+    entries, default = map(JsonFields, rows), {"about": _PLACE}
+    return [(one.text("content"), _find_troupe_fields(one.values) or default) for one in entries]
 
 
 def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -161,16 +161,16 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
             count=len(rows),
             limit=MAX_MEMORIES,
         )
-    memories, others, unreadable = [], dict[str, None](), 0
+    memories, other_people, skipped_count = [], dict[str, None](), 0
     for text, fields in rows:
         match _read_memory(text, JsonFields(fields), owner):
             case Memory() as memory:
                 memories.append(memory)
             case str(name):
-                others[name] = None
+                other_people[name] = None
             case None:
-                unreadable += 1
-    return MemoryFile(tuple(memories), tuple(others), unreadable)
+                skipped_count += 1
+    return MemoryFile(tuple(memories), tuple(other_people), skipped_count)
 
 
 def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:

@@ -28,7 +28,7 @@ _UNKNOWN_COMMAND_ERROR = translatable(
 _UNKNOWN_ROLE_ERROR = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
-_IGNORED, _REST_OF_LINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)+"), re.compile(r"[^\r\n]*")
+_BLANKS, _REST_OF_LINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)+"), re.compile(r"[^\r\n]*")
 _LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-9_]*")
 
 
@@ -84,7 +84,7 @@ class _ModelfileParser:
         self._position = 0
 
     def parse(self) -> Iterator[ModelfileCommand]:
-        while self._skip(_IGNORED) < len(self._text):
+        while self._skip(_BLANKS) < len(self._text):
             yield self._read_command()
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
@@ -212,9 +212,9 @@ def preset_from_modelfile(
 def import_notes(modelfile: Modelfile) -> list[str]:
     """Return notes about what the preset lacks or expresses differently than the Modelfile."""
     names = {command.name for command in modelfile.commands}
-    omitted = [name.upper() for name in sorted(names & _OMITTED_COMMANDS)]
-    omitted += [f"PARAMETER {name}" for name in sorted(names & _ENGINE_PARAMETERS)]
-    notes = [f"{', '.join(omitted)} omitted: presets have no equivalent"] if omitted else []
+    commands = [name.upper() for name in sorted(names & _OMITTED_COMMANDS)]
+    commands += [f"PARAMETER {name}" for name in sorted(names & _ENGINE_PARAMETERS)]
+    notes = [f"{', '.join(commands)} omitted: presets have no equivalent"] if commands else []
     if "num_ctx" in names:
         notes.append(
             "PARAMETER num_ctx became max_input_tokens, minus the tokens for the answer; the"
@@ -326,10 +326,10 @@ def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
         if name in _SAMPLING_PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
         elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
-            near = difflib.get_close_matches(
+            hits = difflib.get_close_matches(
                 name, [*_SAMPLING_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75
             )
-            hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
+            hint = translatable("; did you mean {name}?", name=repr(hits[0])) if hits else EMPTY
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
             )
@@ -382,22 +382,22 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
     exchange. If there are no equivalent string templates, the result is empty.
     """
     try:
-        single = _render(template, _USER)
-        bos_token = next((token for token in _BOS_TOKENS if single.startswith(token)), "")
+        single_prompt = _render(template, _USER)
+        bos_token = next((token for token in _BOS_TOKENS if single_prompt.startswith(token)), "")
         conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
         with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
-        question = single.replace(bos_token, "")
+        question = single_prompt.replace(bos_token, "")
         found = _split_blocks(question, conversation, with_system, is_joined=not bos_token)
         if found is None:
             return {}, False
         alternating = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
-        exact = all(
+        is_exact = all(
             _render(template, *texts) == StringTemplate(**found).render(_probe_messages(texts))
             for texts in ((_USER,), alternating, (_SYSTEM, *alternating))
         )
     except TemplateError:  # the template rejects one of the conversations
         return {}, False
-    return (found, exact) if exact or bos_token else ({}, False)
+    return (found, is_exact) if is_exact or bos_token else ({}, False)
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:
@@ -413,9 +413,9 @@ def _split_blocks(
 ) -> dict[str, str] | None:
     before_user, _, after_user = single.partition(_USER)
     to_answer, answer, rest = conversation.removeprefix(before_user + _USER).partition(_ASSISTANT)
-    last = before_user + _USER_2 + after_user
-    after_answer = rest.removesuffix(last)
-    if not answer or not rest.endswith(last) or (is_joined and not after_answer.endswith("\n")):
+    question = before_user + _USER_2 + after_user
+    after_answer = rest.removesuffix(question)
+    if not answer or not rest.endswith(question) or (is_joined and not after_answer.endswith("\n")):
         return None
     end = _block_end(to_answer, after_user)
     if end is None:
@@ -433,13 +433,13 @@ def _split_blocks(
 
 
 def _block_end(to_answer: str, to_end: str) -> int | None:
-    """Return where the user's block ends in the text after the question, or None.
+    """Return the index at which the user's block ends in `to_end`, or None if it has no end.
 
-    The block ends with the first run of newlines, if both texts are equal up to there.
+    The end is the first run of newlines, if `to_answer` begins with the same text up to there.
     """
     position = to_end.find("\n")
     while to_end[position + 1 : position + 2] == "\n":
         position += 1
-    shared = to_end[: position + 1]
+    shared_text = to_end[: position + 1]
     has_end = bool(to_end[position + 1 :].strip())
-    return position if position >= 0 and has_end and to_answer.startswith(shared) else None
+    return position if position >= 0 and has_end and to_answer.startswith(shared_text) else None

@@ -19,19 +19,19 @@ _MAX_CHUNKS = 10_000
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the image without cards, its V1/V2 JSON, and its V3 JSON; raises `PresetError`."""
-    kept, cards = [SIGNATURE], dict.fromkeys(_CARD_CHUNK_KEYWORDS, b"")
-    for kind, body, raw in _read_chunks(data):
+    kept_chunks, cards = [SIGNATURE], dict.fromkeys(_CARD_CHUNK_KEYWORDS, b"")
+    for kind, body, chunk in _read_chunks(data):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and (name := keyword.lower()) in cards:
             cards[name] = cards[name] or _decode_card(text)  # like SillyTavern, use the first one
         else:
-            kept.append(raw)
+            kept_chunks.append(chunk)
     if not any(cards.values()):
         raise PresetError.translatable(
             "it is an image without a character card; programs that resize or convert images"
             " remove it, so use the original file"
         )
-    return b"".join(kept), cards[b"chara"], cards[b"ccv3"]
+    return b"".join(kept_chunks), cards[b"chara"], cards[b"ccv3"]
 
 
 def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
@@ -40,12 +40,12 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     if v3 is not None:
         texts.append(_make_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
     chunks = list(_read_chunks(image))
-    others = [
+    other_chunks = [
         raw
         for kind, body, raw in chunks[:-1]
         if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _CARD_CHUNK_KEYWORDS
     ]
-    return b"".join([SIGNATURE, *others, *texts, chunks[-1][2]])
+    return b"".join([SIGNATURE, *other_chunks, *texts, chunks[-1][2]])
 
 
 def blank_image(width: int = 256, height: int = 384) -> bytes:

@@ -51,10 +51,9 @@ def preset_from_text(
 ) -> ImportedPreset:
     """Convert the text of a file to a preset; raise `PresetError` or `TemplateError` if that fails.
 
-    `name` and `provider` replace those in the file. If the file has no name, the preset is named
-    like the file or, for a Modelfile, like its model. If it has no provider, that is `local`, or
-    `ollama` for a Modelfile with a model of ollama. With `into`, the file's keys are added to that
-    preset.
+    `name` and `provider` replace those in the file. A preset without a name is named after the file
+    or, for a Modelfile, after its model. A preset without a provider gets `local` or, for a
+    Modelfile with an Ollama model, `ollama`. With `into`, the file's keys are added to that preset.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
@@ -66,14 +65,14 @@ def preset_from_text(
             raise PresetError.translatable(
                 "{file} is a complete preset; import it without --into", file=file
             )
-        make = _from_preset_json if is_json else _from_modelfile
-        return make(text, file, name, provider)
+        convert = _from_preset_json if is_json else _from_modelfile
+        return convert(text, file, name, provider)
     keys, notes = found
     if into is not None:
         preset = _add_keys(into, keys, source)
     else:
-        own = {"name": name or _choose_name(keys, file), "provider": provider or "local"}
-        preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
+        overrides = {"name": name or _choose_name(keys, file), "provider": provider or "local"}
+        preset = validate_preset({"model": DEFAULT_MODEL, **keys, **overrides}, source)
     return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
 
 
@@ -81,8 +80,8 @@ def _from_preset_json(
     text: str, file: Path, name: str | None, provider: str | None
 ) -> ImportedPreset:
     preset = parse_preset(text, str(file))
-    given = {"name": name or preset.name, "provider": provider or preset.provider}
-    data = {**preset.model_dump(exclude_unset=True), **given}
+    replaced_keys = {"name": name or preset.name, "provider": provider or preset.provider}
+    data = {**preset.model_dump(exclude_unset=True), **replaced_keys}
     return ImportedPreset(validate_preset(data, str(file)), [])
 
 
@@ -176,30 +175,30 @@ _CONVERTERS: Mapping[FileKind, _Converter] = {
 
 
 def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset:
-    kept: dict[str, object] = preset.model_dump(include={"name", "provider", "model"})
+    kept_keys: dict[str, object] = preset.model_dump(include={"name", "provider", "model"})
     if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
-        kept["macros"] = preset.macros
+        kept_keys["macros"] = preset.macros
     if keys.get("prompts") and not (preset.has_macros or preset.character):
         # In a card, `system` replaces the main prompt. Elsewhere, it describes the character.
-        kept["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
-        kept["system"] = None
+        kept_keys["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
+        kept_keys["system"] = None
     merged = _merge_keys(preset.model_dump(exclude_unset=True), keys)
-    return validate_preset({**merged, **kept}, source)
+    return validate_preset({**merged, **kept_keys}, source)
 
 
 def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     """Merge new preset keys into the old; parameters merge, but a new template replaces the old."""
-    given = {key: value for key, value in new.items() if value is not None and value != []}
+    values = {key: value for key, value in new.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
-        for each in (old.get("parameters"), given.pop("parameters", None))
+        for each in (old.get("parameters"), values.pop("parameters", None))
     )
-    brings_template = "template" in given or any(key in new_parameters for key in STRING_TEMPLATES)
+    brings_template = "template" in values or any(key in new_parameters for key in STRING_TEMPLATES)
     if brings_template:
         old = {key: value for key, value in old.items() if key not in _TEMPLATE_KEYS}
         for key in STRING_TEMPLATES:
             old_parameters.pop(key, None)
-    return {**old, **given, "parameters": {**old_parameters, **new_parameters}}
+    return {**old, **values, "parameters": {**old_parameters, **new_parameters}}
 
 
 def _choose_name(keys: Mapping[str, object], file: Path) -> str:

@@ -27,17 +27,17 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     notes: list[str] = []
     for name, sampler in _SAMPLERS["parameters"].items():
         found = (value for each in sampler["names"] if (value := read.number(each)) is not None)
-        given, (low, high) = next(found, None), sampler["range"]
-        if given is None:
+        number, (low, high) = next(found, None), sampler["range"]
+        if number is None:
             continue
-        if low <= given <= high:
-            parameters[name] = int(given) if "whole" in sampler else given
+        if low <= number <= high:
+            parameters[name] = int(number) if "whole" in sampler else number
             details = ((detail, read.number(detail)) for detail in sampler.get("details", ()))
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
-        elif given > 0:
-            notes.append(f"{name} {given:g} is omitted: it must be from {low:g} to {high:g}")
-    given_breakers = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
-    if breakers := _read_texts(given_breakers):
+        elif number > 0:
+            notes.append(f"{name} {number:g} is omitted: it must be from {low:g} to {high:g}")
+    breakers_value = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
+    if breakers := _read_texts(breakers_value):
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
@@ -96,7 +96,7 @@ _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
     """Return the regex scripts in a card's or preset's extensions, and notes on omitted ones."""
     scripts: list[dict[str, object]] = []
-    left_out: list[str] = []
+    omitted_names: list[str] = []
     for row in JsonFields(extensions).list_of_objects("regex_scripts")[:_MAX_SCRIPTS]:
         read = JsonFields(row)
         if read.flag("disabled"):
@@ -106,24 +106,24 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
         try:
             RegexScript.model_validate(script)
         except ValidationError:
-            left_out.append(name)
+            omitted_names.append(name)
         else:
             scripts.append(script)
-    names = ", ".join(dict.fromkeys(left_out))
+    names = ", ".join(dict.fromkeys(omitted_names))
     return scripts, [f"regular expression scripts that will not run: {names}"] if names else []
 
 
 def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
-    """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect."""
+    """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect here."""
     places = fields.values.get("placement")
     in_answer = fields.flag("markdownOnly") or not fields.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
     find, replace = fields.text("findRegex"), fields.text("replaceString")
     pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
-    is_filled = not set(find_unknown_macros([replace])) - {"match"}
+    has_known_macros = not set(find_unknown_macros([replace])) - {"match"}
     is_for_older = (fields.integer("minDepth") or 0) > 0
-    if not (in_answer and is_filled) or is_for_older or fields.number("substituteRegex"):
+    if not (in_answer and has_known_macros) or is_for_older or fields.number("substituteRegex"):
         return {"name": name}
     trim = fields.texts("trimStrings")
     return {"name": name, "find": find, "replace": _without_html(replace), "trim": trim}
@@ -132,8 +132,8 @@ def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
 def _without_html(text: str) -> str:
     if not _HTML_TAG.search(text):
         return text
-    plain = _HTML_TAG.sub("", _HIDDEN_HTML.sub("", _CODE_FENCE.sub("", text)))
-    lines = (line.strip() for line in plain.splitlines())
+    remaining_text = _HTML_TAG.sub("", _HIDDEN_HTML.sub("", _CODE_FENCE.sub("", text)))
+    lines = (line.strip() for line in remaining_text.splitlines())
     return "\n".join(line for line in lines if line)
 
 
@@ -173,19 +173,19 @@ def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str
 
 
 def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
-    """Yield the enabled prompts in the order for all characters or, without it, the last order."""
+    """Yield the enabled prompts in the order for all characters or, if missing, the last order."""
     prompts = settings.list_of_objects("prompts")
-    known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
+    prompts_by_name = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
     lists = settings.list_of_objects("prompt_order")
     lists = [each for each in lists if each.get("character_id") == _ALL_CHARACTERS] or lists
     order = JsonFields(lists[-1]).list_of_objects("order") if lists else []
     names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
-    for name in names if order else known:
-        triggers = known.get(name, {}).get("injection_trigger")
+    for name in names if order else prompts_by_name:
+        triggers = prompts_by_name.get(name, {}).get("injection_trigger")
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
             continue  # a prompt that is only for swipes or continuations
-        if name in known or name in _MARKERS:
-            prompt = _convert_prompt(name, JsonFields(known.get(name)), settings)
+        if name in prompts_by_name or name in _MARKERS:
+            prompt = _convert_prompt(name, JsonFields(prompts_by_name.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():
                 yield prompt
 
@@ -222,26 +222,26 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
     if preset.has_macros and (unknown := find_unknown_macros(_preset_texts(preset))):
         names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_LISTED_MACROS]]
         names += ["…"] * (len(unknown) > _MAX_LISTED_MACROS)
-        listed = ", ".join(names)
-        notes.append(translatable("unsupported macros stay unchanged: {names}", names=listed))
+        listed_names = ", ".join(names)
+        notes.append(translatable("unsupported macros stay unchanged: {names}", names=listed_names))
     book = preset.parsed_lorebook
     entries = book.entries if book else ()
-    similar = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
-    if similar:
+    dead_entries = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
+    if dead_entries:
         notes.append(
             translatable(
                 "{number} lorebook entries without keys are never used: only SillyTavern finds them"
                 " by similarity (vectorized); give them keys",
-                number=len(similar),
+                number=len(dead_entries),
             )
         )
     return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
 
 
 def _preset_texts(preset: Preset) -> Iterator[str]:
-    own = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
-    others = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
-    yield from filter(None, (*own, *others))
+    main = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
+    more = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
+    yield from filter(None, (*main, *more))
     yield from (message.text for message in preset.messages)
     yield from (prompt.content for prompt in preset.prompts)
     book = preset.parsed_lorebook

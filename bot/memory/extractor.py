@@ -183,15 +183,15 @@ class MemoryExtractor:
     async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:
         """Add vectors, witnesses and state to a note; schedule the first notice to its person."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
-        outdated = await self.recaller.embed(note.outdated) if note.outdated else None
-        memory = replace(note.memory, present=witnesses, model=model, vector=vector)
+        outdated = await self.recaller.embed(note.outdated_fact) if note.outdated_fact else None
+        memory = replace(note.memory, witnesses=witnesses, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
         # Before the memory is stored, so that even a killed process keeps no memory in secret.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
             await self.settings.set(person, _NOTICE_KEY, _DUE, person)
-        return replace(note, memory=memory, outdated_vector=outdated and outdated[1])
+        return replace(note, memory=memory, outdated_fact_vector=outdated and outdated[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)

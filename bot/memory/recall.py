@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import IncomingMessage, person_ids_in
+from bot.chat.incoming import IncomingMessage, find_person_ids
 from bot.chat.memory import (
     Memory,
     MemoryListener,
@@ -55,16 +55,16 @@ class MemoryRecaller:
         private = message.is_private
         place = MemoryPlace.from_event(message.address, message.scopes, is_private=private)
         speakers = [one.speaker.id for one in turns if one.speaker]
-        people = tuple(dict.fromkeys([*person_ids_in(message), *message.mentions, *speakers]))
+        people = tuple(dict.fromkeys([*find_person_ids(message), *message.mentions, *speakers]))
         listener = MemoryListener(place, preset, message.author.id, people)
         found = await self.memories.recall(listener)
         if not found.memories:
-            return RankedMemories((), len(found.private), self.budget_share)
+            return RankedMemories((), len(found.private_memory_ids), self.budget_share)
         similar: Mapping[int, float] = {}
         if any(one.vector for one in found.memories):
             similar = await self._similarities(message.text, found.memories, may_spend=may_spend)
         ranked = rank_memories(message.text, found.memories, similar)
-        return RankedMemories(ranked, len(found.private), self.budget_share)
+        return RankedMemories(ranked, len(found.private_memory_ids), self.budget_share)
 
     async def embed(self, text: str) -> tuple[str, PackedVector] | None:
         """Return the embedding model and the vector of a memory's text; None if that failed."""

@@ -89,7 +89,7 @@ def fold_thoughts(
     message_indexes = [index for index, one in enumerate(parts) if one.file is None]
     if not thoughts or not message_indexes or not limits.folds_thoughts:
         return tuple(parts)
-    index, units = message_indexes[-1], limits.units
+    index, units = message_indexes[-1], limits.measure
     last = parts[index]
     face = last.content.face
     max_units = limits.without_name_line(face).max_units - _SPOILER_FRAME_UNITS
@@ -214,12 +214,12 @@ def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
 
 def is_unreadable(message: IncomingMessage, files: AttachedFiles) -> bool:
     """Return whether a message contains nothing but unreadable files."""
-    return bool(files.unread) and not (message.text.strip() or files.images or files.texts)
+    return bool(files.unread_files) and not (message.text.strip() or files.images or files.texts)
 
 
 def explain_skipped_files(files: AttachedFiles) -> Text | None:
     """Return a notice about files that were not read completely, or None."""
-    sentences = [explain_unread_files(files.unread)] if files.unread else []
+    sentences = [explain_unread_files(files.unread_files)] if files.unread_files else []
     sentences += [
         translatable(
             "ℹ {name} is long: I read only its first {size} KiB.",

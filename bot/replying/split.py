@@ -115,7 +115,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a part or, if its rendered text is too long for one message, smaller parts."""
     rendered_text = limits.render(part) if limits.render else part
     smaller = max_units // 2
-    if smaller < 1 or limits.units(rendered_text) <= limits.max_units:
+    if smaller < 1 or limits.measure(rendered_text) <= limits.max_units:
         yield part
         return
     plain_limits = replace(limits, max_units=smaller, hides_markup=False)
@@ -137,7 +137,7 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             opener = f"{fence.margin}{fence.opener}\n"
             if ">" in fence.margin:
                 opener += find_quote_prefix(text, start)
-        max_units = limits.max_units - limits.units(opener)
+        max_units = limits.max_units - limits.measure(opener)
         window = _find_cut_window(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
@@ -147,7 +147,7 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             prose = max(window.find_prose_start(position), start)
             marks, reopened_marks = _find_reopened_marks(text, prose, end, position)
             table = find_open_table_head(text[prose:end], table if prose == start else "")
-            is_short = limits.units(table) <= limits.max_units // 4
+            is_short = limits.measure(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
                 marks, reopened_marks = "", table
         if is_visible(content):
@@ -213,13 +213,13 @@ def _find_content_start(text: str, position: int, fence: Fence | None) -> int:
 
 def _fits(text: str, limits: Limits) -> bool:
     # A character has at most two units, so that most texts need not be measured.
-    return 2 * len(text) <= limits.max_units or limits.units(text) <= limits.max_units
+    return 2 * len(text) <= limits.max_units or limits.measure(text) <= limits.max_units
 
 
 def _count_unit_offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the number of visible units before each position, including the end."""
     hides_marks = limits.hides_markup and len(text) > limits.max_units
-    if not hides_marks and limits.units(text) == len(text):
+    if not hides_marks and limits.measure(text) == len(text):
         return range(len(text) + 1)
     weights = [2 if letter > "\uffff" else 1 for letter in text]
     for start, end in _find_hidden_spans(text) if hides_marks else ():

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from bot.chat.command import Command, matching_command, parse_command
+from bot.chat.command import Command, find_command, parse_command
 from bot.chat.incoming import IncomingMessage, MediaItem, Request
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
@@ -318,7 +318,7 @@ def _find_holders(rules: Mapping[str, str], permission: str) -> set[str]:
 def _is_command(event: Request, commands: Sequence[str]) -> bool:
     if not isinstance(event, IncomingMessage) or event.wake is None:
         return False
-    return bool(matching_command(event.text, commands))
+    return bool(find_command(event.text, commands))
 
 
 _log = structlog.get_logger(__name__)

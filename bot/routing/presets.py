@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.incoming import ChatJoin, Incoming, IncomingMessage, Request, person_ids_in
+from bot.chat.incoming import ChatJoin, Incoming, IncomingMessage, Request, find_person_ids
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
     CHARACTER_KEY,
@@ -319,7 +319,7 @@ class PresetResolver:
 
         Other settings needed for the message are loaded into the cache with the same query.
         """
-        people = person_ids_in(message)
+        people = find_person_ids(message)
         own_scopes = person_scopes(people[0], message.scopes)
         scopes = [*message.scopes, INSTALLATION, *own_scopes, *people[1:]]
         settings = await self._chat_settings.get_scopes(scopes)
@@ -493,7 +493,7 @@ class HistoryScopes:
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
         """Return the ids of people in these events who opted out; cache their other settings."""
-        people = {one: event.scopes for event in events for one in person_ids_in(event)}
+        people = {one: event.scopes for event in events for one in find_person_ids(event)}
         all_scopes = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         all_scopes += [INSTALLATION, *(one for event in events for one in event.scopes)]
         await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))

@@ -250,10 +250,10 @@ class Conversations(StoredTurns):
         """
         at = current_moment(self._clock)
         rows = finishing.FinishedRows(
-            messages=[*_message_ids(message), *(one.id for one in message.refused)],
+            messages=[*_message_ids(message), *(one.id for one in message.refused_messages)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
-                *(to_turn_row(one, is_active=False) for one in result.unanswered),
+                *(to_turn_row(one, is_active=False) for one in result.open_questions),
             ],
             receipts=[
                 receipt_rows.to_row(claim.conversation, message.turn_name, one, at.now)
@@ -263,7 +263,7 @@ class Conversations(StoredTurns):
             result=result,
             begin_next=begin_next,
         )
-        deleted = result.change.deleted if result.change else ()
+        deleted = result.change.deleted_ids if result.change else ()
         if deleted:
             await self._record_deleted_turns(claim, deleted, at.now)
         # Cached turns are kept only if the unit was certainly committed.
@@ -276,7 +276,7 @@ class Conversations(StoredTurns):
                 await self._shared.drop(claim)
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
-            gone = result.removed or result.supersedes
+            gone = result.removed_range or result.replaced_range
             if gone is not None:
                 window = window.without(gone)
             window = window.extended([_row_to_turn(row) for row in rows.turns if row["active"]])
@@ -315,4 +315,4 @@ def _row_to_turn(row: Mapping[str, object]) -> Turn:
 
 
 def _message_ids(message: InboxMessage) -> list[int]:
-    return [message.id, *(one.id for one in message.gathered)]
+    return [message.id, *(one.id for one in message.gathered_messages)]

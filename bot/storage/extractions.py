@@ -72,7 +72,7 @@ class SqlExtractions(Store):
         of = {"of": conversation_key}
         yield SQL["locked_session"].query(of)  # so that no turn can be changed meanwhile
         for one in notes:
-            yield from memories.add(one.memory, [one.source], one.outdated_vector)
+            yield from memories.add(one.memory, [one.source], one.outdated_fact_vector)
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_up_to])
         now = to_dict((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
         same = (now.get(one.id, one.turn.text) == one.turn.text for one in unread.turns)

@@ -150,14 +150,14 @@ def _finish_by_steps(
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
     for name, turns in (
-        ("remove_failed", rows.result.removed),
-        ("remove_turns", rows.result.removed),
-        ("supersede_turns", rows.result.supersedes),
+        ("remove_failed", rows.result.removed_range),
+        ("remove_turns", rows.result.removed_range),
+        ("supersede_turns", rows.result.replaced_range),
     ):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
-            yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer})
-    if rows.result.removed or rows.result.supersedes:
+            yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer_count})
+    if rows.result.removed_range or rows.result.replaced_range:
         yield from memories.delete_stale_memories(claim.conversation, (), at.now)
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
@@ -213,8 +213,8 @@ def _finish_values(
         "messages": rows.messages,
         "new_session": rows.result.new_session,
         "go_on": rows.begin_next,
-        **_range_values(rows.result.removed, "removed"),
-        **_range_values(rows.result.supersedes, "superseded"),
+        **_range_values(rows.result.removed_range, "removed"),
+        **_range_values(rows.result.replaced_range, "superseded"),
         "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
         "usages": [{name: row[name] for name in USAGE_COLUMNS} for row in rows.receipts],
@@ -230,7 +230,7 @@ def _finish_values(
 def _range_values(turns: TurnRange | None, name: str) -> dict[str, int]:
     return {
         f"{name}_count": turns.count if turns else 0,
-        f"{name}_newer": turns.newer if turns else 0,
+        f"{name}_newer": turns.newer_count if turns else 0,
     }
 
 
@@ -299,7 +299,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         changes,
         [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
         may_be_opened=bool(
-            outgoing or result.was_stopped or result.may_be_begun or message.crashes
+            outgoing or result.was_stopped or result.may_have_sent or message.crashes
         ),
     )
 

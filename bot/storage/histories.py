@@ -190,36 +190,36 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query(row=turn_id, files=encode_files(files))
-    touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
-    touched += change.observed
+    touched = [*change.texts, *change.versions, *change.superseded_ids, *change.deleted_ids]
+    touched += change.observed_flags
     if not touched:
         return
     [(since, first)] = yield SQL["first_of_listed"].query(_rows_parameter(touched))
     if first is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first)
-    if changed := [*change.texts, *change.versions, *change.observed]:
+    if changed := [*change.texts, *change.versions, *change.observed_flags]:
         yield SQL["read_again_from"].query(of=conversation, first=min(changed))
     for turn_id, text in change.texts.items():
         yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
-    for turn_id, is_observed in change.observed.items():
+    for turn_id, is_observed in change.observed_flags.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
     yield from memories.delete_stale_memories(conversation, touched, now)
-    if change.deleted:
-        yield from _delete_turns(conversation, change.deleted, since)
+    if change.deleted_ids:
+        yield from _delete_turns(conversation, change.deleted_ids, since)
         yield SQL["note_forgotten"].query(of=conversation, moment=now)
 
 
 def _change_versions(change: HistoryChange) -> Unit[None]:
     for turn_id, version in change.versions.items():
-        if turn_id not in change.replaced:
+        if turn_id not in change.replaced_ids:
             yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
-    if change.restored:
-        yield SQL["delete_listed"].query(_rows_parameter(change.restored))
-    if change.superseded:
-        yield SQL["supersede_listed"].query(_rows_parameter(change.superseded))
+    if change.restored_ids:
+        yield SQL["delete_listed"].query(_rows_parameter(change.restored_ids))
+    if change.superseded_ids:
+        yield SQL["supersede_listed"].query(_rows_parameter(change.superseded_ids))
 
 
 def _delete_turns(conversation: str, ids: Collection[int], since: float) -> Unit[None]:

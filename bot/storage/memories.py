@@ -302,7 +302,7 @@ def add(
 
 def _have_same_origin(first: Memory, second: Memory) -> bool:
     """Return whether two memories have the same witnesses (presets) or come from the same turns."""
-    return first.present == second.present or bool(second.turns and first.turns == second.turns)
+    return first.witnesses == second.witnesses or bool(second.turns and first.turns == second.turns)
 
 
 def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
@@ -365,7 +365,7 @@ def _merge_memories(old: Memory, new: Memory) -> Memory:
         new,
         id=old.id,
         # When turns are read again, fewer witnesses are known than when the turns were new.
-        present=old.present if new.turns and new.turns == old.turns else new.present,
+        witnesses=old.witnesses if new.turns and new.turns == old.turns else new.witnesses,
         audience=old.audience if old.is_widened else new.audience,
         is_widened=old.is_widened or new.is_widened,
         is_pinned=old.is_pinned or new.is_pinned,
@@ -446,7 +446,7 @@ def _to_row(memory: Memory) -> dict[str, object]:
         "said_by": memory.said_by,
         "told_by": teller.id if teller else None,
         "told_by_name": to_storable_text(teller.name) if teller else None,
-        "present": encode_names(memory.present) or "",
+        "present": encode_names(memory.witnesses) or "",
         "conversation": memory.conversation,
         "turns": json.dumps(memory.turns),
         "is_derived": memory.is_derived,

@@ -165,7 +165,7 @@ def _select_matching(rows: Rows, search: AnswerSearch, limit: int) -> list[Store
 def _matches(receipt: Receipt, search: AnswerSearch) -> bool:
     if search.cut_off and receipt.reason is FinishReason.STOP:
         return False
-    if search.left_out and not receipt.left_out:
+    if search.left_out and not receipt.omitted_count:
         return False
     seconds = receipt.timings.queued_seconds + receipt.timings.seconds
     if search.min_seconds is not None and seconds < search.min_seconds:

@@ -86,7 +86,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
     is_whole = not (tombstone.turns or tombstone.messages)
     gone = found if is_whole else set(found).intersection(tombstone.turns)
-    yield from histories.apply_change(key, HistoryChange(deleted=sorted(gone)), now)
+    yield from histories.apply_change(key, HistoryChange(deleted_ids=sorted(gone)), now)
     for name in [""] if is_whole else tombstone.messages:
         yield SQL["note_forgotten_message"].query(of=key, message=name, until=until)
     if is_whole:

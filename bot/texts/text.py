@@ -40,8 +40,8 @@ class Text(str):
         plural: str | None = None,
         count: int = 1,
     ) -> Self:
-        chosen = pattern if plural is None or count == 1 else plural
-        text = super().__new__(cls, chosen.format_map(values))
+        form = pattern if plural is None or count == 1 else plural
+        text = super().__new__(cls, form.format_map(values))
         text._pattern, text._plural, text._count = pattern, plural, count
         text._values = values
         return text

@@ -101,7 +101,7 @@ class AnswerPipeline:
             group, question, active, removed_turns, session_before, first_part
         )
         if is_unreadable(message, context.files):
-            unread_notice = explain_unread_files(context.files.unread)
+            unread_notice = explain_unread_files(context.files.unread_files)
             return self._refusal_result(message, unread_notice, first_part)
         if is_new and session_before is None and not question.in_place_of:
             context = await self._add_greeting(context, len(question.earlier_turns))

@@ -207,7 +207,7 @@ class CommandRunner:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
         ids = await self.stages.conversations.find_turns_by_person(group.claim, person_id)
-        result = TurnResult(change=HistoryChange(deleted=ids))
+        result = TurnResult(change=HistoryChange(deleted_ids=ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 
     # commands that reply to one message
@@ -285,7 +285,7 @@ class CommandRunner:
         outgoing = stages.replies.notice_parts(
             incoming.address, _MESSAGE_FORGOTTEN_NOTICE, incoming.locale
         )
-        change = HistoryChange(deleted=[one.id for one in turns])
+        change = HistoryChange(deleted_ids=[one.id for one in turns])
         return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))
 
     # replies
@@ -326,8 +326,8 @@ class CommandRunner:
             turns=[*result.turns, *greeting_result.turns],
             outgoing=[*outgoing, *greeting_result.outgoing],
             new_session=result.new_session,
-            removed=result.removed_turns,
-            change=HistoryChange(deleted=result.deleted_ids) if result.deleted_ids else None,
+            removed_range=result.removed_turns,
+            change=HistoryChange(deleted_ids=result.deleted_ids) if result.deleted_ids else None,
         )
 
     async def _prepare_greeting(
@@ -374,7 +374,7 @@ class CommandRunner:
             return TurnResult(outgoing=outgoing, in_place_of=reply.in_place_of)
         has_buttons = bool(reply.menus or buttons)
         menu_turns = [replace(user_turn(incoming), sent_as=part_names)] if has_buttons else []
-        return TurnResult(outgoing=outgoing, unanswered=menu_turns)
+        return TurnResult(outgoing=outgoing, open_questions=menu_turns)
 
 
 def _find_answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:

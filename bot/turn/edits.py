@@ -92,9 +92,9 @@ class EditHandler:
                 return TurnResult(change=change)
             case Observe():
                 observed_flags = {question.id: True}
-                return _withdraw_answers(exchange, replace(change, observed=observed_flags))
+                return _withdraw_answers(exchange, replace(change, observed_flags=observed_flags))
             case _:
-                return _withdraw_answers(exchange, HistoryChange(superseded=(question.id,)))
+                return _withdraw_answers(exchange, HistoryChange(superseded_ids=(question.id,)))
 
     def _decide(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
@@ -169,9 +169,9 @@ def _replace_answers(
     change = HistoryChange(
         texts,
         versions,
-        superseded=sorted(unreplaced_ids - interrupted_ids),
-        restored=sorted(unreplaced_ids & interrupted_ids),
-        replaced=sorted(interrupted_ids.intersection(versions)),
+        superseded_ids=sorted(unreplaced_ids - interrupted_ids),
+        restored_ids=sorted(unreplaced_ids & interrupted_ids),
+        replaced_ids=sorted(interrupted_ids.intersection(versions)),
     )
     turns = result.turns[len(answer_ids) :]
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
@@ -186,7 +186,7 @@ def _mark_as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     """Record that the message is a question, not background, now that it has an answer."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
-    change = replace(result.change, observed={exchange.question.id: False})
+    change = replace(result.change, observed_flags={exchange.question.id: False})
     return replace(result, change=change)
 
 
@@ -194,7 +194,7 @@ def _with_changed_files(
     message: IncomingMessage, exchange: Exchange, result: TurnResult
 ) -> TurnResult:
     question, change = exchange.question, result.change or HistoryChange()
-    is_observed = change.observed.get(question.id, question.turn.observed)
+    is_observed = change.observed_flags.get(question.id, question.turn.observed)
     files = () if is_observed else files_to_keep(message)
     if files == question.turn.files:
         return result
@@ -202,5 +202,7 @@ def _with_changed_files(
 
 
 def _withdraw_answers(exchange: Exchange, change: HistoryChange) -> TurnResult:
-    superseded_ids = (*change.superseded, *(one.id for one in exchange.answers))
-    return TurnResult(change=replace(change, superseded=superseded_ids), in_place_of=exchange.parts)
+    superseded_ids = (*change.superseded_ids, *(one.id for one in exchange.answers))
+    return TurnResult(
+        change=replace(change, superseded_ids=superseded_ids), in_place_of=exchange.parts
+    )

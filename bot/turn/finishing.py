@@ -115,7 +115,7 @@ class TurnFinisher:
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
         """Store a result and start to deliver it."""
         stages, claim, message = self.stages, group.claim, group.message
-        for one in (message, *message.gathered):
+        for one in (message, *message.gathered_messages):
             incoming = one.incoming
             if (
                 isinstance(incoming, IncomingMessage | ButtonPress)
@@ -124,10 +124,10 @@ class TurnFinisher:
             ):
                 next_part = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
                 result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_part)
-        if message.refused:
+        if message.refused_messages:
             refused_messages = [
                 one.incoming
-                for one in message.refused
+                for one in message.refused_messages
                 if isinstance(one.incoming, IncomingMessage)
                 and not one.incoming.is_withheld
                 and await stages.access.find_refusal(one.incoming) is None
@@ -201,7 +201,9 @@ class TurnFinisher:
         earlier_turns = asked.earlier_turns if asked else ()
         kept_turns = [*earlier_turns, user_turn(question)] if question and not in_place_of else []
         unanswered_turns = [replace(one, sent_as=part_names) for one in kept_turns]
-        result = TurnResult(outgoing=outgoing, unanswered=unanswered_turns, in_place_of=in_place_of)
+        result = TurnResult(
+            outgoing=outgoing, open_questions=unanswered_turns, in_place_of=in_place_of
+        )
         return await self.finish(group, result)
 
     async def finish_forgetting(
@@ -293,9 +295,9 @@ class QuestionAnswerer:
         channel = question.incoming.address.channel
         stages.decisions.log_substitute_models(channel, question.speakers, result.receipts)
         earlier_turns, in_place_of = question.earlier_turns, question.in_place_of
-        turns = [*result.earlier, *earlier_turns, user_turn(question.incoming), *result.turns]
-        result = replace(result, turns=turns, supersedes=removed_turns, in_place_of=in_place_of)
-        if gathering.uncovered_count and not group.message.refused:
+        turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
+        result = replace(result, turns=turns, replaced_range=removed_turns, in_place_of=in_place_of)
+        if gathering.uncovered_count and not group.message.refused_messages:
             waiting_notice = translatable_count(
                 "⏳ 1 more message has arrived. I will answer it next.",
                 "⏳ {count} more messages have arrived. I will answer them next.",
@@ -344,7 +346,7 @@ class QuestionAnswerer:
                 await gathering.gather_until_quiet()
             while True:
                 question = group.question = gathering.question
-                is_only = is_new and not group.message.gathered
+                is_only = is_new and not group.message.gathered_messages
                 stops.cover_message(question.incoming, gathering.askers, is_only=is_only)
                 async with gathering.interrupt_on_arrival(stop):
                     result = await self.stages.pipeline.answer(

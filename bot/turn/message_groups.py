@@ -73,7 +73,9 @@ class SplitMessageJoiner:
         max_units = self.limits.max_units  # longer than any part that a client sends
         if len(message.text) * _MAX_UNITS_PER_CHARACTER < max_units * _MIN_SHARE_OF_CUT_TEXT:
             return 0.0  # the normal case, without counting units
-        is_cut = max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.units(message.text) <= max_units
+        is_cut = (
+            max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.measure(message.text) <= max_units
+        )
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(
@@ -96,7 +98,7 @@ class SplitMessageJoiner:
     def _join(
         self, joined_message: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
     ) -> IncomingMessage:
-        is_cut_in_a_word = self.limits.units(last_part.text) >= self.limits.max_units
+        is_cut_in_a_word = self.limits.measure(last_part.text) >= self.limits.max_units
         texts = [one for one in (joined_message.text, message.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
         masked_text = mask_pasted_tokens(text)  # a token may have been cut in two
@@ -132,7 +134,9 @@ async def join_parts(
                 group.interleaved_messages += interleaved_messages
                 interleaved_messages = []
                 incoming, last = joined_message, message
-                group.message = replace(group.message, gathered=(*group.message.gathered, message))
+                group.message = replace(
+                    group.message, gathered_messages=(*group.message.gathered_messages, message)
+                )
         if not isinstance(last.incoming, IncomingMessage):
             break
         wait = last.received_at + parts.seconds_to_wait(last.incoming) - clock.now()
@@ -144,7 +148,7 @@ async def join_parts(
     if incoming.has_masked_token and isinstance(first, IncomingMessage):
         # The author is then warned.
         group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
-    if group.message.gathered:
+    if group.message.gathered_messages:
         await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
     return incoming
 
@@ -257,7 +261,7 @@ class MessageGathering:
     def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
         pending_count = sum(len(one.parts) for one in self._pending)
-        covered_count = 1 + len(self.group.message.gathered) + pending_count
+        covered_count = 1 + len(self.group.message.gathered_messages) + pending_count
         return max(0, self.rules.at_most - covered_count)
 
     @property
@@ -308,8 +312,8 @@ class MessageGathering:
         del self._pending[: len(covered)]
         message = self.group.message
         parts = [part for one in covered for part in one.parts]
-        gathered_messages = sorted((*message.gathered, *parts), key=lambda one: one.id)
-        self.group.message = replace(message, gathered=tuple(gathered_messages))
+        gathered_messages = sorted((*message.gathered_messages, *parts), key=lambda one: one.id)
+        self.group.message = replace(message, gathered_messages=tuple(gathered_messages))
         # This is recorded first, so that after a crash each message is processed alone.
         beside_others = AttemptState.BESIDE_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)

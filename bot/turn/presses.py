@@ -269,7 +269,7 @@ class PressHandler:
                 restored_ids.append(chosen_version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
-        change = HistoryChange(versions=versions, restored=restored_ids)
+        change = HistoryChange(versions=versions, restored_ids=restored_ids)
         count = len(exchange.versions[-1])
         buttons = answer_buttons(name_part(parts[-1].part), press.locale, data.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
@@ -284,7 +284,7 @@ def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
         if data.part in names:
             parts, deleted_versions = tuple(name for name in parts if name in names), (versions,)
     ids = [one.id for versions in deleted_versions for one in versions]
-    return TurnResult(change=HistoryChange(deleted=ids), in_place_of=parts)
+    return TurnResult(change=HistoryChange(deleted_ids=ids), in_place_of=parts)
 
 
 def _to_message(press: ButtonPress, text: str) -> IncomingMessage:

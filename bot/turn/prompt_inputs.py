@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from bot.chat.incoming import Address, IncomingMessage, WakeReason, person_ids_in
+from bot.chat.incoming import Address, IncomingMessage, WakeReason, find_person_ids
 from bot.chat.outgoing import Limits, OutgoingPart
 from bot.chat.prompt import ToolSpec
 from bot.chat.receipt import DroppedItem, Receipt
@@ -184,7 +184,7 @@ class TurnContext:
             next_part=max(
                 [self.first_part, *(one + 1 for one in message_part_numbers(self.opened_parts))]
             ),
-            earlier=self.unstored_turns,
+            earlier_turns=self.unstored_turns,
         )
 
     def part_name(self, part: int) -> str:
@@ -231,7 +231,7 @@ class PromptSources:
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        opted_out = await self.resolver.opted_out([*person_ids_in(incoming), *speakers_before])
+        opted_out = await self.resolver.opted_out([*find_person_ids(incoming), *speakers_before])
         readable = redact_message(incoming, opted_out) if opted_out else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OPTED_OUT_NOTICE)
@@ -276,7 +276,7 @@ class PromptSources:
     ) -> Session:
         if removed_turns is None:
             return await self.conversations.load_session(claim, max_turns)
-        turn_limit = max_turns + removed_turns.newer + removed_turns.count
+        turn_limit = max_turns + removed_turns.newer_count + removed_turns.count
         session = await self.conversations.load_session(claim, turn_limit)
         return replace(session, turns=removed_turns.remove_from(session.turns))
 

@@ -167,7 +167,7 @@ class ConversationWorker:
         with TurnLogContext(group.message.turn_name):
             message, started_at = group.message, self._clock.now()
             outcome, next_message = await self._handle_or_report(group)
-            for one in (message, *group.message.gathered, *group.message.refused):
+            for one in (message, *group.message.gathered_messages, *group.message.refused_messages):
                 self._record_metrics(one, outcome, started_at)
             return next_message
 
@@ -244,7 +244,7 @@ class ConversationWorker:
         turns = await self._conversations.find_turns(group.claim, ids)
         if not turns:
             return await self._finisher.finish(group, TurnResult())
-        deletion_result = TurnResult(change=HistoryChange(deleted=[one.id for one in turns]))
+        deletion_result = TurnResult(change=HistoryChange(deleted_ids=[one.id for one in turns]))
         return await self._finisher.finish_forgetting(group, deletion_result)
 
     async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
@@ -284,7 +284,7 @@ class ConversationWorker:
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(event.scopes)
             return await self._answers.answer(group, result, active)
-        if result.change is not None and result.change.deleted:
+        if result.change is not None and result.change.deleted_ids:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
@@ -361,9 +361,9 @@ class ConversationWorker:
         is_timely = not message.is_late
         match decision:
             case Ignore():
-                return "ignored", await finisher.finish(group, TurnResult(may_be_begun=is_timely))
+                return "ignored", await finisher.finish(group, TurnResult(may_have_sent=is_timely))
             case Observe():
-                observed_result = TurnResult([observed_turn(message)], may_be_begun=is_timely)
+                observed_result = TurnResult([observed_turn(message)], may_have_sent=is_timely)
                 return "observed", await finisher.finish(group, observed_result)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent)

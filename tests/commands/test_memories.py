@@ -371,7 +371,7 @@ async def test_character_is_exported_with_its_lore_memories_and_chat(setup: Memo
     told = await setup.import_file(there, sent.file.text.encode())
     assert told.text == "Mira is ready.\nMemories read: 1"
     [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, place_of(there)))
-    assert (memory.subject.key, memory.present) == (f"{BOB.id}/Mira", (f"{BOB.id}/Mira",))
+    assert (memory.subject.key, memory.witnesses) == (f"{BOB.id}/Mira", (f"{BOB.id}/Mira",))
     [found] = (await setup.resolver.resolve(there.scopes)).presets
     assert found.parsed_lorebook is not None
     assert [one.content for one in found.parsed_lorebook.entries] == ["It is old."]

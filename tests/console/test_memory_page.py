@@ -19,7 +19,7 @@ RAIN = Memory(
     "It rains",
     "telegram:2",
     PLACE,
-    present=("nora",),
+    witnesses=("nora",),
     is_derived=False,
     state=MemoryState.PROPOSED,
 )

@@ -92,7 +92,9 @@ async def test_every_row_of_every_table_is_copied(store: Store, target: Database
     assert await count_all(target) == sum(reported.values())
 
 
-async def test_ids_continue_after_the_largest_copied_one(store: Store, target: Database) -> None:
+async def test_ids_of_new_rows_continue_after_the_largest_copied_id(
+    store: Store, target: Database
+) -> None:
     await fill(store.database, inbox, outbox)
     largest = update(inbox).where(inbox.c.id == _ROWS).values(id=25_000_000_000)
     await store.write(largest)
@@ -197,7 +199,7 @@ def test_backup_never_overwrites_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
-def test_failed_backup_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_backup_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "troupe.db").write_bytes(b"no database at all" * 1000)
     with pytest.raises(StoreError, match="could not be made: file is not a database"):
         back_up(tmp_path / "troupe.db", tmp_path / "copy.db")

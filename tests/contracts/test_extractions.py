@@ -106,7 +106,7 @@ async def test_deleted_turn_does_not_block_the_progress(store: Store) -> None:
     await exchange(store, 1)
     await exchange(store, 2)
     unread = await extractions.load(LANE)
-    gone = HistoryChange(deleted=[unread.turns[0].id])
+    gone = HistoryChange(deleted_ids=[unread.turns[0].id])
     await finish(store, "5:3", change=gone)
     await extractions.finish(LANE, unread, unread.turns[-1].id)
     assert texts(await extractions.load(LANE)) == []

@@ -82,7 +82,7 @@ async def test_unstorable_characters_are_replaced(store: Store) -> None:
     assert await texts_of(store) == [plain]
 
 
-async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
+async def test_new_session_hides_but_keeps_the_old_session(store: Store) -> None:
     await finish(store, turns=[said("old")])
     await finish(store, "5:2", turns=[GREETING], new_session=True)
     session = await read_session(store.database, LANE, 10)
@@ -103,7 +103,7 @@ async def test_deleting_turns_of_an_unanswered_session_raises_its_number(store: 
     await finish(store, turns=[said("a"), said("b")])
     for number in (2, 3):
         ids = await store.scalars(select(turn.c.id))
-        await change(store, f"5:{number}", deleted=[ids[0]])
+        await change(store, f"5:{number}", deleted_ids=[ids[0]])
         session = await read_session(store.database, LANE, 10)
         assert (session.number, len(session.turns)) == (number, 3 - number)
 
@@ -115,14 +115,14 @@ async def test_finish_removes_old_turns_before_it_appends_new_ones(store: Store)
         [(TurnRange(1, 2), "adx"), (TurnRange(0, 0), "adxx"), (TurnRange(0, 9), "x")], 3
     ):
         before = await read_session(store.database, LANE, 10)
-        await finish(store, f"5:{number}", turns=[said("x")], removed=removed)
+        await finish(store, f"5:{number}", turns=[said("x")], removed_range=removed)
         after = await read_session(store.database, LANE, 10)
         assert "".join(turn.text for turn in after.turns) == expected
         assert after.turns == (*removed.remove_from(before.turns), said("x"))
     assert await store.scalars(select(turn.c.text)) == ["old", "x"]
 
 
-async def test_forget_deletes_a_conversation_completely_and_no_other(store: Store) -> None:
+async def test_forget_deletes_one_conversation_completely(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     other = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(other.claim, other.message, TurnResult([said("there")]))
@@ -169,7 +169,7 @@ async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store:
     await finish(store, turns=told, begin_next=False)
     claim, message = await take_message(store, key="5:2")
     again = [said("two"), Turn("assistant", "a better answer", None, NOON)]
-    result = TurnResult(again, supersedes=TurnRange(0, 2))
+    result = TurnResult(again, replaced_range=TurnRange(0, 2))
     await store.conversations.finish(claim, message, result)
 
     session = await store.conversations.load_session(claim, 10)
@@ -215,7 +215,7 @@ async def test_exchange_contains_a_question_its_answers_and_earlier_turns(store:
     assert found.parts == ("telegram:5:1/0", "telegram:5:1/1")
 
 
-async def test_new_version_replaces_the_messages_of_the_old_one(store: Store) -> None:
+async def test_new_version_of_an_answer_replaces_its_messages(store: Store) -> None:
     found, second = await exchange_of(store)
     claim, message = await take_message(store, key="5:1:e2")
     new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
@@ -251,7 +251,7 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
     assert again.question.turn.text == "why?"
     assert texts_of_versions(again) == [["a b", "c"]]
     [[old, _]] = again.versions
-    await change(store, "cb2", versions={answered.id: old.turn}, restored=[old.id])
+    await change(store, "cb2", versions={answered.id: old.turn}, restored_ids=[old.id])
     again = present(await load_answered(store, found.parts[0]))
     assert [one.turn.text for one in again.answers] == ["a b"]
     assert texts_of_versions(again) == [["a b", "c"]]
@@ -262,7 +262,7 @@ async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
     found, _ = await exchange_of(store)
     [answered] = found.answers
     new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
-    await change(store, "5:1:e2", versions={answered.id: new}, replaced=[answered.id])
+    await change(store, "5:1:e2", versions={answered.id: new}, replaced_ids=[answered.id])
     assert texts_of_versions(await load_answered(store, found.parts[0])) == [["c"]]
 
 
@@ -272,7 +272,7 @@ async def test_question_can_become_background_and_a_question_again(
 ) -> None:
     found, _ = await exchange_of(store)
     for number, is_background in enumerate(steps):
-        await change(store, f"5:1:e{number}", observed={found.question.id: is_background})
+        await change(store, f"5:1:e{number}", observed_flags={found.question.id: is_background})
     turns = (await read_session(store.database)).turns
     assert {one.text for one in turns if one.observed} == ({"why?"} if steps[-1] else set())
 
@@ -281,7 +281,7 @@ async def test_question_whose_answer_failed_is_stored_outside_the_history(store:
     claim, message = await take_message(store)
     name = message.part_name(0)
     question = replace(said("why?"), message_id="41", sent_as=(name,))
-    notice = TurnResult(outgoing=in_parts("⚠"), unanswered=[question])
+    notice = TurnResult(outgoing=in_parts("⚠"), open_questions=[question])
     await store.conversations.finish(claim, message, notice, begin_next=False)
     assert await texts_of(store) == []
     found = present(await load_answered(store, name))
@@ -295,6 +295,6 @@ async def test_deleted_turns_leave_no_summary(store: Store) -> None:
     row = {"conversation": LANE, "session": 1, "turns": 2, "text": "they asked why"}
     row |= {"covers_to": found.question.id, "fingerprint": ""}
     await store.write(insert(summary).values(row))
-    await change(store, "d41", deleted=[found.question.id])
+    await change(store, "d41", deleted_ids=[found.question.id])
     assert await texts_of(store) == ["before", "a b"]
     assert await store.rows(select(summary.c.text)) == []

@@ -81,13 +81,13 @@ async def consent(store: Store, memories: SqlMemories, person: str, choice: Cons
 async def test_memory_derived_again_from_its_turn_keeps_its_witnesses(
     store: Store, memories: SqlMemories
 ) -> None:
-    first = await add_derived(store, memories, present=("nora", "basil"))
+    first = await add_derived(store, memories, witnesses=("nora", "basil"))
     source, _ = await turns_of(store)
-    again = present(await memories.add(replace(DERIVED, present=("nora",)), [source]))
-    assert (again.id, again.present) == (first.id, ("nora", "basil"))
+    again = present(await memories.add(replace(DERIVED, witnesses=("nora",)), [source]))
+    assert (again.id, again.witnesses) == (first.id, ("nora", "basil"))
     for preset in ("nora", "basil"):
         assert await recalled(memories, HERE, preset) == [BY_HAND.text]
-    elsewhere = present(await memories.add(replace(BY_HAND, present=("nora",))))
+    elsewhere = present(await memories.add(replace(BY_HAND, witnesses=("nora",))))
     assert elsewhere.id != first.id
 
 
@@ -126,8 +126,8 @@ async def test_private_memories_stay_private_whatever_their_author_consents_to(
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
     own = await memories.recall(MemoryListener(HERE, "nora", ALICE.id))
     others = await memories.recall(MemoryListener(HERE, "nora", BOB.id, (ALICE.id,)))
-    assert (own.memories, own.private) == ((), (kept.id,))
-    assert (others.memories, others.private) == ((), ())
+    assert (own.memories, own.private_memory_ids) == ((), (kept.id,))
+    assert (others.memories, others.private_memory_ids) == ((), ())
 
 
 async def test_author_can_widen_the_audience_of_a_memory_and_undo_it(memories: SqlMemories) -> None:
@@ -140,7 +140,7 @@ async def test_author_can_widen_the_audience_of_a_memory_and_undo_it(memories: S
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
 
 
-async def test_subject_of_a_memory_has_to_consent_as_well(
+async def test_memory_is_recalled_elsewhere_only_if_its_subject_also_consents(
     store: Store, memories: SqlMemories
 ) -> None:
     await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
@@ -152,8 +152,8 @@ async def test_subject_of_a_memory_has_to_consent_as_well(
 
 
 async def test_character_recalls_only_what_it_witnessed(memories: SqlMemories) -> None:
-    await memories.add(replace(BY_HAND, present=("nora", "basil")))
-    await memories.add(replace(BY_HAND, text="Alice is afraid of wasps", present=("basil",)))
+    await memories.add(replace(BY_HAND, witnesses=("nora", "basil")))
+    await memories.add(replace(BY_HAND, text="Alice is afraid of wasps", witnesses=("basil",)))
     await memories.add(replace(BY_HAND, text="The inn has a new owner"))
     assert len(await recalled(memories, HERE, "nora")) == 2
     assert len(await recalled(memories, HERE, "basil")) == 3
@@ -262,13 +262,13 @@ async def test_derived_memory_is_deleted_with_its_turn(
         case "edit":
             await finish(store, "5:2", change=HistoryChange({source: "I keep wasps"}))
         case "delete":
-            await finish(store, "5:2", change=HistoryChange(deleted=[source]))
+            await finish(store, "5:2", change=HistoryChange(deleted_ids=[source]))
         case "supersede":
-            await finish(store, "5:2", change=HistoryChange(superseded=[source]))
+            await finish(store, "5:2", change=HistoryChange(superseded_ids=[source]))
         case "undo":
-            await finish(store, "5:2", removed=TurnRange(0, 2))
+            await finish(store, "5:2", removed_range=TurnRange(0, 2))
         case "retry":
-            await finish(store, "5:2", supersedes=TurnRange(0, 2))
+            await finish(store, "5:2", replaced_range=TurnRange(0, 2))
         case "expire":
             await delete_expired_turns(store.database, SystemClock(), -1)
         case _:
@@ -281,7 +281,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
 async def test_memory_is_kept_when_other_turns_change(store: Store, memories: SqlMemories) -> None:
     kept = await add_derived(store, memories)
     await finish(store, "5:2", change=HistoryChange({kept.turns[0] + 1: "and dogs"}))
-    await finish(store, "5:3", removed=TurnRange(0, 1))
+    await finish(store, "5:3", removed_range=TurnRange(0, 1))
     assert await recalled(memories, HERE) == [kept.text]
 
 

@@ -298,7 +298,7 @@ async def test_queues_are_counted(store: Store) -> None:
     claim, message = await take_message(store)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     waiting = await state.queues()
-    assert (waiting.conversations, waiting.held) == (2, 1)
+    assert (waiting.conversations, waiting.in_progress) == (2, 1)
     assert waiting.oldest_since is not None
     assert 0 < (await state.queue_ages())[0] < 60
     await store.conversations.finish(claim, message, TurnResult())

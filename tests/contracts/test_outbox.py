@@ -83,7 +83,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
 
 async def test_opened_parts_of_a_message_that_is_not_answered_are_deleted(store: Store) -> None:
     claim, message = await open_two(store)
-    await store.conversations.finish(claim, message, TurnResult(may_be_begun=True))
+    await store.conversations.finish(claim, message, TurnResult(may_have_sent=True))
     rows = [(row.op, row.part, row.external_id) for row in await send_all(store)]
     assert rows[2:] == [(OutboxOperation.DELETE, 0, "m0"), (OutboxOperation.DELETE, 1, "m1")]
 

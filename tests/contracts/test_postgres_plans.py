@@ -98,7 +98,7 @@ async def full(full_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.mark.parametrize("step", sorted(STEPS.keys() - OVER_ALL_ROWS))
-async def test_no_step_scans_a_table(full: Database, step: str) -> None:
+async def test_no_message_processing_step_scans_a_table(full: Database, step: str) -> None:
     chat = Chat(full)
     await chat.open()
     scanned, rows, _ = await measured(full, lambda: STEPS[step](chat))

@@ -31,7 +31,7 @@ async def saved_numbers(store: Store, *versions: PresetVersion) -> list[int]:
     ],
     ids=["an edit is a new version", "so is an old content", "an author may only raise it"],
 )
-async def test_versions_are_numbered(
+async def test_preset_versions_are_numbered(
     store: Store, saved: Sequence[str | tuple[str, int]], numbers: Sequence[int]
 ) -> None:
     versions = [nora(one) if isinstance(one, str) else nora(*one) for one in saved]
@@ -80,7 +80,7 @@ async def test_each_version_is_found_by_its_number(store: Store) -> None:
     assert await store.preset_versions.find("nils", 1) is None
 
 
-async def test_history_is_newest_first_and_limited(store: Store) -> None:
+async def test_version_history_is_newest_first_and_limited(store: Store) -> None:
     await saved_numbers(store, nora("one"), nora("two"), nora("three"))
 
     history = await store.preset_versions.history("nora", 2)

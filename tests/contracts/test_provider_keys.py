@@ -19,7 +19,7 @@ def encryption() -> TextEncryption:
     return TextEncryption()
 
 
-async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
+async def test_api_keys_are_stored_rotated_and_removed(store: Store) -> None:
     stored = ProviderKeys(store.database, FakeClock())
     cipher = KeyCipher([OLD])
     await stored.add("openai", cipher.encrypt("openai", "sk-1"))

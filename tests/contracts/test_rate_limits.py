@@ -209,7 +209,7 @@ async def test_each_free_slot_goes_to_one_waiting_process(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 2, "first", 600, WaitingProcess("first", 0, 600)) == 2
 
 
-async def test_waiter_that_stopped_trying_is_skipped(peers: Peers) -> None:
+async def test_waiting_process_that_stopped_trying_is_skipped(peers: Peers) -> None:
     assert await peers.here.acquire_slot("p", 1, "a", 600)
     assert not await peers.here.acquire_slot(
         "p", 1, "b", 600, WaitingProcess("here", Urgency.QUESTION, 0.05)
@@ -389,7 +389,9 @@ async def test_paused_process_does_not_consider_the_server_frozen(tmp_path: Path
 
 
 @pytest.mark.service
-async def test_processes_divide_a_bots_calls_while_the_server_is_frozen(tmp_path: Path) -> None:
+async def test_processes_divide_the_calls_of_a_bot_while_the_server_is_frozen(
+    tmp_path: Path,
+) -> None:
     clock = FakeClock()
     bot = RateLimitScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
     chat = RateLimitScope("telegram:-9", (CallWindow(4, 1000),))

@@ -80,7 +80,7 @@ async def test_answers_are_found_by_each_filter(store: Store) -> None:
     assert await found(log, AnswerSearch(conversation="telegram:6")) == []
 
 
-async def test_pages_follow_each_other_without_a_gap(store: Store) -> None:
+async def test_pages_of_answers_follow_each_other_without_a_gap(store: Store) -> None:
     reasons = [FinishReason.STOP, None] * 5
     receipts = [replace(PLAIN, reason=reason) for reason in reasons]
     await finish(store, receipts=receipts)
@@ -134,7 +134,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
     assert await log.find_context(changed) is None
 
-    await finish(store, "5:4", change=HistoryChange(deleted=[3, 4]))  # the second exchange
+    await finish(store, "5:4", change=HistoryChange(deleted_ids=[3, 4]))  # the second exchange
     scene = present(await log.find_context(third))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
 
@@ -226,7 +226,7 @@ async def test_character_name_is_deleted_with_the_text_of_a_receipt(store: Store
         await store.conversations.forget(claim)
     elif how == "one":
         gone = HistoryChange(
-            deleted=await store.conversations.find_turns_by_person(claim, ALICE.id)
+            deleted_ids=await store.conversations.find_turns_by_person(claim, ALICE.id)
         )
         await store.conversations.finish(claim, message, TurnResult(change=gone))
     else:

@@ -93,7 +93,7 @@ async def test_restore_deletes_only_turns_named_in_tombstones(store: Store, tmp_
     await store.inbox.receive([make_incoming("/forget last", key="5:3")], {})
     claim, message = await begin(recording)
     found = await recording.find_turns(claim, ["1"])
-    change = HistoryChange(deleted=[one.id for one in found])
+    change = HistoryChange(deleted_ids=[one.id for one in found])
     assert file.exists() is False
     await recording.finish(claim, message, TurnResult(change=change))
     [tombstone] = read_tombstones([file])

@@ -44,7 +44,9 @@ async def count_rows(store: Store) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("days", "left"), [(6.9, (1, 2)), (7.1, (1, 0)), (13.9, (1, 0)), (14.1, (0, 0))]
 )
-async def test_finished_rows_are_deleted(store: Store, days: float, left: tuple[int, int]) -> None:
+async def test_old_finished_rows_are_deleted(
+    store: Store, days: float, left: tuple[int, int]
+) -> None:
     await answer(store, "a", "b")
     await send_rows(store, 2)
     await make_older(store, days)
@@ -155,7 +157,7 @@ async def test_job_deletes_turns_if_a_retention_time_is_set(
     assert (await count(store, turn), sum(map(bool, contents))) == (left, left // 2)
 
 
-async def test_leases_of_processes_that_ended_are_deleted_and_jobs_stay(store: Store) -> None:
+async def test_leases_of_ended_processes_are_deleted_but_jobs_stay(store: Store) -> None:
     clock = SystemClock()
     jobs = {"receive telegram", "receive discord 0/1"}
     ended, died, running = (SqlRoleLeases(store.database, name, clock) for name in "abc")

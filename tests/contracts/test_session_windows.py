@@ -126,7 +126,7 @@ def there(store: Store) -> Process:
     return Process(store, "there")
 
 
-async def test_following_messages_need_no_database_read(here: Process) -> None:
+async def test_later_messages_need_no_database_read(here: Process) -> None:
     reads = [await here.answer(f"5:{n}", f"said {n}", "answered\0") for n in range(4)]
     assert reads == [1, 0, 0, 0]
 

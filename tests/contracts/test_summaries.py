@@ -37,7 +37,7 @@ async def test_summary_is_returned_with_its_turns(store: Store) -> None:
 @pytest.mark.parametrize(
     ("text", "kept"), [("They count on.",) * 2, ("They\0count.", "They\ufffdcount.")]
 )
-async def test_newer_summary_replaces_the_older(store: Store, text: str, kept: str) -> None:
+async def test_newer_summary_replaces_the_older_summary(store: Store, text: str, kept: str) -> None:
     summaries, saved = await save_summary(store)
     await summaries.save(LANE, replace(saved, text=text))
     assert present(await summaries.current(LANE)).text == kept

@@ -152,7 +152,7 @@ def test_unusable_scripts_and_extensions_are_reported() -> None:
     assert [one.name for one in preset.regex_scripts] == ["/ok/"]
     assert card_notes(given, preset) == [
         "regular expression scripts that will not run: /(a{1000}){1000}/, /x/, /prompt/",
-        "extensions of the card without effect here: tavern_helper",
+        "ignored extensions of the card: tavern_helper",
     ]
 
 

@@ -61,14 +61,14 @@ def open_images(files: AttachedFiles) -> list[Image.Image]:
 
 
 def unread_reasons(files: AttachedFiles) -> list[str]:
-    return [str(one.why) for one in files.unread]
+    return [str(one.why) for one in files.unread_files]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
 async def test_picture_becomes_a_jpeg_small_enough_for_models(kind: str) -> None:
     found = await read(image("a"), a=picture(2000, 1000, kind))
     [seen] = open_images(found)
-    assert (seen.format, seen.size, found.unread) == ("JPEG", (1568, 784), ())
+    assert (seen.format, seen.size, found.unread_files) == ("JPEG", (1568, 784), ())
 
 
 async def test_transparent_picture_gets_a_white_background() -> None:
@@ -94,14 +94,14 @@ async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
         "it is larger than 10 MiB"
     ]
     unseen = await reader.read(replace(SAID, attachments=(image("a"),)), with_images=False)
-    assert [one.why for one in unseen.unread] == [None]
+    assert [one.why for one in unseen.unread_files] == [None]
     assert files.asked == []
 
 
 async def test_picture_of_the_quoted_message_is_read() -> None:
     found = await read(quoted=(image("a"), file("z")), a=picture(), z=b"\0\1")
     assert len(found.images) == 1
-    assert found.unread == ()  # the quoted file is not the author's
+    assert found.unread_files == ()  # the quoted file is not the author's
 
 
 @pytest.mark.parametrize("end", [None, b"", b"%%EOF\n"])
@@ -186,7 +186,7 @@ async def test_hostile_file_yields_at_most_text_or_a_picture(title: str, given: 
 
     assert time.process_time() - began < 6
     assert open_images(found)[-1].size == (40, 20), "the others are read"
-    assert len(found.images) + len(found.texts) + len(found.unread) == 3
+    assert len(found.images) + len(found.texts) + len(found.unread_files) == 3
     assert not [
         text for text in found.texts if "/" in text.name or "\n" in text.name or "[" in text.name
     ]

@@ -90,7 +90,7 @@ def test_note_becomes_a_memory_with_its_source() -> None:
     )
     assert (one.text, one.kind, one.turns) == (NOTE["note"], MemoryKind.EVENT, (1,))
     assert (one.place, one.conversation, one.told_by) == (GROUP, "telegram:5", None)
-    assert found.outdated == NOTE["ends"]
+    assert found.outdated_fact == NOTE["ends"]
 
 
 def test_every_true_note_of_forty_conversations_is_kept() -> None:

@@ -207,7 +207,7 @@ async def test_six_exchanges_are_extracted_with_one_call(database: Database) -> 
         await setup.exchange(("Tobi", "and now?"))
         await setup.asked(1)
         [one] = await setup.stored_memories()
-        assert (one.text, one.said_by, one.present) == (
+        assert (one.text, one.said_by, one.witnesses) == (
             "Mara moved to Porto in May",
             person("Mara").id,
             ("nora", "marlowe"),
@@ -413,7 +413,7 @@ async def test_character_that_was_not_active_yet_is_not_a_witness(database: Data
             await setup.exchange(("Tobi", f"small talk {number}"), presets=(NORA,))
         await setup.exchange(("Mara", "I only drink tea"))
         await setup.asked(1)
-        present = {one.text: one.present for one in await setup.stored_memories()}
+        present = {one.text: one.witnesses for one in await setup.stored_memories()}
         assert present == {
             "Mara moved to Porto in May": ("nora",),
             "Mara only drinks tea": ("nora", "marlowe"),
@@ -431,7 +431,7 @@ async def test_character_added_later_is_not_a_witness_of_turns_read_again(
         await setup.clock.advance(700)
         await setup.edit(MOVED[1], "we moved to Lyon in May")
         await setup.exchanges(6, ("Tobi", "go on"))
-        assert [one.present for one in await setup.stored_memories()] == [("nora",)]
+        assert [one.witnesses for one in await setup.stored_memories()] == [("nora",)]
 
 
 async def test_people_are_notified_once_that_memories_about_them_exist(database: Database) -> None:

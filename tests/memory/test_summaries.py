@@ -174,7 +174,10 @@ async def test_summary_of_changed_turns_is_replaced(database: Database, change: 
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
     await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
-    first = {"edited": HistoryChange({1: "no line"}), "forgotten": HistoryChange(deleted=[1])}
+    first = {
+        "edited": HistoryChange({1: "no line"}),
+        "forgotten": HistoryChange(deleted_ids=[1]),
+    }
     await setup.finish(TurnResult(change=first[change]))
     assert await setup.summary_part() is None
     await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)

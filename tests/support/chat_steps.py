@@ -59,7 +59,7 @@ class Chat:
     async def finish(self) -> object:
         message = present(self.message)
         said = [Turn("user", "a", ALICE, message.incoming.at)] * 2
-        result = TurnResult(said, supersedes=TurnRange(0, 1))
+        result = TurnResult(said, replaced_range=TurnRange(0, 1))
         return await self.conversations.finish(self.claim, message, result)
 
     async def send(self) -> object:

@@ -216,7 +216,7 @@ def _forget_gathered() -> None:
     async def finish(
         self: Conversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
     ) -> FinishedTurn:
-        return await original(self, claim, replace(message, gathered=()), *args, **more)
+        return await original(self, claim, replace(message, gathered_messages=()), *args, **more)
 
     Conversations.finish = finish  # type: ignore[method-assign] # on purpose
 

@@ -242,7 +242,7 @@ class MemoryWorld:
         text = hashlib.sha256(str(self.events).encode()).hexdigest()[:20]
         is_person = about in {one.id for one in PEOPLE}
         subject = MemorySubject(SubjectKind.PERSON if is_person else SubjectKind.PLACE, about, "x")
-        new = Memory(subject, text, person, self.place(where), present=present, since=1.0)
+        new = Memory(subject, text, person, self.place(where), witnesses=present, since=1.0)
         new = replace(new, is_derived=is_derived, conversation=self.key(where))
         sources = [await self._store_turn(person, where, text)] if is_derived else []
         is_off = Consent.OFF in {self.consent(person), self.consent(about)}
@@ -277,7 +277,7 @@ class MemoryWorld:
         for where in PLACES:
             claim = Claim(self.key(where), 1, "me")
             gone = await self.conversations.find_turns_by_person(claim, person)
-            change = HistoryChange(deleted=gone)
+            change = HistoryChange(deleted_ids=gone)
             await self.database.run(partial(histories.apply_change, claim.conversation, change, 1))
             self._drop(turns=gone)
             self.turns = {id_: one for id_, one in self.turns.items() if id_ not in gone}
@@ -290,7 +290,7 @@ class MemoryWorld:
         changed = sorted(self.turns)[number % len(self.turns)]
         key = self.key(self.turns[changed][0])
         change = HistoryChange({changed: "other"} if kind == "edit" else {})
-        change = change if kind == "edit" else HistoryChange(deleted=[changed])
+        change = change if kind == "edit" else HistoryChange(deleted_ids=[changed])
         await self.database.run(lambda: histories.apply_change(key, change, 1))
         self._drop(turns=[changed])
         if kind == "delete":

@@ -104,7 +104,9 @@ async def test_retry_of_an_earlier_answer_asks_for_age_confirmation(database: Da
     assert await setup.history() == [("user", "Hi"), ("assistant", "Welcome.")]
 
 
-async def test_preset_use_refuses_a_preset_that_would_not_answer(database: Database) -> None:
+async def test_preset_use_command_refuses_a_preset_that_would_not_answer(
+    database: Database,
+) -> None:
     setup = Setup(database, ["Welcome."], others=[NORA | NEMO])
     await setup.say(in_group("/preset use nemo", is_age_restricted=False))
     told = RESTRICTED.removeprefix("⚠ ")

@@ -193,7 +193,7 @@ GROUP = Address("telegram", "5")
 ARRIVAL = ChatJoin(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
 
 
-async def test_group_is_greeted_once_with_the_characters_greeting(database: Database) -> None:
+async def test_group_is_greeted_once_with_the_greeting_of_the_character(database: Database) -> None:
     preset = {"greeting": "Well met, {{user}}.", "macros": True}
     setup = Setup(database, preset=preset)
     for _ in range(2):  # delivered again after a restart

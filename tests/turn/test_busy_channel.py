@@ -54,7 +54,7 @@ async def test_question_during_a_rate_limit_gets_its_own_answer(
     assert setup.texts == ["one", "two"]
 
 
-async def test_messages_during_an_answer_get_one_answer(database: Database) -> None:
+async def test_messages_that_arrive_during_an_answer_get_one_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend([FIRST_WORDS, go_on], ["all"]))
     async with answering(setup, asked(1)) as worker:
@@ -194,7 +194,7 @@ async def test_everybody_who_asked_may_stop_the_answer(database: Database) -> No
     assert history == ["q1", "q2", "q3", FIRST_WORDS.strip()]
 
 
-async def test_stop_prevails_over_an_interruption(database: Database) -> None:
+async def test_stop_command_prevails_over_an_interruption(database: Database) -> None:
     setup = make_setup(database, FakeBackend([asyncio.Event()], ["never"]))
     async with answering(setup, private(1)) as worker:
         await setup.receive(private(2))

@@ -28,7 +28,9 @@ from tests.turn.setup import (
 from tests.waiting import advance_in_steps, wait_until
 
 
-async def test_context_points_admins_to_the_file_and_masks_secrets(database: Database) -> None:
+async def test_context_command_points_admins_to_the_file_and_masks_secrets(
+    database: Database,
+) -> None:
     setup = Setup(database, ["Hi."], preset={"name": "nora sk-canary"})
     await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = setup.texts[1:]

@@ -103,7 +103,7 @@ async def test_context_of_a_personal_history_is_shown_only_to_its_owner_and_admi
     assert "receipt 3:" in setup.texts[-1], "everybody's own"
 
 
-async def test_button_finds_the_history_of_its_answer(database: Database) -> None:
+async def test_button_press_finds_the_history_of_its_answer(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"], ["again"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     press = pressed(ButtonAction.RETRY, "telegram:5:703/0", by=BOB)

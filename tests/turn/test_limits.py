@@ -280,7 +280,7 @@ async def test_native_command_over_the_limit_gets_a_notice_each_time(setup: Setu
     assert setup.texts[2:] == [TOLD, TOLD]
 
 
-async def test_forget_has_its_own_limit(setup: Setup) -> None:
+async def test_forget_command_has_its_own_limit(setup: Setup) -> None:
     await setup.say("/help", "/help", "/help", "/forget last")
     assert setup.texts[2:] == [TOLD, "⚠ There is no question in this conversation yet."]
 
@@ -300,7 +300,7 @@ async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAc
     assert await setup.buttons.find_refusal_reason(of_no_answer) == EXCESS.format(wait=1800)
 
 
-async def test_stop_and_delete_are_never_limited(setup: Setup) -> None:
+async def test_stop_and_delete_buttons_are_never_limited(setup: Setup) -> None:
     await setup.say("hello", "/help", "/help", "/help")
     await setup.say("/stop")
     assert setup.texts[3:] == [TOLD, "⚠ No answer is being written here."]
@@ -312,7 +312,7 @@ async def test_stop_and_delete_are_never_limited(setup: Setup) -> None:
             assert refusal in {None, "No answer is being written here."}
 
 
-async def test_presses_count_together_with_commands(setup: Setup) -> None:
+async def test_button_presses_and_commands_share_one_limit(setup: Setup) -> None:
     await setup.say("hello", "/help", "/help")
     refusal = await setup.buttons.find_refusal_reason(pressed(ButtonAction.VERSION, number=1))
     assert refusal == EXCESS.format(wait=1800)
@@ -326,7 +326,7 @@ async def test_presses_count_together_with_commands(setup: Setup) -> None:
     ("answers", "seconds", "admitted"),
     [(15, 30.0, 30), (5, 86_400.0, 30), (1, 30.0, 30), (5, 3.0, 10)],
 )
-async def test_menus_work_with_low_answer_limits(
+async def test_menu_presses_are_allowed_even_with_low_answer_limits(
     clock: FakeClock, answers: int, seconds: float, admitted: int
 ) -> None:
     rates = InProcessRateLimits(clock)

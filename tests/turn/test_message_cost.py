@@ -21,7 +21,7 @@ from tests.postgres import counting_round_trips, create_postgres_database
 from tests.turn.counted_service import FIRST_WORDS, NORA, running_parts
 
 
-async def test_streamed_answer_stays_within_its_cost(tmp_path: Path) -> None:
+async def test_streamed_answer_has_the_expected_cost(tmp_path: Path) -> None:
     events = [asyncio.Event(), asyncio.Event()]
     scripts: list[list[ScriptStep]] = [[FIRST_WORDS, event, "And an end."] for event in events]
     backend = FakeBackend(*scripts)
@@ -45,7 +45,7 @@ async def test_streamed_answer_stays_within_its_cost(tmp_path: Path) -> None:
         assert list(service.surface.messages.values()) == [f"{FIRST_WORDS}And an end."] * 2
 
 
-async def test_first_message_of_a_chat_stays_within_its_cost(tmp_path: Path) -> None:
+async def test_first_message_of_a_chat_has_the_expected_cost(tmp_path: Path) -> None:
     async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
         cost = await service.cost("5:1", None)
         assert {name: cost[name] for name in ("units", "reads", "writes")} == snapshot(
@@ -53,7 +53,7 @@ async def test_first_message_of_a_chat_stays_within_its_cost(tmp_path: Path) -> 
         )
 
 
-async def test_unstreamed_answer_stays_within_its_cost(tmp_path: Path) -> None:
+async def test_unstreamed_answer_has_the_expected_cost(tmp_path: Path) -> None:
     async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
         await service.answer("5:1", None)
         assert await service.cost("5:2", None) == snapshot(
@@ -98,7 +98,7 @@ async def cost_of_twelve_answers(folder: Path, *, memory: bool) -> dict[str, int
         (True, {"statements": 127, "model_requests": 7, "prompt_tokens": 1780}),
     ],
 )
-async def test_memory_extraction_for_six_answers_stays_within_its_cost(
+async def test_memory_extraction_for_six_answers_has_the_expected_cost(
     tmp_path: Path, memory: bool, expected: dict[str, int]
 ) -> None:
     """The expected costs are those in docs/costs.md."""

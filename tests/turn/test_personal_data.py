@@ -124,7 +124,7 @@ async def test_forget_me_asks_for_confirmation_and_covers_every_conversation(
     assert setup.texts[-1].startswith("⚠ You haven't described yourself.")
 
 
-async def test_forget_me_deletes_notes_that_quote_only_that_person(database: Database) -> None:
+async def test_forget_me_deletes_notes_that_quote_only_the_person(database: Database) -> None:
     setup = Setup(database, preset={"context": "addressed"})
     ignored = replace(said("ignored", "6:1", chat="6"), wake=None)
     await setup.receive(ignored)

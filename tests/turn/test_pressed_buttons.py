@@ -97,7 +97,7 @@ async def test_prompt_after_a_button_press_has_the_thread_title(
     assert titles == ["[The title of this thread]\n> Ferns"] * 2
 
 
-async def test_delete_removes_the_answer_and_its_versions(database: Database) -> None:
+async def test_delete_button_removes_the_answer_and_its_versions(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))
     assert setup.texts == []

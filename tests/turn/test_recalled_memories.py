@@ -143,7 +143,7 @@ async def test_each_character_recalls_only_what_it_witnessed(database: Database)
     setup = make_setup(database, ["Yes."], ["No."], others=[marlowe])
     presets = [setup.resolver.find(one) for one in ("nora", "marlowe")]
     await setup.resolver.set_active(CHAT, presets, ALICE.id)
-    await add(setup, replace(BEES, present=("nora",)), replace(STORM, present=("marlowe",)))
+    await add(setup, replace(BEES, witnesses=("nora",)), replace(STORM, witnesses=("marlowe",)))
     for name, known in (("nora", "bees"), ("Marlowe", "storm")):
         await setup.say(f"{name}, hello")
         [line] = lines(await receipt_of(setup))

@@ -54,7 +54,7 @@ async def test_characters_read_earlier_answers_to_the_same_message(database: Dat
     ]
 
 
-async def test_delete_removes_only_the_answer_above_the_button(database: Database) -> None:
+async def test_delete_button_removes_only_the_answer_above_it(database: Database) -> None:
     setup = await group_of_two(database, ["I am Nora."], ["And I am Nils."])
     await setup.say("nora and nils, who are you?")
     turn = "telegram:5:2"

@@ -88,7 +88,7 @@ async def test_request_that_failed_costs_nothing(database: Database) -> None:
     assert setup.texts[1] == "Hi."
 
 
-async def test_cheaper_model_answers_with_one_notice(database: Database) -> None:
+async def test_cheaper_model_answers_over_budget_with_one_notice(database: Database) -> None:
     cheaper = Preset.model_validate({"name": "small", "provider": "q", "model": "tiny"})
     small = FakeBackend(["Lo."], ["Li."])
     budgets = {PERSON_A_DAY: 4_100}

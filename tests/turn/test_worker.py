@@ -185,7 +185,7 @@ class DeafSetup(Setup):
         await self.inbox.receive(events, {})
 
 
-async def test_stop_without_its_signal_ends_the_answer(database: Database) -> None:
+async def test_stop_ends_the_answer_even_if_its_signal_is_lost(database: Database) -> None:
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
     async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
@@ -195,7 +195,7 @@ async def test_stop_without_its_signal_ends_the_answer(database: Database) -> No
     assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
 
 
-async def test_message_without_its_signal_interrupts_the_answer(database: Database) -> None:
+async def test_message_interrupts_the_answer_even_if_its_signal_is_lost(database: Database) -> None:
     preset = {"context": "all", "busy": {"mode": "interrupt", "quiet_seconds": 0}}
     backend = FakeBackend(["Once upon", asyncio.Event()], ["Both."])
     setup = DeafSetup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)

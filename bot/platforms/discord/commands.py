@@ -179,7 +179,7 @@ def _option_payload(option: CommandOption) -> dict[str, Any]:
         "name": option.name,
         **_description_payload(option.summary),
         "required": option.required,
-        **({} if option.is_file else {"autocomplete": option.completes}),
+        **({} if option.is_file else {"autocomplete": option.can_suggest}),
         **({"choices": choices} if choices else {}),
     }
 

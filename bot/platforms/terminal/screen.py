@@ -75,8 +75,8 @@ class CommandCompleter(Completer):
             if spec.name == name.lower():
                 yield from self._complete(spec.actions, rest)
                 for option in spec.options:
-                    values = self._complete_preset(rest) if option.completes else option.choices
-                    matches = [one for one in values if option.completes or one.startswith(rest)]
+                    values = self._complete_preset(rest) if option.can_suggest else option.choices
+                    matches = [one for one in values if option.can_suggest or one.startswith(rest)]
                     yield from (Completion(one, -len(rest)) for one in matches)
 
 

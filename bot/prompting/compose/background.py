@@ -29,7 +29,9 @@ def build_background(
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return the background's parts (observed lines, quote, files), and the omitted items."""
     message = inputs.incoming
-    if not (observed_turns or message.thread_title or message.quote or files.texts or files.unread):
+    if not (
+        observed_turns or message.thread_title or message.quote or files.texts or files.unread_files
+    ):
         return [], []  # the usual case
     labels, preset_name = inputs.speakers, inputs.preset.name
 
@@ -100,8 +102,8 @@ def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> lis
         quote = "\n".join(f"> {line}" for line in text.splitlines())
         name = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{name}]\n{quote}{ending}", name=file.name, priority=2))
-    if files.unread:
-        unread = describe_attachments([one.item for one in files.unread])
+    if files.unread_files:
+        unread = describe_attachments([one.item for one in files.unread_files])
         parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
     return parts
 

@@ -124,8 +124,8 @@ class RestoreFilter:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_restore()
         if restore is not None:  # a channel's histories share its messages
-            forgotten = {(parse_address(key).channel, name) for key, name in restore.forgotten}
-            restore = replace(restore, forgotten=frozenset(forgotten))
+            forgotten = {(parse_address(key).channel, name) for key, name in restore.forgotten_ids}
+            restore = replace(restore, forgotten_ids=frozenset(forgotten))
         self._newest_restore = restore
 
     def is_context_only(self, message: InboxMessage) -> bool:
@@ -157,7 +157,7 @@ class RestoreFilter:
 
     def _is_forgotten(self, channel: str, message_id: str | None) -> bool:
         restore = self._newest_restore
-        return restore is not None and (channel, message_id or "") in restore.forgotten
+        return restore is not None and (channel, message_id or "") in restore.forgotten_ids
 
 
 _CHECK_DELAY_SECONDS = 1.0
@@ -217,7 +217,7 @@ class QueueLimit:
             await cancel_and_wait(check_tasks)
 
     async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
-        refused_ids = {one.id for one in group.message.refused}
+        refused_ids = {one.id for one in group.message.refused_messages}
         load_limit = max_waiting + len(refused_ids) + _MAX_REFUSED_AT_ONCE
         later_messages = await self.conversations.load_after(group.claim, group.message, load_limit)
         waiting_questions = [
@@ -232,7 +232,8 @@ class QueueLimit:
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.
                 await self.replies.open_notice(group.claim, message, BUSY_NOTICE)
-            group.message = replace(group.message, refused=(*group.message.refused, message))
+            all_refused = (*group.message.refused_messages, message)
+            group.message = replace(group.message, refused_messages=all_refused)
 
 
 def _is_question(message: IncomingMessage) -> bool:

@@ -72,7 +72,7 @@ def test_png_keeps_its_image_and_its_v2_card() -> None:
     card = read_card(CARD_FILES["robot.png"], "robot.png")
 
     assert card.image == PORTRAIT
-    assert card.older == {**ROBOT, "spec": "chara_card_v2"}
+    assert card.older_card == {**ROBOT, "spec": "chara_card_v2"}
     assert write_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
 
 
@@ -160,8 +160,8 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
         lambda: zipped(*((f"a{n}", b"") for n in range(20_001))),
         "or 20000 files",
     ),
-    "a path upwards": (zipped(("../../card.json", CARD)), "leads out of the archive"),
-    "a path of Windows": (zipped(("C:\\card.json", CARD)), "leads out of the archive"),
+    "a path upwards": (zipped(("../../card.json", CARD)), "points outside the archive"),
+    "a path of Windows": (zipped(("C:\\card.json", CARD)), "points outside the archive"),
     "a damaged zip": (CARD_FILES["singer.charx"][:-30], "the archive cannot be unpacked"),
 }
 

@@ -123,7 +123,7 @@ async def test_webhook_is_found_again_after_a_restart(stage: Faces) -> None:
     assert len(stage.requests("POST", f"/channels/{stage.channel.id}/webhooks")) == 1
 
 
-async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: Faces) -> None:
+async def test_message_with_a_lost_response_is_found_and_not_sent_again(stage: Faces) -> None:
     asked = str(stage.wire.say(stage.alice, stage.channel.id, "Nora?").id)
     earlier = await stage.say("Yes.")
     stage.wire.fault("POST", "/webhooks/*", drop=True, after=True)
@@ -198,7 +198,7 @@ async def test_deleted_webhook_is_created_again(stage: Faces) -> None:
         ("n" * 200, "n" * 80),
     ],
 )
-def test_names_comply_with_discords_rules(name: str, allowed: str) -> None:
+def test_character_names_comply_with_the_rules_of_discord(name: str, allowed: str) -> None:
     assert to_webhook_name(name) == allowed
 
 

@@ -68,7 +68,7 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
         yield chat
 
 
-async def test_request_bodies_match_discords_api(chat: Chat) -> None:
+async def test_request_bodies_match_the_discord_api(chat: Chat) -> None:
     asked = chat.say("hello")
     sent = await chat.send("hi @everyone", reply_to=asked)
     await chat.surface.edit(chat.address, sent, MessageContent("hi"), interaction=None)

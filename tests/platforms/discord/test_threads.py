@@ -84,7 +84,9 @@ async def test_lost_response_opens_no_second_thread(stage: LongAnswer, face: Fac
 
 
 @FACES
-async def test_lost_response_is_found_in_the_thread(stage: LongAnswer, face: Face | None) -> None:
+async def test_message_with_a_lost_response_is_found_in_the_thread(
+    stage: LongAnswer, face: Face | None
+) -> None:
     await stage.begin(face)
     earlier = await stage.send("Again.", face)
     message = replace(stage.message("Again.", face), nonce="another")
@@ -121,7 +123,7 @@ async def test_answer_continues_in_the_channel_without_permission_for_threads(
     assert found == sent
 
 
-async def test_answer_continues_in_a_direct_message(stage: LongAnswer) -> None:
+async def test_long_answer_continues_in_a_direct_message(stage: LongAnswer) -> None:
     chat = stage.wire.b.get_dm_channel(stage.alice.id).id
     stage.address = Address("discord", str(chat))
     await stage.begin(None)

@@ -98,7 +98,7 @@ def test_only_entries_over_the_budget_count_as_left_out() -> None:
 
     assert [one.name for one in dropped if one.was_wanted] == ["cut"]
     assert sum(one.count for one in dropped) == 5
-    assert replace(RECEIPT, dropped=tuple(dropped)).left_out == 1
+    assert replace(RECEIPT, dropped=tuple(dropped)).omitted_count == 1
 
 
 def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
