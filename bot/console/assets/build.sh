@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make what the pages load of npm packages in bot/console/static, or in the folder that is given:
-# `make assets`.
+# Build the files that pages load from npm packages: `make assets`. They are written to
+# bot/console/static, or to a folder passed as an argument.
 set -eu
-export LC_ALL=C # names of files are sorted alike everywhere
+export LC_ALL=C # sort file names the same way everywhere
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/../static}
 mkdir -p "$out"

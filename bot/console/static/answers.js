@@ -1,12 +1,12 @@
-// The list of answers: filters apply at once, and searches are saved in this browser.
+// The list of answers: filters apply immediately, and searches are saved in this browser.
 const filters = one("#filters");
 for (const each of all("select, [type=checkbox], [type=datetime-local]", filters)) each.addEventListener("change", () => filters.requestSubmit());
-filters.addEventListener("submit", () => { for (const each of filters.elements) each.disabled ||= !each.value; });  // a short address
+filters.addEventListener("submit", () => { for (const each of filters.elements) each.disabled ||= !each.value; });  // keep the URL short
 addEventListener("pageshow", () => { for (const each of filters.elements) each.disabled = false; });
 
 const saved = one("#saved");
 const searches = () => JSON.parse(localStorage.searches || "{}");
-const change = (name, query) => {
+const saveSearch = (name, query) => {
   localStorage.searches = JSON.stringify({ ...searches(), [name]: query });
   showSaved();
 };
@@ -23,14 +23,14 @@ const showSaved = () => {
     remove.type = "button";
     remove.textContent = "×";
     remove.setAttribute("aria-label", saved.dataset.remove.replace("%name%", () => name));
-    remove.addEventListener("click", () => change(name, undefined));
+    remove.addEventListener("click", () => saveSearch(name, undefined));
     chip.append(link, remove);
     saved.prepend(chip);
   }
 };
 one(".btn", saved).addEventListener("click", () => {
   const name = prompt(saved.dataset.name)?.trim();
-  if (name) change(name, location.search);
+  if (name) saveSearch(name, location.search);
 });
 saved.hidden = false;
 showSaved();

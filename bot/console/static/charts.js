@@ -1,4 +1,4 @@
-// Draw the figures of Home with uPlot; a click or a drag in a chart opens the answers of that time.
+// Draw the charts of the home page with uPlot; a click or drag opens the answers from that time.
 const { activity, by, names, texts, language } = JSON.parse(one("#chart-data").textContent);
 const { since, step_seconds: step } = activity;
 const times = activity.errors.map((_, at) => since + at * step);
@@ -16,9 +16,9 @@ const CHARTS = {
   cost: () => groups(activity.cost),
   cached: () => [{ label: texts.cached, color: "accent", values: activity.cached }],
 };
-const ARE_LINES = ["first_words", "cached"];
+const LINE_CHARTS = ["first_words", "cached"];
 
-// A custom property is not resolved before something is drawn in it.
+// A custom property has no color until an element uses it.
 const colorOf = (name) => {
   const probe = document.createElement("span");
   probe.className = name;
@@ -30,7 +30,7 @@ const colorOf = (name) => {
 };
 const timeOf = (seconds) => new Date(seconds * 1000).toISOString().slice(...(step < 86400 ? [5, 16] : [5, 10])).replace("T", " ");
 const tickOf = (seconds) => (seconds % 86400 ? new Date(seconds * 1000).toISOString().slice(11, 16) : new Date(seconds * 1000).toISOString().slice(5, 10));
-const short = new Intl.NumberFormat(language, { notation: "compact", maximumSignificantDigits: 3 });
+const compact = new Intl.NumberFormat(language, { notation: "compact", maximumSignificantDigits: 3 });
 
 const openAnswers = (from, until, series) => {
   const query = new URLSearchParams({ since: from, until });
@@ -40,9 +40,9 @@ const openAnswers = (from, until, series) => {
 };
 
 const draw = (place) => {
-  const isLine = ARE_LINES.includes(place.dataset.chart);
+  const isLine = LINE_CHARTS.includes(place.dataset.chart);
   const series = CHARTS[place.dataset.chart]().filter(({ values, group }) => group !== undefined || values.some((value) => value));
-  // Bars stand on each other: each is drawn as high as it and those before, the highest first.
+  // Stacked bars: each is drawn with the height of its sum with the previous ones, highest first.
   const stacked = series.map(({ values }, at) => (isLine ? values
     : values.map((_, time) => series.slice(0, at + 1).reduce((sum, each) => sum + each.values[time], 0))));
   const order = series.map((_, at) => at).reverse();
@@ -58,7 +58,7 @@ const draw = (place) => {
     scales: { x: { time: false, range: [since - step / 2, since + (times.length - 0.5) * step] }, y: { range: (_, low, high) => [0, Math.max(high * 1.05, 1e-4)] } },
     axes: [
       { ...axis, size: 30, values: (_, splits) => splits.map(tickOf), incrs: [3600, 10800, 21600, 43200, 86400, 172800, 432000, 604800] },
-      { ...axis, size: 52, values: (_, splits) => splits.map((each) => short.format(each)) },
+      { ...axis, size: 52, values: (_, splits) => splits.map((each) => compact.format(each)) },
     ],
     series: [
       { label: texts.time, value: (_, each) => (each == null ? "–" : timeOf(each)) },
@@ -68,7 +68,7 @@ const draw = (place) => {
         fill: isLine ? undefined : colorOf(series[at].color),
         width: isLine ? 2 : 0,
         spanGaps: true,
-        value: (_, __, ___, time) => (time == null ? "–" : short.format(series[at].values[time] ?? 0)),
+        value: (_, __, ___, time) => (time == null ? "–" : compact.format(series[at].values[time] ?? 0)),
         ...(isLine ? { points: { size: 5 } } : bars),
       })),
     ],

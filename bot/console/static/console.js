@@ -1,15 +1,15 @@
-// Shared by all pages: helpers, changing a page in place, and the end of the session.
+// Shared by all pages: helpers, updating a page in place, keys, session checks, and dropped files.
 const one = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const parsed = (html) => new DOMParser().parseFromString(html, "text/html");  // runs no script
+const parseHtml = (html) => new DOMParser().parseFromString(html, "text/html");  // runs no script
 const problemIn = (html) => {
-  const page = parsed(html);
+  const page = parseHtml(html);
   return (one("main [role=alert]", page) || one("main", page) || page.body).textContent.trim().replace(/\s+/g, " ");
 };
 const csrf = one("input[name=csrf]")?.value;
 const send = (address, body, more) => fetch(address, { method: "POST", headers: { "X-CSRF-Token": csrf }, body, ...more });
 
-// Make `old` like `fresh` and keep its nodes, so that presses, focus and selections survive.
+// Make `old` like `fresh` but keep its nodes, so that presses, focus and selections survive.
 const morph = (old, fresh) => {
   const isOther = old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName;
   if (isOther || (old.nodeName === "BUTTON" && old.getAttribute("value") !== fresh.getAttribute("value"))) {
@@ -26,22 +26,22 @@ const morph = (old, fresh) => {
   const wanted = [...fresh.childNodes];
   wanted.forEach((child, index) => {
     const at = old.childNodes[index] || null;
-    const known = child.id && [...old.children].find(({ id }) => id === child.id);  // what has an id moves
+    const known = child.id && [...old.children].find(({ id }) => id === child.id);  // move elements with ids
     if (known !== at && (!at || child.id || at.id)) old.insertBefore(known || child, at);
     if (old.childNodes[index] !== child) morph(old.childNodes[index], child);
   });
   [...old.childNodes].slice(wanted.length).forEach((child) => child.remove());
 };
 
-// --- parts that stay current: `data-refresh` is the number of seconds between two looks -----------
+// --- parts that stay current: `data-refresh` is the number of seconds between refreshes -----------
 const refreshPart = async (place) => {
-  if (document.hidden || !ended.hidden || !place.dataset.refresh) return;
-  const response = await fetch(place.dataset.from || location.href).catch(() => null);  // null: it is away
-  const fresh = response?.ok && parsed(await response.text()).getElementById(place.id);
+  if (document.hidden || !endedBanner.hidden || !place.dataset.refresh) return;
+  const response = await fetch(place.dataset.from || location.href).catch(() => null);  // null: unreachable
+  const fresh = response?.ok && parseHtml(await response.text()).getElementById(place.id);
   if (fresh) morph(place, fresh);
 };
 
-// --- keys of all pages: "/" searches, "j" and "k" go through a list, arrows to the page beside -----
+// --- keys on all pages: "/" searches, "j" and "k" move in a list, arrows open neighboring pages ----
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, [contenteditable], [role=tab], #log")) return;
   const rows = all("[data-row]").filter((each) => each.offsetParent);
@@ -54,21 +54,21 @@ document.addEventListener("keydown", (event) => {
   link?.click();
 });
 
-// --- the session: its end is told, with a way back to the same page ------------------------------
+// --- the session: when it ends, offer a login that leads back to this page -----------------------
 localStorage.removeItem("next");
-const ended = one("#ended");
+const endedBanner = one("#ended");
 const checkSession = async () => {
-  if (!ended.hidden || document.hidden) return;
-  const response = await fetch("/", { redirect: "manual" }).catch(() => null);  // null: it is away
+  if (!endedBanner.hidden || document.hidden) return;
+  const response = await fetch("/", { redirect: "manual" }).catch(() => null);  // null: unreachable
   if (response?.status !== 401) return;
-  one("a", ended).href = location.href;
-  ended.hidden = false;
+  one("a", endedBanner).href = location.href;
+  endedBanner.hidden = false;
 };
 for (const place of all("[data-refresh]")) setInterval(() => refreshPart(place), 1000 * place.dataset.refresh);
 setInterval(checkSession, 15_000);
 document.addEventListener("visibilitychange", checkSession);
 
-// --- files: a drop anywhere on any page is an import ----------------------------------------------
+// --- files: dropped anywhere on a page, they are imported -----------------------------------------
 const drop = one("form[data-drop]");
 const hasFile = (event) => drop && [...(event.dataTransfer?.types || [])].includes("Files");
 addEventListener("dragover", (event) => {
@@ -82,6 +82,6 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   document.body.classList.remove("over");
   one("input[type=file]", drop).files = event.dataTransfer.files;
-  if (typeof saveAtOnce === "function" && form) await saveAtOnce();  // in the editor of presets
+  if (typeof saveAtOnce === "function" && form) await saveAtOnce();  // in the preset editor
   drop.submit();
 });

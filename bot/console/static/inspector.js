@@ -1,4 +1,4 @@
-// One answer: find in its prompt, fold its sections, copy its texts.
+// The page of an answer: search its prompt, fold sections, copy texts.
 const prompt = one(".prompt.foldable");
 for (const button of all("[data-copy]")) {
   button.hidden = !one(button.dataset.copy);
@@ -16,14 +16,14 @@ for (const button of all("[data-copy]")) {
   });
 }
 
-// Everything found is highlighted, also in folded sections; Enter and Shift-Enter go through it.
+// All matches are highlighted, even in folded sections; Enter and Shift-Enter move between them.
 const find = one("#find");
 const field = one("input", find);
-let found = [];
+let matches = [];
 let at = -1;
 const search = () => {
   const wanted = field.value.toLowerCase();
-  found = [];
+  matches = [];
   const walker = document.createTreeWalker(prompt, NodeFilter.SHOW_TEXT);
   while (wanted && walker.nextNode()) {
     const text = walker.currentNode.data.toLowerCase();
@@ -31,18 +31,18 @@ const search = () => {
       const range = new Range();
       range.setStart(walker.currentNode, begin);
       range.setEnd(walker.currentNode, begin + wanted.length);
-      found.push(range);
+      matches.push(range);
     }
   }
-  CSS.highlights?.set("found", new Highlight(...found));
+  CSS.highlights?.set("found", new Highlight(...matches));
   at = -1;
-  go(1);
+  goToMatch(1);
 };
-const go = (step) => {
-  at = found.length ? (at + step + found.length) % found.length : -1;
-  one("span", find).textContent = field.value ? `${at + 1}/${found.length}` : "";
-  CSS.highlights?.set("current", new Highlight(...(found[at] ? [found[at]] : [])));
-  const place = found[at]?.startContainer.parentElement;
+const goToMatch = (step) => {
+  at = matches.length ? (at + step + matches.length) % matches.length : -1;
+  one("span", find).textContent = field.value ? `${at + 1}/${matches.length}` : "";
+  CSS.highlights?.set("current", new Highlight(...(matches[at] ? [matches[at]] : [])));
+  const place = matches[at]?.startContainer.parentElement;
   if (place?.closest("details")) place.closest("details").open = true;
   place?.scrollIntoView({ block: "center" });
 };
@@ -52,7 +52,7 @@ find.addEventListener("submit", (event) => event.preventDefault());
 field.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault();
-  go(event.shiftKey ? -1 : 1);
+  goToMatch(event.shiftKey ? -1 : 1);
 });
 prompt?.addEventListener("click", (event) => {  // with Alt, all sections fold or open
   const section = event.target.closest("summary")?.parentElement;

@@ -1,6 +1,6 @@
-// Send the one-time token of the link's fragment by POST, and take it out of the history.
+// Post the one-time token from the URL's fragment, and remove it from the browser history.
 const next = document.getElementById("next");
-if (next.value) localStorage.next = next.value;  // for a link that is opened in another tab
+if (next.value) localStorage.next = next.value;  // for a link opened in another tab
 else next.value = localStorage.next || "";
 const logIn = () => {
   const token = location.hash.slice(1);

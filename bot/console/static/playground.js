@@ -1,4 +1,4 @@
-// The playground. Without it, every form works by loading the page again.
+// The playground. Without this script, every form reloads the page.
 const play = one(".play");
 const log = one("#log");
 const composer = one("#composer");
@@ -8,23 +8,23 @@ const mode = one("#mode");
 
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-// --- what is said: forms that do not load the page again ------------------------------------
+// --- sending: forms that do not reload the page ---------------------------------------------
 const problem = one("#problem");
-const tell = (text) => { problem.textContent = text; problem.hidden = !text; };
+const showProblem = (text) => { problem.textContent = text; problem.hidden = !text; };
 const author = () => one("input[name=author]:checked")?.value || "";
 let isSending = false;
 let isFollowing = false;
 
 const submit = async (form, fields) => {
   try {
-    const keepalive = !fields.has("text");  // a delete, also while the page closes
+    const keepalive = !fields.has("text");  // a deletion is sent even while the page closes
     const response = await send(form.getAttribute("action"), new URLSearchParams(fields), { redirect: "manual", keepalive });
     if (response.status === 401) checkSession();
     const isDone = response.type === "opaqueredirect" || response.ok;
-    tell(isDone ? "" : problemIn(await response.text()));
+    showProblem(isDone ? "" : problemIn(await response.text()));
     return isDone;
   } catch {
-    tell(composer.dataset.away);  // the same key is sent again
+    showProblem(composer.dataset.away);  // the same key is sent again
     return false;
   }
 };
@@ -49,7 +49,7 @@ document.addEventListener("submit", async (event) => {
   if (await submit(form, fields)) {
     const wasEdit = isEditing();
     leaveMode();
-    if (!wasEdit) { say.value = ""; isFollowing = true; toEnd(); }
+    if (!wasEdit) { say.value = ""; isFollowing = true; scrollToEnd(); }
     one("input[name=key]", form).value = newKey();
     resize();
     preview();
@@ -58,7 +58,7 @@ document.addEventListener("submit", async (event) => {
   isSending = false;
 });
 
-// --- replying and editing: in place; what was being written comes back ------------------------
+// --- replying and editing in place; the unsent text comes back afterwards ---------------------
 let draft = null;
 const isEditing = () => composer.getAttribute("action") !== composer.dataset.say;
 const enterMode = (text, { reply = "", edit = "" }) => {
@@ -98,7 +98,7 @@ document.addEventListener("click", (event) => {
   else enterMode(mode.dataset.edit.replace("%name%", () => nameIn(message)), { edit: link.dataset.edit });
 });
 
-// --- deleting: can be undone for some seconds, and is sent then ---------------------------------
+// --- deleting: can be undone for some seconds before it is sent ----------------------------------
 const toast = one("#toast");
 let deletion = null;
 const deleteLater = (form, fields) => {
@@ -128,11 +128,11 @@ const undelete = () => {
 one("button", toast).addEventListener("click", () => undelete());
 addEventListener("pagehide", finishDeletion);
 
-// --- what is shown: each event changes one message -------------------------------------------
+// --- shown messages: each event changes one --------------------------------------------------
 const isAtEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 const fresh = one("#fresh");
 let unseen = 0;
-const toEnd = () => { log.scrollTop = log.scrollHeight; unseen = 0; fresh.hidden = true; };
+const scrollToEnd = () => { log.scrollTop = log.scrollHeight; unseen = 0; fresh.hidden = true; };
 const show = ({ id, position, html, about }) => {
   const wasAtEnd = isAtEnd() || isFollowing;
   const old = document.getElementById(`m-${id}`);
@@ -140,30 +140,30 @@ const show = ({ id, position, html, about }) => {
   holder.innerHTML = html;  // rendered on the server, where every text is escaped
   const changed = holder.content.firstElementChild;
   if (!changed) {
-    if (old && old === current) choose(old.previousElementSibling);
+    if (old && old === current) setCurrent(old.previousElementSibling);
     old?.remove();
   } else if (old) morph(old, changed);
   else {
     const next = [...log.children].find((other) => Number(other.dataset.position) > position);
     log.insertBefore(changed, next || null);
     if (!wasAtEnd) { unseen += 1; fresh.textContent = `↓ ${composer.dataset.new.replace("%count%", unseen)}`; fresh.hidden = false; }
-    if (!next && (!current || current === changed.previousElementSibling) && !log.contains(document.activeElement)) choose(changed);
+    if (!next && (!current || current === changed.previousElementSibling) && !log.contains(document.activeElement)) setCurrent(changed);
     isFollowing = false;
   }
   const shown = document.getElementById(`m-${id}`);
   if (shown) {
     if (deletion?.id === shown.id) shown.hidden = true;
-    reach(shown, shown === current);
+    setReachable(shown, shown === current);
     if (!shown.hasAttribute("aria-busy")) speak(shown);
   }
   if (about && one("#about").innerHTML !== about) one("#about").innerHTML = about;
-  if (wasAtEnd) toEnd();
+  if (wasAtEnd) scrollToEnd();
 };
-const speak = (message) => {  // finished messages only, for those who listen
+const speak = (message) => {  // for screen readers, finished messages only
   const name = one(".who b", message)?.textContent || "";
   one("#spoken").textContent = `${name} ${(one(".text", message) || message).textContent}`.trim();
 };
-fresh.addEventListener("click", toEnd);
+fresh.addEventListener("click", scrollToEnd);
 log.addEventListener("scroll", () => {
   if (isAtEnd()) { unseen = 0; fresh.hidden = true; }
   if (log.scrollTop < 200) loadOlder();
@@ -174,10 +174,10 @@ const loadOlder = async () => {
   if (!link || isLoading) return;
   isLoading = true;
   const response = await fetch(link.href).catch(() => null);
-  const older = response?.ok ? all("#log > li:not(.empty)", parsed(await response.text())) : [];
+  const older = response?.ok ? all("#log > li:not(.empty)", parseHtml(await response.text())) : [];
   const below = log.scrollHeight - log.scrollTop;
   if (older.length) link.parentElement.replaceWith(...older);
-  for (const message of older) reach(message, false);
+  for (const message of older) setReachable(message, false);
   log.scrollTop = log.scrollHeight - below;
   isLoading = false;
 };
@@ -195,25 +195,25 @@ events.onmessage = (event) => {
 };
 events.onerror = () => { if (events.readyState === EventSource.CLOSED) checkSession(); };
 
-// --- the keyboard in the conversation: one stop, arrows go from message to message ---------------
+// --- keyboard: the conversation is one tab stop, and arrow keys move between messages ------------
 let current = null;
-const reach = (message, isCurrent) => {
+const setReachable = (message, isCurrent) => {
   message.tabIndex = isCurrent ? 0 : -1;
   for (const each of all("a, button, select, summary, .spoiler", message)) each.tabIndex = isCurrent ? 0 : -1;
 };
-const choose = (message) => {
-  if (current?.isConnected) reach(current, false);
+const setCurrent = (message) => {
+  if (current?.isConnected) setReachable(current, false);
   current = message;
-  if (message) reach(message, true);
+  if (message) setReachable(message, true);
 };
-for (const message of log.children) reach(message, false);
-choose(log.lastElementChild);
+for (const message of log.children) setReachable(message, false);
+setCurrent(log.lastElementChild);
 const turnVersion = (message, step) => {
   const button = message && all(".versions button", message).find((each) => each.textContent === (step < 0 ? "‹" : "›"));
   button?.click();
   return Boolean(button);
 };
-log.addEventListener("focusin", (event) => { const message = event.target.closest("#log > li"); if (message !== current) choose(message); });
+log.addEventListener("focusin", (event) => { const message = event.target.closest("#log > li"); if (message !== current) setCurrent(message); });
 log.addEventListener("keydown", (event) => {
   const shown = [...log.children].filter((each) => each.offsetParent);
   const at = shown.indexOf(current);
@@ -222,42 +222,42 @@ log.addEventListener("keydown", (event) => {
   if (step && turnVersion(current, step)) event.preventDefault();
   if (to === undefined || event.target.matches("select")) return;
   event.preventDefault();
-  choose(shown[Math.min(Math.max(to, 0), shown.length - 1)]);
+  setCurrent(shown[Math.min(Math.max(to, 0), shown.length - 1)]);
   current.focus();
 });
 
-// --- the next prompt, as one writes -----------------------------------------------------------
+// --- the next prompt, updated while typing ----------------------------------------------------
 let timer = 0;
-let asked = 0;
-const preview = () => { clearTimeout(timer); timer = setTimeout(ask, 150); };
-const ask = async () => {
-  const number = ++asked;
+let askedNumber = 0;
+const preview = () => { clearTimeout(timer); timer = setTimeout(showNextPrompt, 150); };
+const showNextPrompt = async () => {
+  const number = ++askedNumber;
   const fields = { author: author(), text: say.value, reply_to: replyTo.value };
   if (!fields.author || isEditing()) return;
   try {
     const response = await send(play.dataset.next, new URLSearchParams(fields));
-    if (!response.ok || number !== asked) return;
+    if (!response.ok || number !== askedNumber) return;
     const page = document.createElement("template");
     page.innerHTML = await response.text();
     for (const part of ["next", "who"]) one(`#pane-${part}`).replaceChildren(...one(`[data-part=${part}]`, page.content).childNodes);
-  } catch { /* the service is away; the next key asks again */ }
+  } catch { /* unreachable; the next key press tries again */ }
 };
-let inspected = 0;  // the answer beside the room; 0: the newest
+let inspected = 0;  // the number of the answer shown at the side; 0: the newest
 const loadLast = async () => {
   const pane = one("#pane-last");
   const number = inspected || all("[data-answer]", log).pop()?.dataset.answer;
   if (pane.hidden || !number) return;
   const response = await fetch(`/answers/${number}`).catch(() => null);
-  if (response?.ok) pane.replaceChildren(...all("[data-beside]", parsed(await response.text())));
+  if (response?.ok) pane.replaceChildren(...all("[data-beside]", parseHtml(await response.text())));
 };
-play.addEventListener("click", (event) => {  // with Ctrl or the middle button, the whole page opens
+play.addEventListener("click", (event) => {  // with Ctrl or the middle button, the page of the answer opens
   const link = event.target.closest("[data-answer]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   inspected = Number(link.dataset.answer);
   for (const each of all("[data-answer]", log)) each.toggleAttribute("aria-current", each.dataset.answer === link.dataset.answer);
   if (!link.closest("#log")) { loadLast(); return; }
-  if (one("#tab-last").offsetParent) open(one("#tab-last"));
+  if (one("#tab-last").offsetParent) openTab(one("#tab-last"));
   else one("[data-view-to=last]").click();
 });
 
@@ -287,11 +287,11 @@ const suggestions = () => {
   }
   return found;
 };
-const close = () => { slash.hidden = true; say.setAttribute("aria-expanded", "false"); say.removeAttribute("aria-activedescendant"); };
+const closeSuggestions = () => { slash.hidden = true; say.setAttribute("aria-expanded", "false"); say.removeAttribute("aria-activedescendant"); };
 const suggest = () => {
   options = suggestions();
   chosen = 0;
-  if (!options.length) { close(); return; }
+  if (!options.length) { closeSuggestions(); return; }
   list.replaceChildren(...options.map((option, index) => {
     const item = document.createElement("li");
     item.id = `slash-${index}`;
@@ -301,58 +301,58 @@ const suggest = () => {
       part.textContent = text;
       item.append(part);
     }
-    item.addEventListener("mousedown", (event) => { event.preventDefault(); take(index); });
+    item.addEventListener("mousedown", (event) => { event.preventDefault(); takeSuggestion(index); });
     return item;
   }));
   slash.hidden = false;
   say.setAttribute("aria-expanded", "true");
-  mark();
+  markChosen();
 };
-const mark = () => {
+const markChosen = () => {
   all("li", list).forEach((item, index) => item.setAttribute("aria-selected", String(index === chosen)));
   say.setAttribute("aria-activedescendant", `slash-${chosen}`);
   list.children[chosen].scrollIntoView({ block: "nearest" });
 };
-const take = (index) => {
+const takeSuggestion = (index) => {
   const { text, caret } = options[index];
   say.value = text;
   if (caret) say.setSelectionRange(caret, caret);
   suggest();
   preview();
 };
-const escape = () => {
+const handleEscape = () => {
   const stop = all("[data-stop]", log).pop();
-  if (!slash.hidden) close();
+  if (!slash.hidden) closeSuggestions();
   else if (!mode.hidden) leaveMode();
   else if (stop) stop.click();
   else return false;
   return true;
 };
 say.addEventListener("input", () => { resize(); suggest(); preview(); });
-say.addEventListener("blur", close);
+say.addEventListener("blur", closeSuggestions);
 say.addEventListener("keydown", (event) => {
   if (event.isComposing) return;
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!slash.hidden && step) { chosen = (chosen + step + options.length) % options.length; mark(); event.preventDefault(); return; }
-  if (!slash.hidden && event.key === "Tab" && !event.shiftKey) { take(chosen); event.preventDefault(); return; }
+  if (!slash.hidden && step) { chosen = (chosen + step + options.length) % options.length; markChosen(); event.preventDefault(); return; }
+  if (!slash.hidden && event.key === "Tab" && !event.shiftKey) { takeSuggestion(chosen); event.preventDefault(); return; }
   if (!say.value && event.key === "ArrowUp") { event.preventDefault(); all("[data-edit]", log).pop()?.click(); return; }
   if (!say.value && turn) { turnVersion(all("#log > .ours").pop(), turn); return; }
   if (event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
-    close();
+    closeSuggestions();
     if (say.value.trim()) composer.requestSubmit();
   }
 });
-document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing && escape()) event.preventDefault(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing && handleEscape()) event.preventDefault(); });
 all("input[name=author]").forEach((each) => each.addEventListener("change", preview));
-const kept = `say:${composer.dataset.say}`;  // what is written survives another page
-addEventListener("pagehide", () => { sessionStorage[kept] = isEditing() ? draft || "" : say.value; });
-if (!say.value) say.value = sessionStorage[kept] || "";
+const draftKey = `say:${composer.dataset.say}`;  // unsent text survives leaving the page
+addEventListener("pagehide", () => { sessionStorage[draftKey] = isEditing() ? draft || "" : say.value; });
+if (!say.value) say.value = sessionStorage[draftKey] || "";
 
 // --- tabs by the ARIA pattern; on a phone one part of the page at a time -----------------------
 const tabs = all("[role=tab]");
-const open = (tab) => {
+const openTab = (tab) => {
   for (const each of tabs) {
     const isOpen = each === tab;
     each.setAttribute("aria-selected", String(isOpen));
@@ -362,21 +362,21 @@ const open = (tab) => {
   loadLast();
 };
 tabs.forEach((tab, index) => {
-  tab.addEventListener("click", () => open(tab));
+  tab.addEventListener("click", () => openTab(tab));
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const next = tabs[(index + step + tabs.length) % tabs.length];
-    open(next);
+    openTab(next);
     next.focus();
   });
 });
 all("[data-view-to]").forEach((button) => button.addEventListener("click", () => {
   for (const each of all("[data-view-to]")) each.setAttribute("aria-pressed", String(each === button));
   play.dataset.view = button.dataset.viewTo;
-  if (button.dataset.viewTo !== "log") open(one(`#tab-${button.dataset.viewTo}`));
+  if (button.dataset.viewTo !== "log") openTab(one(`#tab-${button.dataset.viewTo}`));
 }));
 
-toEnd();
+scrollToEnd();
 resize();
 preview();

@@ -1,21 +1,21 @@
-// The editor of presets. Without it, a preset can be read and published, but not edited.
+// The preset editor. Without this script, a preset can be read and published, but not edited.
 const form = one("#field-form, #json-form");
-const kept = one("#kept");  // absent in the list
-const api = kept?.dataset.api;
+const statusLine = one("#kept");  // absent in the list
+const api = statusLine?.dataset.api;
 const publish = one("#publish");
-const SAVE_AFTER = 2000;
-const CHECK_AFTER = 250;
+const SAVE_AFTER_MS = 2000;
+const CHECK_AFTER_MS = 250;
 
 const json = (value) => new Blob([JSON.stringify(value)], { type: "application/json" });
-const tell = (text) => { if (kept.textContent !== text) kept.textContent = text; };
+const showStatus = (text) => { if (statusLine.textContent !== text) statusLine.textContent = text; };
 
-// --- what is written, as fields or as one text ------------------------------------------------
+// --- the edited values: form fields, or one JSON text ------------------------------------------
 const fieldsOf = (each) => Object.fromEntries([...new FormData(each)]
   .map(([name, value]) => [name, value.replace(/\r\n/g, "\n")]));
 const isText = form?.id === "json-form";
-const written = () => (form ? fieldsOf(form) : {});
-let stored = JSON.stringify(written());
-const isStored = () => JSON.stringify(written()) === stored;
+const readValues = () => (form ? fieldsOf(form) : {});
+let savedJson = JSON.stringify(readValues());
+const isSaved = () => JSON.stringify(readValues()) === savedJson;
 
 // --- problems, by line --------------------------------------------------------------------------
 const problems = one("#problems");
@@ -23,7 +23,7 @@ const showProblems = (found) => {
   problems?.replaceChildren(...found.map(({ line, text }) => {
     const item = document.createElement("li");
     item.className = "hint bad";
-    item.textContent = kept.dataset.line.replace("%line%", line).replace("%problem%", () => text);
+    item.textContent = statusLine.dataset.line.replace("%line%", line).replace("%problem%", () => text);
     return item;
   }));
   const count = one("#problem-count");
@@ -31,61 +31,61 @@ const showProblems = (found) => {
   count.hidden = !found.length;
   document.dispatchEvent(new CustomEvent("problems", { detail: found }));
 };
-let asked = 0;
+let checkNumber = 0;
 const check = async () => {
-  const number = ++asked;
+  const number = ++checkNumber;
   const response = await send(form.dataset.check, json({ content: one("#json-text").value }));
-  if (response.ok && number === asked) showProblems((await response.json()).problems);
+  if (response.ok && number === checkNumber) showProblems((await response.json()).problems);
 };
 
-// --- drafts: kept every two seconds while one types -----------------------------------------------
+// --- drafts: saved every two seconds while typing -------------------------------------------------
 let revision = Number(publish ? one("input[name=revision]", publish).value : 0);
 let saving = Promise.resolve();
 const saveNow = async () => {
-  const now = written();
-  if (isStored()) return;
+  const now = readValues();
+  if (isSaved()) return;
   const [method, body] = isText ? ["PUT", { content: now.content }] : ["PATCH", { fields: now }];
   try {
     const response = await send(`${api}/draft`, json({ ...body, revision }), { method });
     const answer = await response.json();
-    if (!response.ok) { tell(answer.error); return; }
-    stored = JSON.stringify(now);
+    if (!response.ok) { showStatus(answer.error); return; }
+    savedJson = JSON.stringify(now);
     revision = answer.revision;
     for (const input of all("input[name=revision]")) input.value = revision;
     showProblems(answer.problems);
-    tell(isStored() ? kept.dataset.kept : kept.dataset.waiting);
+    showStatus(isSaved() ? statusLine.dataset.kept : statusLine.dataset.waiting);
     refresh();
   } catch (error) {
-    tell(String(error));  // the service is away; the next key tries again
+    showStatus(String(error));  // unreachable; the next key press tries again
   }
 };
 const save = () => { saving = saving.then(saveNow); return saving; };
 let saveTimer = 0;
-const saveSoon = () => { saveTimer ||= setTimeout(saveAtOnce, SAVE_AFTER); };  // also while one types on
+const saveSoon = () => { saveTimer ||= setTimeout(saveAtOnce, SAVE_AFTER_MS); };  // even while typing continues
 const saveAtOnce = () => { clearTimeout(saveTimer); saveTimer = 0; return save(); };
 let checkTimer = 0;
 if (form) {
   form.addEventListener("input", () => {
-    tell(kept.dataset.waiting);
+    showStatus(statusLine.dataset.waiting);
     saveSoon();
-    if (isText) { clearTimeout(checkTimer); checkTimer = setTimeout(check, CHECK_AFTER); }
+    if (isText) { clearTimeout(checkTimer); checkTimer = setTimeout(check, CHECK_AFTER_MS); }
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); saveAtOnce(); });
   const saveFirst = async (event, goOn) => {
-    if (isStored()) return;
+    if (isSaved()) return;
     event.preventDefault();
     await saveAtOnce();
-    if (isStored()) goOn();
+    if (isSaved()) goOn();
   };
   for (const other of all("form.saved-first, #publish")) other.addEventListener("submit", (event) => saveFirst(event, () => other.submit()));
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href*='tab=']");
     if (link) saveFirst(event, () => location.assign(link.href));
   });
-  addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (!isSaved()) event.preventDefault(); });
 }
 
-// --- the text editor: loaded only where JSON is shown; without it the text area stays ------------
+// --- the text editor: loaded only where JSON is shown; if that fails, the text area stays ---------
 const place = one("#code-editor");
 const openEditor = async () => {
   const area = one("#json-text");
@@ -106,12 +106,12 @@ const openEditor = async () => {
     ".cm-deletedChunk": { backgroundColor: "var(--removed-bg)" },
     ".cm-collapsedLines": { background: "var(--hover)", color: "var(--dim)" },
   });
-  const takeBack = (type, action) => {
+  const makeRevertButton = (type, action) => {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "btn sm";
     button.textContent = form.dataset.takeBack;
-    button.hidden = type === "accept";  // what is published is taken as it is, by publishing
+    button.hidden = type === "accept";  // publishing accepts all changes
     button.addEventListener("mousedown", action);
     button.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") action(event); });
     return button;
@@ -128,7 +128,7 @@ const openEditor = async () => {
       cm.EditorView.lineWrapping,
       cm.EditorView.contentAttributes.of({ "aria-label": area.getAttribute("aria-label") || one("label[for=json-text]").textContent }),
       theme,
-      ...(published ? [cm.unifiedMergeView({ original: published.value, collapseUnchanged: {}, gutter: true, mergeControls: takeBack }), cm.EditorState.phrases.of({ "$ unchanged lines": form.dataset.unchanged })] : []),
+      ...(published ? [cm.unifiedMergeView({ original: published.value, collapseUnchanged: {}, gutter: true, mergeControls: makeRevertButton }), cm.EditorState.phrases.of({ "$ unchanged lines": form.dataset.unchanged })] : []),
       cm.EditorView.updateListener.of((update) => {
         if (!update.docChanged) return;
         area.value = view.state.doc.toString();
@@ -150,7 +150,7 @@ const openEditor = async () => {
 };
 if (place) openEditor().catch(() => { place.hidden = true; });
 
-// --- what the server makes of the draft that is kept: header, tokens, prompt, active lore ----------
+// --- what the server renders from the saved draft: header, tokens, prompt, active lore ------------
 const preview = one("#preview");
 const scene = one("#scene");
 const tryText = one("#try-text");
@@ -163,14 +163,14 @@ const refresh = async () => {
   query.set("view", "preview");
   query.set("scene", scene.value);
   if (tryText) query.set("text", tryText.value);
-  const response = await fetch(`${location.pathname}?${query}`).catch(() => null);  // null: it is away
-  const page = response?.ok && parsed(await response.text());
+  const response = await fetch(`${location.pathname}?${query}`).catch(() => null);  // null: unreachable
+  const page = response?.ok && parseHtml(await response.text());
   if (!page || number !== refreshed) return;
   for (const id of SHOWN) if (one(`#${id}`)) morph(one(`#${id}`), one(`#${id}`, page));
   for (const place of all("[data-tokens]")) place.textContent = one(`[data-tokens="${place.dataset.tokens}"]`, page)?.textContent || "";
 };
 let refreshTimer = 0;
-const refreshSoon = () => { clearTimeout(refreshTimer); refreshTimer = setTimeout(refresh, CHECK_AFTER); };
+const refreshSoon = () => { clearTimeout(refreshTimer); refreshTimer = setTimeout(refresh, CHECK_AFTER_MS); };
 if (preview) {
   one("#show-preview").hidden = true;
   scene.addEventListener("change", refresh);
@@ -182,18 +182,18 @@ if (tryText) {
   one("#try-button").hidden = true;
 }
 
-// --- asking both versions --------------------------------------------------------------------------
+// --- asking both versions the same question ---------------------------------------------------------
 const differ = one("#answers-differ");
-const showAnswers = async (asking) => {
-  const place = one(".answer-place", asking.closest("li, aside"));
-  const button = one("button", asking);
-  if (asking.id === "ask-form") one("input[name=scene]", asking).value = scene.value;
-  const fields = new URLSearchParams(new FormData(asking));
+const showAnswers = async (askForm) => {
+  const place = one(".answer-place", askForm.closest("li, aside"));
+  const button = one("button", askForm);
+  if (askForm.id === "ask-form") one("input[name=scene]", askForm).value = scene.value;
+  const fields = new URLSearchParams(new FormData(askForm));
   button.disabled = true;
   place.setAttribute("aria-busy", "true");
   try {
     if (form) { await saveAtOnce(); }
-    const response = await send(asking.action, fields);
+    const response = await send(askForm.action, fields);
     const html = await response.text();  // rendered on the server, where every text is escaped
     if (response.ok) place.innerHTML = html;
     else place.textContent = problemIn(html);
@@ -205,18 +205,18 @@ const showAnswers = async (asking) => {
   }
   if (differ) differ.textContent = all(".answer-place [data-differ]").length;
 };
-for (const asking of all("form.ask")) asking.addEventListener("submit", (event) => { event.preventDefault(); showAnswers(asking); });
+for (const askForm of all("form.ask")) askForm.addEventListener("submit", (event) => { event.preventDefault(); showAnswers(askForm); });
 const askAll = one("#ask-all");
 if (askAll) {
   askAll.hidden = !all("form.ask").length;
   askAll.addEventListener("click", async () => {
     askAll.disabled = true;
-    for (const asking of all("form.ask")) await showAnswers(asking);
+    for (const askForm of all("form.ask")) await showAnswers(askForm);
     askAll.disabled = false;
   });
 }
 
-// --- numbers with a range have a slider, too ------------------------------------------------------
+// --- numbers with a range also have a slider ------------------------------------------------------
 for (const slider of all("input[type=range]")) {
   const number = document.getElementById(slider.dataset.of);
   slider.hidden = false;
@@ -224,7 +224,7 @@ for (const slider of all("input[type=range]")) {
   number.addEventListener("input", () => { slider.value = number.value || slider.dataset.default; });
 }
 
-// --- the list is filtered while one types -----------------------------------------------------------
+// --- the list of presets is filtered while typing ---------------------------------------------------
 const wanted = one("#find");
 wanted?.addEventListener("input", () => {
   for (const each of all("[data-find]")) each.hidden = !each.dataset.find.includes(wanted.value.trim().toLowerCase());
