@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "character": ("bot.cli.preset_files", "Import, list, and export character cards."),
     "model": ("bot.cli.model", "Download, list, and describe local models."),
     "render": ("bot.cli.render", "Show the exact prompt that a model would receive."),
-    "replay": ("bot.cli.render", "Ask a model again for an earlier answer."),
+    "replay": ("bot.cli.render", "Generate an earlier answer again, and compare the two."),
     "usage": (_INSTALLATION_MODULE, "Print the cost of answers as CSV."),
     "keys": (_INSTALLATION_MODULE, "Store providers' keys in the database, encrypted."),
     "console": ("bot.cli.console", "Log in to the console in a browser."),

@@ -24,7 +24,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.cli.preset_files import template_problems
+from bot.cli.preset_files import find_template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.commands.access import describe_rules
@@ -52,8 +52,8 @@ from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
-from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
-from bot.service.resources import stories_by_preset, with_stored_keys
+from bot.service.backends import add_backends, describe_refusals, find_refused_presets, used_models
+from bot.service.resources import add_stored_keys, select_stories
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.data_dir import create_data_dir
@@ -99,40 +99,40 @@ def check(
             print_line(line)
 
         try:
-            settings = run_async(with_stored_keys(read_settings()))
+            settings = run_async(add_stored_keys(read_settings()))
         except (SettingsError, StoreError) as error:
             for line in str(error).splitlines():
                 report(f"WRONG  settings: {line}")
-            report("the rest is checked once the settings are correct")
+            report("fix the settings first; the other checks need them")
             raise typer.Exit(1) from None
-        is_right = run_async(check_everything(settings, report, asks_models=providers))
-    raise typer.Exit(0 if is_right else 1)
+        has_passed = run_async(check_everything(settings, report, asks_models=providers))
+    raise typer.Exit(0 if has_passed else 1)
 
 
 async def check_everything(
     settings: Settings, report: Report, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return whether all succeeded."""
-    unknown = [*plugins.problems.values(), *describe_unknown_variables()]
-    for line in unknown:
+    unknown_lines = [*plugins.problems.values(), *describe_unknown_variables()]
+    for line in unknown_lines:
         report(f"WRONG  settings: {line}")
-    if not unknown:
+    if not unknown_lines:
         report("ok     settings")
-    is_right = not unknown
+    has_passed = not unknown_lines
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
-        started = [
+        tasks = [
             (name, group.create_task(_run_check(subject, seconds)))
             for name, subject, seconds in _list_checks(settings, renderer, asks_models=asks_models)
         ]
-        for name, outcome in started:
-            found, problems = await outcome
+        for name, outcome in tasks:
+            result, problems = await outcome
             for line in problems:
                 report(f"WRONG  {name}: {line}")
             if problems:
-                is_right = False
+                has_passed = False
             else:
-                report(f"ok     {name}: {found}")
-    return is_right
+                report(f"ok     {name}: {result}")
+    return has_passed
 
 
 async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
@@ -141,8 +141,8 @@ async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[st
         async with asyncio.timeout(seconds):
             return await subject, ()
     except TimeoutError:
-        why = "is it running, is the network there, or is this machine busy?"
-        return "", [f"no answer within {seconds:g} s; {why}"]
+        hint = "check that it is running and that the network works"
+        return "", [f"no answer within {seconds:g} s; {hint}"]
     except TroupeError as error:
         return "", str(error).splitlines()
 
@@ -159,7 +159,7 @@ def _list_checks(
     yield "signals", _test_signals(settings), _CHECK_TIMEOUT_SECONDS
     for spec in settings.configured_platforms:
         yield spec.kind, _test_platform(spec, settings), _CHECK_TIMEOUT_SECONDS
-    if stories_by_preset(presets, folder.stories):
+    if select_stories(presets, folder.stories):
         yield "embedding", _test_embedder(settings), _CHECK_TIMEOUT_SECONDS
     for name in settings.mcp_servers:
         yield f"MCP server {name}", _test_tool_server(name, settings), None
@@ -170,8 +170,8 @@ def _list_checks(
             _CHECK_TIMEOUT_SECONDS,
         )
         for model in models if asks_models else ():
-            capped = _find_most_limited_preset(presets, name, model)
-            answer = _ask_model(name, model, capped, settings, renderer)
+            limited_preset = _find_most_limited_preset(presets, name, model)
+            answer = _ask_model(name, model, limited_preset, settings, renderer)
             yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
         if each.calls_tools and each.provider in settings.providers:
@@ -180,9 +180,9 @@ def _list_checks(
                 _test_tools(each, settings, renderer),
                 _CHECK_TIMEOUT_SECONDS,
             )
-    turns = asyncio.Lock()  # two models at once would slow each other down
+    trial_lock = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
-        yield f"model {model}", _run_trial_alone(trial, turns), None
+        yield f"model {model}", _run_trial_alone(trial, trial_lock), None
 
 
 def _read_presets_or_empty(settings: Settings) -> PresetsInFolder:
@@ -197,33 +197,33 @@ def _models_by_provider(
 ) -> Mapping[str, Sequence[str]]:
     """Return the models that presets use, by provider; without presets, the configured models."""
     if not presets:
-        implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
-        return {name: ["default"] for name in settings.providers if name not in implied}
-    found: dict[str, list[str]] = {}
+        implicit = {name for spec in backend_specs() for name in spec.providers_without_settings}
+        return {name: ["default"] for name in settings.providers if name not in implicit}
+    models_by_provider: dict[str, list[str]] = {}
     for name, model in (pair for each in presets.values() for pair in used_models(each)):
-        if name in settings.providers and model not in found.setdefault(name, []):
-            found[name].append(model)
-    return found
+        if name in settings.providers and model not in models_by_provider.setdefault(name, []):
+            models_by_provider[name].append(model)
+    return models_by_provider
 
 
 async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     folder = presets_folder(settings.presets_dir)
-    found = read_character_folder(folder)
-    refused = refused_presets(found.presets.values(), settings)
-    problems = [*found.problems.values(), *describe_refusals(refused)]
-    usable = {name: one for name, one in found.presets.items() if name not in refused}
-    add_backends({}, settings, usable.values(), renderer)
-    for preset in usable.values():
-        problems += await template_problems(preset, renderer)
+    content = read_character_folder(folder)
+    refusals = find_refused_presets(content.presets.values(), settings)
+    problems = [*content.problems.values(), *describe_refusals(refusals)]
+    usable_presets = {name: one for name, one in content.presets.items() if name not in refusals}
+    add_backends({}, settings, usable_presets.values(), renderer)
+    for preset in usable_presets.values():
+        problems += await find_template_problems(preset, renderer)
     default = ""
     try:
-        default = found.find(settings.default_preset).name
+        default = content.find(settings.default_preset).name
     except PresetError as error:
-        if preset_id(settings.default_preset) not in map(preset_id, found.disabled):
+        if preset_id(settings.default_preset) not in map(preset_id, content.disabled):
             problems.append(f"TROUPE_DEFAULT_PRESET: {error}")
     if problems:
         raise PresetError("\n".join(problems))
-    return f"{len(usable)} in {folder}; {default} is the default"
+    return f"{len(usable_presets)} in {folder}; {default} is the default"
 
 
 async def _test_database(settings: Settings) -> str:
@@ -235,15 +235,15 @@ async def _test_database(settings: Settings) -> str:
 
 async def _describe_access(settings: Settings) -> str:
     """Return the rules on who may use the bot everywhere, from the settings and `/access`."""
-    fixed, chosen = settings.access.rules, dict[str, str]()
+    fixed_rules, chat_rules = settings.access.rules, dict[str, str]()
     with contextlib.suppress(StoreError):  # the check "database" reports the problem
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            found = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
-            chosen = select_access_rules(found.get(INSTALLATION, {}))
-    others = {name: value for name, value in chosen.items() if name not in fixed}
+            by_scope = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
+            chat_rules = select_access_rules(by_scope.get(INSTALLATION, {}))
+    other_rules = {name: value for name, value in chat_rules.items() if name not in fixed_rules}
     rules = [
-        *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed)),
-        *(f"{one} (/access)" for one in describe_rules(others)),
+        *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed_rules)),
+        *(f"{one} (/access)" for one in describe_rules(other_rules)),
     ]
     return ", ".join(rules) or "everyone, unless a chat's rules say otherwise (/access show)"
 
@@ -257,15 +257,15 @@ async def _test_signals(settings: Settings) -> str:
 
 
 async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
-    given = settings.platform(spec)
-    account_setup = None if given is None else create_account_setup(spec, given)
+    bot_settings = settings.platform(spec)
+    account_setup = None if bot_settings is None else create_account_setup(spec, bot_settings)
     if account_setup is not None:  # needs no platform library, which takes seconds to import
         async with _close_after(account_setup):
             account = await account_setup.inspect()
         if not account.can_receive:
             raise PlatformFatal(describe_account(account))
         return describe_account(account)
-    async with _close_after(create_platform(spec, given, PlatformContext())) as platform:
+    async with _close_after(create_platform(spec, bot_settings, PlatformContext())) as platform:
         return await platform.check()
 
 
@@ -282,12 +282,12 @@ async def _test_tool_server(name: str, settings: Settings) -> str:
     data_dir = create_data_dir(settings.data_dir)
     server = make_tool_servers({name: settings.mcp_servers[name]}, data_dir)[name]
     specs, omitted_tools = await server.check(), server.omitted_tools
-    offered = f"{len(specs)} tools: {', '.join(one.name for one in specs)}"
+    offer_text = f"{len(specs)} tools: {', '.join(one.name for one in specs)}"
     if not omitted_tools:
-        return offered
+        return offer_text
     others = ", ".join(omitted_tools)
     variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
-    return f"{offered}; other tools, offered only if {variable} lists them: {others}"
+    return f"{offer_text}; other tools, offered only if {variable} lists them: {others}"
 
 
 async def _test_provider(
@@ -299,8 +299,8 @@ async def _test_provider(
 
 async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
     async with _open_backend(preset.provider, settings, renderer) as backend:
-        offers = await backend.calls_tools(preset.model, choose_template(preset))
-    if not offers:
+        can_offer_tools = await backend.calls_tools(preset.model, choose_template(preset))
+    if not can_offer_tools:
         raise SettingsError(
             f"the template of {preset.model!r} has no tool call format that Troupe knows, so it"
             " answers without tools; use a model of Qwen, Llama 3.1, Mistral, or Hermes, or remove"
@@ -313,12 +313,12 @@ def _find_most_limited_preset(
     presets: Mapping[str, Preset], provider: str, model: str
 ) -> Preset | None:
     """Return the preset with the lowest output limit for a model, or None if none has a limit."""
-    limited = [
+    candidates = [
         (limit, one.name, one)
         for one in presets.values()
         if (provider, model) in used_models(one) and (limit := one.output_limit) is not None
     ]
-    return min(limited)[-1] if limited else None
+    return min(candidates)[-1] if candidates else None
 
 
 async def _ask_model(
@@ -327,7 +327,7 @@ async def _ask_model(
     """Ask a model for one word; return how long that took, and the tokens used."""
     limit = None if limited_preset is None else limited_preset.output_limit
     prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
-    started, finish = time.monotonic(), Finish(FinishReason.STOP)
+    started_at, finish = time.monotonic(), Finish(FinishReason.STOP)
     text, has_thoughts = "", False
     async with (
         _open_backend(name, settings, renderer) as backend,
@@ -353,23 +353,23 @@ async def _ask_model(
             else "it sent an empty answer"
         )
     counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
-    counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
-    return f"after {time.monotonic() - started:.1f} s; {counted}"
+    usage_text = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
+    return f"after {time.monotonic() - started_at:.1f} s; {usage_text}"
 
 
 def _explain_missing_answer(limited_preset: Preset | None) -> str:
-    limit, raised = "its", "give it a larger context"
+    limit, remedy = "its", "give it a larger context"
     if limited_preset is not None:
         limit = f"its {limited_preset.output_limit}"
-        raised = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
+        remedy = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
     return (
-        f"it used up {limit} output tokens for thinking and did not answer; {raised}, or choose a"
+        f"it used up {limit} output tokens for thinking and did not answer; {remedy}, or choose a"
         " model that does not think"
     )
 
 
-async def _run_trial_alone(trial: Awaitable[str], turns: asyncio.Lock) -> str:
-    async with turns:
+async def _run_trial_alone(trial: Awaitable[str], trial_lock: asyncio.Lock) -> str:
+    async with trial_lock:
         return await trial
 
 

@@ -11,7 +11,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
-from bot.console.login import API_PREFIX, ConsoleLinks, new_token, token_digest
+from bot.console.login import API_PREFIX, ConsoleLinks, generate_token, hash_token
 from bot.console.server import find_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -28,7 +28,7 @@ app.add_typer(tokens_app, name="token")
 
 @app.command()
 def url() -> None:
-    """Print a link that logs in once.
+    """Print a one-time login link.
 
     It opens the running service's console, and expires after 10 minutes.
     """
@@ -51,8 +51,8 @@ def revoke() -> None:
 
     Unused login links also stop working.
     """
-    ended = _change_tokens(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
-    print_line(f"ended {ended} session{'' if ended == 1 else 's'}")
+    session_count = _change_tokens(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
+    print_line(f"ended {session_count} session{'' if session_count == 1 else 's'}")
 
 
 @tokens_app.command("add")
@@ -77,17 +77,17 @@ def add_token(
 ) -> None:
     """Create an API token and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
-    token = new_token(API_PREFIX)
+    token = generate_token(API_PREFIX)
     for one in channel or ():
         if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):
             raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")
-    digest = token_digest(token)
-    new = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
+    digest = hash_token(token)
+    api_token = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
     is_new = _change_tokens(
-        lambda tokens: tokens.add_api_token(digest, new),
+        lambda tokens: tokens.add_api_token(digest, api_token),
         "add token",
         name,
-        after=", ".join([*sorted(scopes), *new.channels]),
+        after=", ".join([*sorted(scopes), *api_token.channels]),
     )
     if not is_new:
         raise UserError(
@@ -115,8 +115,8 @@ def _parse_scope(name: str) -> ApiScope:
     try:
         return ApiScope(name.strip().lower())
     except ValueError:
-        near = difflib.get_close_matches(name, list(ApiScope), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ApiScope)}"
+        matches = difflib.get_close_matches(name, list(ApiScope), n=1)
+        hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(ApiScope)}"
         raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
 
 

@@ -58,16 +58,16 @@ def upgrade_database() -> None:
 @app.command("current")
 def show_revision() -> None:
     """Show the database's revision, and the revision that this version of Troupe needs."""
-    found = run_async(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
-    if found == NEWEST_REVISION:
-        print_line(found)
-    elif found[0].isdigit() and found > NEWEST_REVISION:
+    revision = run_async(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
+    if revision == NEWEST_REVISION:
+        print_line(revision)
+    elif revision[0].isdigit() and revision > NEWEST_REVISION:
         print_line(
-            f"{found}; a newer version of Troupe upgraded the database, and this version knows only"
+            f"{revision}; a newer version of Troupe upgraded the database; this version knows only"
             f" {NEWEST_REVISION}"
         )
     else:
-        print_line(f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)")
+        print_line(f"{revision}; `troupe db upgrade` brings the database to {NEWEST_REVISION}")
 
 
 @app.command("copy")
@@ -84,9 +84,9 @@ def copy_database(
     require_database(settings)
     _require_other_database(settings, to)
     with _stopped_service(settings):
-        copied = run_async(_copy(settings.sqlalchemy_url, to))
+        row_count = run_async(_copy(settings.sqlalchemy_url, to))
     print_line(
-        f"{copied} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
+        f"{row_count} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
     )
 
 
@@ -101,7 +101,7 @@ def back_up_database(
     if database is None:
         raise SettingsError("TROUPE_DATABASE_URL is a PostgreSQL database; back it up with pg_dump")
     size = back_up(database, file)
-    print_line(f"{file} contains the database ({size / 1e6:.1f} MB)")
+    print_line(f"the database was backed up to {file} ({size / 1e6:.1f} MB)")
 
 
 @app.command("encrypt")
@@ -134,7 +134,7 @@ def decrypt_database() -> None:
 
 @app.command("restore")
 def restore_database(
-    file: Annotated[Path, typer.Argument(help="A backup by `troupe db backup`.")],
+    file: Annotated[Path, typer.Argument(help="A backup made by `troupe db backup`.")],
     forgotten: _TombstoneFiles = None,
 ) -> None:
     """Replace the SQLite database with a backup; stop the service first.
@@ -154,12 +154,12 @@ def restore_database(
     with _stopped_service(settings):
         now = SystemClock().now()
         until = min(last_write_time(database) or now, now)
-        part = copy_backup(file, database)
-        report = run_async(_prepare_restored(settings, f"sqlite:///{part}", tombstones, until))
-        old = replace_database(part, database, until)
+        copy = copy_backup(file, database)
+        report = run_async(_prepare_restored(settings, f"sqlite:///{copy}", tombstones, until))
+        old_file = replace_database(copy, database, until)
         _delete_slots(settings)
     _print_restore_report(*report, len(tombstones))
-    print_line(f"restored {file}; the old database is {old}. Now start the service")
+    print_line(f"restored {file}; the old database was kept as {old_file}. Now start the service")
 
 
 @app.command("restored")
@@ -200,10 +200,10 @@ def _require_other_database(settings: Settings, url: str) -> None:
         is_same = parse_url(url) == parse_url(settings.sqlalchemy_url)
     except (ArgumentError, ValueError):
         raise SettingsError(
-            "--to is not a database URL; it looks like postgresql+asyncpg://user@host/name"
+            "--to is not a database URL; write it as postgresql+asyncpg://user@host/name"
         ) from None
     if is_same:
-        raise SettingsError("--to is the database in use; it must be the database to copy to")
+        raise SettingsError("--to is the database already in use; name a different one")
 
 
 async def _copy(source_url: str, target_url: str) -> int:
@@ -237,8 +237,8 @@ async def _prepare_restored(
     async with open_database(url, settings.text_encryption) as database:
         report = await prepare_restored(database, tombstones, until, SystemClock().now())
         await _delete_web_messages(database, tombstones)
-        answered = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-        await log_change(database, "restore database", f"answered until {answered}")
+        answered_until = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+        await log_change(database, "restore database", f"answered until {answered_until}")
     return report
 
 
@@ -250,8 +250,8 @@ async def _delete_web_messages(database: Database, tombstones: Sequence[Tombston
         SqlHistoryIndex(database),
         SqlInbox(database, clock),
     )
-    named = {one.conversation for one in tombstones if one.conversation is not None}
-    for key in sorted(named, key=lambda each: parse_address(each).channel):
+    conversations = {one.conversation for one in tombstones if one.conversation is not None}
+    for key in sorted(conversations, key=lambda each: parse_address(each).channel):
         await web.forget(key)
 
 
@@ -275,7 +275,7 @@ def _parse_moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _print_restore_report(unsent: int, unanswered: int, deletions: int) -> None:
-    print_line(f"unsent messages to look up first, because they may have been sent: {unsent}")
-    print_line(f"questions that stay unanswered and are kept as context: {unanswered}")
-    print_line(f"deletion requests carried out again: {deletions}")
+def _print_restore_report(unsent_count: int, unanswered_count: int, deletion_count: int) -> None:
+    print_line(f"unsent messages to look up first, because they may have been sent: {unsent_count}")
+    print_line(f"questions that stay unanswered and are kept as context: {unanswered_count}")
+    print_line(f"deletion requests carried out again: {deletion_count}")

@@ -97,12 +97,12 @@ def init(
     admins = list(admin or ())
     read_settings(admins=",".join(admins))  # raises if one of them is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
-    given = _model_from_flags(provider, api_key, base_url, model, model_file)
+    flag_choice = _model_from_flags(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
-            print_line("Setup of Troupe. Enter skips a question; nothing is written until the end.")
+            print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
         with only_warnings_logged():
-            choice = _choose_model(given, pull, settings, check=check, yes=yes)
+            choice = _choose_model(flag_choice, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
         by_kind = {bot.spec.kind: bot.token for bot in bots}
@@ -120,19 +120,19 @@ def _choose_model(
     if pull is not None:
         return _download_model(flag_choice or ModelChoice(), pull, settings)
     if flag_choice is not None:
-        return _check_model(flag_choice, settings, is_tried=check)
+        return _check_model(flag_choice, settings, may_ask=check)
     return None if yes else _ask_for_model(settings)
 
 
 def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
-    present = read_variable_names(env_file)
-    variables = {n: value for n, value in changes.items() if value is not None or n in present}
+    names = read_variable_names(env_file)
+    variables = {key: value for key, value in changes.items() if value is not None or key in names}
     if not variables:
-        print_line("Nothing was chosen, so nothing is written. `troupe chat` starts a chat here.")
+        print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
     shown = (name if value is not None else f"no {name}" for name, value in variables.items())
-    print_line(f"{env_file} gets: {', '.join(shown)}")
-    if not yes and not confirm("Write it?", default=True):
+    print_line(f"Changes to {env_file}: {', '.join(shown)}")
+    if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
         return
     write_variables(env_file, variables)
@@ -170,8 +170,8 @@ def _choose_option(
             return None
         if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
             return list(options.values())[int(answer) - 1]
-        if (named := find_option(answer)) is not None:
-            return named
+        if (named_option := find_option(answer)) is not None:
+            return named_option
         print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
 
@@ -188,9 +188,9 @@ def _model_from_flags(
         provider = find_service(provider) or provider
     known = sorted({INCLUDED_MODEL, *SERVICE_TITLES})
     if provider is not None and provider not in known and base_url is None:
-        near = difflib.get_close_matches(provider, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise UserError(f"there is no provider {provider!r}; {hint}; others need --base-url")
+        matches = difflib.get_close_matches(provider, known, n=1)
+        hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(known)}"
+        raise UserError(f"there is no provider {provider!r}; {hint}; any other needs --base-url")
     if not any((provider, api_key, base_url, model, model_file)):
         return None
     if api_key and not (provider or base_url):
@@ -201,7 +201,7 @@ def _model_from_flags(
 
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
     """Ask for a model until one works; return None to keep the current settings."""
-    print_line("\nWhich model answers?")
+    print_line("\nWhich model should answer?")
     options: dict[str, Callable[[], ModelChoice | None]] = {
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
         **{
@@ -234,8 +234,8 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 def _ask_for_service() -> ModelChoice | None:
     titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_IDS)}
-    chosen = _choose_option("Which service? (Enter: back)", titles, find_service)
-    return _ask_about_service(chosen) if chosen else None
+    service = _choose_option("Which service? (Enter: back)", titles, find_service)
+    return _ask_about_service(service) if service else None
 
 
 def _ask_about_service(service: str) -> ModelChoice | None:
@@ -268,9 +268,9 @@ def _ask_for_address() -> ModelChoice | None:
     choice = ModelChoice(base_url=address, api_key=key or None)
     models = asyncio.run(list_models(choice))
     if not models:  # most people omit the path
-        longer = replace(choice, base_url=f"{address.rstrip('/')}/v1")
-        if models := asyncio.run(list_models(longer)):
-            choice = longer
+        longer_choice = replace(choice, base_url=f"{address.rstrip('/')}/v1")
+        if models := asyncio.run(list_models(longer_choice)):
+            choice = longer_choice
     return _ask_model_name(choice, models)
 
 
@@ -279,9 +279,9 @@ def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice |
         print_line("  Its models:")
     if len(models) > _MAX_LISTED_MODELS:
         print_line(f"  (the first {_MAX_LISTED_MODELS} of {len(models)})")
-    listed = {name: name for name in models[:_MAX_LISTED_MODELS]}
+    names = {name: name for name in models[:_MAX_LISTED_MODELS]}
     chosen = _choose_option(
-        "Which model? A number or a name (Enter: back)", listed, lambda name: name
+        "Which model? A number or a name (Enter: back)", names, lambda name: name
     )
     return replace(choice, model=chosen) if chosen else None
 
@@ -296,7 +296,7 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
     if free is not None:
         print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
     options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED_MODELS}
-    source = _choose_option("Which one? (Enter: another one, or back)", options)
+    source = _choose_option("Which one? (Enter: name another one, or go back)", options)
     source = source or _ask("OWNER/NAME:FILE (Enter: back)")
     return _download_model(ModelChoice(), source, settings) if source else None
 
@@ -310,15 +310,15 @@ def _download_model(choice: ModelChoice, pull: str, settings: Settings) -> Model
     return replace(choice, model=path.stem)
 
 
-def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
+def _check_model(choice: ModelChoice, settings: Settings, *, may_ask: bool = True) -> ModelChoice:
     """Check that a model's file is valid or that its service answers; return the choice."""
     if choice.model_path is not None:
         _print_memory_needs(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
         models = asyncio.run(list_models(choice))
-        listed = f"; it lists {', '.join(models[:_MAX_LISTED_MODELS])}" if models else ""
-        raise UserError(f"choose the service's model with --model{listed}")
-    elif is_tried and choice.is_service:
+        model_list = f"; it lists {', '.join(models[:_MAX_LISTED_MODELS])}" if models else ""
+        raise UserError(f"choose the service's model with --model{model_list}")
+    elif may_ask and choice.is_service:
         print_line("  asking the model ...")
         answer = asyncio.run(try_model(choice))
         print_line(f"  it answers: {answer}" if answer else "  it answers")
@@ -333,9 +333,9 @@ def _print_memory_needs(path: Path, settings: Settings) -> None:
         raise SettingsError(
             f"{path} is a projector, which reads images for another model; choose that model's file"
         )
-    wanted, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
-    print_line(f"  {metadata.name or path.stem}: needs about {wanted / 1e9:.1f} GB of memory")
-    if free is not None and wanted > free:
+    needed, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
+    print_line(f"  {metadata.name or path.stem}: needs about {needed / 1e9:.1f} GB of memory")
+    if free is not None and needed > free:
         print_line(f"  This machine has only {free / 1e9:.1f} GB free: choose a smaller model.")
 
 
@@ -404,8 +404,8 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
         if request.link:
             print_line(f"  {request.link}")
             _print_qr_code(request.link)
-        skips = " (Enter: skip)" if _can_skip() else ""
-        print_line(f"  waiting for the code {code} ...{skips}")
+        skip_hint = " (Enter: skip)" if _can_skip() else ""
+        print_line(f"  waiting for the code {code} ...{skip_hint}")
         sys.stdout.flush()
         person = await _wait_unless_skipped(account.wait_for_code(code))
     admin = f"{bot.spec.kind}:{person}"
@@ -413,22 +413,22 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
     return admin
 
 
-async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
+async def _wait_unless_skipped(code_wait: Coroutine[Any, Any, str]) -> str:
     """Return the code sender's id; raises `UserError` after a few minutes, or on Enter."""
-    loop, received = asyncio.get_running_loop(), asyncio.create_task(waiting)
-    skipped: list[str] = []
+    loop, code_task = asyncio.get_running_loop(), asyncio.create_task(code_wait)
+    skip_lines: list[str] = []
 
     def skip() -> None:
-        skipped.append(sys.stdin.readline())
-        received.cancel()
+        skip_lines.append(sys.stdin.readline())
+        code_task.cancel()
 
     if _can_skip():
         loop.add_reader(sys.stdin.fileno(), skip)
     try:
         async with asyncio.timeout(CODE_SECONDS):
-            return await received
+            return await code_task
     except asyncio.CancelledError:
-        if not skipped:
+        if not skip_lines:
             raise
         raise UserError("skipped; you can list admins in TROUPE_ADMINS") from None
     except TimeoutError:

@@ -66,7 +66,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError`, naming the settings for its location, if there is no database."""
+    """Raise `SettingsError` if there is no database; the text names the settings to check."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -97,7 +97,7 @@ def change_installation(
     after: str = "",
     must_exist: bool = True,
 ) -> T:
-    """Run `change` on the database; if its result is true, audit it."""
+    """Run `change` on the database; if its result is truthy, record it in the audit log."""
 
     async def change_and_record(database: Database) -> T:
         result = await change(database)
@@ -138,8 +138,8 @@ def format_age(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    lines = [head, *rows]
+def _print_table(column_names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [column_names, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -159,14 +159,14 @@ def show_nodes() -> None:
     if not nodes:
         print_line("no process has reported; is the service running on this database?")
         return
-    _print_table(_NODE_COLUMNS, list(map(_node_row, nodes)))
+    _print_table(_NODE_COLUMNS, list(map(_to_node_row, nodes)))
 
 
-def _node_row(node: Node) -> Sequence[str]:
-    seen = f"{format_age(node.seen_seconds)} ago{' (silent)' if node.is_silent else ''}"
+def _to_node_row(node: Node) -> Sequence[str]:
+    report = f"{format_age(node.seen_seconds)} ago{' (silent)' if node.is_silent else ''}"
     leases = ", ".join(node.leases) or "-"
-    up = format_age(node.started_seconds)
-    return (node.owner, node.roles, node.version, up, seen, str(node.conversations), leases)
+    uptime = format_age(node.started_seconds)
+    return (node.owner, node.roles, node.version, uptime, report, str(node.conversations), leases)
 
 
 @app.command("jobs")
@@ -181,9 +181,9 @@ def show_jobs() -> None:
         nodes = NodeRegistry(database, SystemClock())
         return await nodes.exclusive_roles(), await nodes.background_work()
 
-    held, work = use_installation(read)
-    if held:
-        _print_table(("job", "process", "for", "lease"), list(map(_job_row, held)))
+    roles, work = use_installation(read)
+    if roles:
+        _print_table(("job", "process", "for", "lease"), list(map(_to_job_row, roles)))
     else:
         print_line("no role is leased: with SQLite, one process does everything")
     print_line("")
@@ -191,7 +191,7 @@ def show_jobs() -> None:
     _print_table(("work", "count", "oldest"), rows)
 
 
-def _job_row(job: RoleHolder) -> Sequence[str]:
+def _to_job_row(job: RoleHolder) -> Sequence[str]:
     if job.lease_seconds <= 0:
         return (job.role, "nobody", "-", "-")
     return (job.role, job.owner, format_age(job.held_seconds), f"{job.lease_seconds:.0f} s")
@@ -204,10 +204,10 @@ def list_dead_letters() -> None:
     if not letters:
         print_line("there are no dead letters")
         return
-    _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_letter_row, letters)))
+    _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_to_letter_row, letters)))
 
 
-def _letter_row(dead_letter: DeadLetter) -> Sequence[str]:
+def _to_letter_row(dead_letter: DeadLetter) -> Sequence[str]:
     at = dead_letter.at
     moment = "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
     return (dead_letter.name, dead_letter.place, dead_letter.kind, moment, dead_letter.reason)
@@ -218,13 +218,13 @@ def show_dead_letter(name: _DeadLetterName) -> None:
     """Print the text of a dead letter."""
     text = use_installation(lambda database: DeadLetters(database, SystemClock()).text(name))
     if text is None:
-        raise _no_dead_letter(name)
+        raise _no_dead_letter_error(name)
     print_line(text)
 
 
 @dead_letters_app.command("retry")
 def retry_dead_letter(name: _DeadLetterName) -> None:
-    """Handle a message again, or resend part of an answer unless it arrived after all.
+    """Process a message again, or resend part of an answer unless it has arrived after all.
 
     The part is sent as text, without its file, buttons, and character name.
     """
@@ -232,12 +232,12 @@ def retry_dead_letter(name: _DeadLetterName) -> None:
     async def retry(database: Database) -> str:
         key = await DeadLetters(database, SystemClock()).retry(name)
         if key is None:
-            raise _no_dead_letter(name)
+            raise _no_dead_letter_error(name)
         await log_change(database, "retry dead letter", name, key)
         await signal_all(CONVERSATIONS_TOPIC, [key])
         return key
 
-    print_line(f"{name} will be retried in {use_installation(retry)}")
+    print_line(f"{name} will be retried in the conversation {use_installation(retry)}")
 
 
 @dead_letters_app.command("drop")
@@ -246,7 +246,7 @@ def drop_dead_letter(name: _DeadLetterName) -> None:
 
     async def drop(database: Database) -> None:
         if not await DeadLetters(database, SystemClock()).drop(name):
-            raise _no_dead_letter(name)
+            raise _no_dead_letter_error(name)
         await database.truncate_log()
         await log_change(database, "drop dead letter", name)
 
@@ -254,7 +254,7 @@ def drop_dead_letter(name: _DeadLetterName) -> None:
     print_line(f"dropped {name}")
 
 
-def _no_dead_letter(name: str) -> UserError:
+def _no_dead_letter_error(name: str) -> UserError:
     return UserError(f"there is no dead letter {name!r}; `troupe dead-letters list` shows them")
 
 
@@ -284,19 +284,19 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
     It ends the pause of the same scope: the installation, a platform, or a channel.
     """
     scope = parse_scope_options(platform, channel)
-    left: list[str] = []
+    paused_scopes: list[str] = []
 
     async def end(database: Database) -> bool:
         pauses = PauseStore(database, SystemClock())
         is_ended = await pauses.end(scope)
-        left.extend(one.scope for one in await pauses.current())
+        paused_scopes.extend(one.scope for one in await pauses.current())
         return is_ended
 
     is_ended = change_installation(end, "resume answering", scope)
-    still = f"; still paused: {', '.join(left)}" if left else ""
+    pause_hint = f"; still paused: {', '.join(paused_scopes)}" if paused_scopes else ""
     if not is_ended:
-        raise UserError(f"{scope} is not paused{still}")
-    print_line(f"resumed: {scope}{still}")
+        raise UserError(f"{scope} is not paused{pause_hint}")
+    print_line(f"resumed: {scope}{pause_hint}")
 
 
 def parse_scope_options(platform: str | None, channel: str | None) -> str:
@@ -304,10 +304,10 @@ def parse_scope_options(platform: str | None, channel: str | None) -> str:
     if platform and channel:
         raise UserError("use either --platform or --channel")
     if channel:
-        found = validate_key(channel, "--channel", "telegram:-1001234")
-        if found.partition(":")[2].startswith(_SERVER_PREFIX):
+        key = validate_key(channel, "--channel", "telegram:-1001234")
+        if key.partition(":")[2].startswith(_SERVER_PREFIX):
             raise UserError(f"{channel} is a server; use one of its channels")
-        return parse_address(found).channel
+        return parse_address(key).channel
     if platform:
         _require_known_platform(platform)
     return platform or EVERYWHERE
@@ -324,9 +324,9 @@ def validate_key(key: str, option: str, example: str) -> str:
 
 def _require_known_platform(platform: str) -> None:
     known = [spec.kind for spec in platform_specs()]
-    named = platform.partition("@")[0]
-    if named not in known:
-        raise UserError(f"{named!r} is not a platform; the platforms are: {', '.join(known)}")
+    kind = platform.partition("@")[0]
+    if kind not in known:
+        raise UserError(f"{kind!r} is not a platform; the platforms are: {', '.join(known)}")
 
 
 @app.command()
@@ -389,19 +389,19 @@ def export(
     async def read(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
         at = clock.utc_now()
-        exported = await export_messages(PersonalData(database, clock), person, at)
-        if any(exported[1:]):
+        result = await export_messages(PersonalData(database, clock), person, at)
+        if any(result[1:]):
             await log_change(database, "export person", person)
-        return exported
+        return result
 
-    file, messages, others = use_installation(read)
-    if not (messages or others):
+    file, message_count, other_count = use_installation(read)
+    if not (message_count or other_count):
         raise UserError(f"nothing is stored about {person}")
     if to is None:
         print_exactly(file.text)
     else:
         write_private_text(to, file.text)
-        print_line(f"wrote {messages} messages of {person} to {to}")
+        print_line(f"wrote {message_count} messages of {person} to {to}")
 
 
 @app.command()
@@ -422,10 +422,10 @@ def forget(
     deletes each conversation in its turn or, if it is stopped, at its next start. For a server,
     it finds the conversations with an answer in the last 400 days.
     """
-    given = [one for one in (person, user, channel, server) if one]
-    if len(given) != 1:
-        raise UserError("use one of --user, --channel, and --server")
-    [subject] = given
+    subjects = [one for one in (person, user, channel, server) if one]
+    if len(subjects) != 1:
+        raise UserError("use exactly one of --user, --channel, and --server")
+    [subject] = subjects
     user = person or user
     if user:
         validate_key(user, "--user", _PERSON_EXAMPLE)
@@ -437,7 +437,7 @@ def forget(
         clock = SystemClock()
         record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
         data = PersonalData(database, clock, record)
-        changed: Sequence[str] = [subject]
+        changed_scopes: Sequence[str] = [subject]
         if user:
             keys = await data.list_conversations(user)
             await data.forget_outside_histories(user)
@@ -448,12 +448,12 @@ def forget(
             keys = await find(database, place)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not place.partition(":")[2].isdecimal():
-                changed = await data.forget_characters(place)
+                changed_scopes = await data.forget_characters(place)
         name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
-        requests = create_forget_requests(keys, name, user, at, changed)
+        requests = create_forget_requests(keys, name, user, at, changed_scopes)
         await SqlInbox(database, clock).receive(requests, {})
         await log_change(database, "forget", subject)
-        await signal_all(CHAT_SETTINGS_TOPIC, changed)
+        await signal_all(CHAT_SETTINGS_TOPIC, changed_scopes)
         await signal_all(CONVERSATIONS_TOPIC, keys)
         return keys
 
@@ -501,10 +501,10 @@ def add_key(
 def list_keys() -> None:
     """List the stored keys: number, provider, date, and the last four characters."""
     cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
-    stored = use_installation(
+    keys = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
     )
-    for one in stored:
+    for one in keys:
         day = datetime.fromtimestamp(one.added_at, UTC).date()
         tail = cipher.decrypt(one.provider, one.token)[-4:]
         print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
@@ -541,4 +541,4 @@ def remove_key(
     )
     if not is_removed:
         raise UserError(f"there is no key {number}; `troupe keys list` shows them")
-    print_line("removed")
+    print_line(f"removed key {number}")

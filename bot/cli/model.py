@@ -36,11 +36,11 @@ def pull_model(
 ) -> None:
     """Copy or download a model into the data directory, check its hash, and describe it."""
     folder = read_settings().data_dir
-    wanted = hub.parse_source(source) if source and not Path(source).exists() else None
+    hub_source = hub.parse_source(source) if source and not Path(source).exists() else None
     if source is None:
         model = asyncio.run(model_store.pull_default_model(folder, print_progress))
-    elif wanted is not None:
-        model = asyncio.run(hub.pull_model(wanted, folder, print_progress, sha256))
+    elif hub_source is not None:
+        model = asyncio.run(hub.pull_model(hub_source, folder, print_progress, sha256))
     else:
         if Path(source).is_file():
             check_file_kind(read_bytes(Path(source), MAX_BYTES_READ), Path(source), {FileKind.GGUF})
@@ -65,7 +65,7 @@ def show_model(
     file = Path(name)
     is_file = file.suffix.lower() == ".gguf" and file.is_file()
     _print_facts(
-        file if is_file else model_store.find_model(name, _local_provider(), settings.data_dir)
+        file if is_file else model_store.find_model(name, _read_local_settings(), settings.data_dir)
     )
 
 
@@ -83,33 +83,34 @@ def _print_facts(model: Path) -> None:
             "template": facts.template,
             "kind": facts.architecture,
             "context": f"at most {facts.context_tokens} tokens",
-            "memory": "; ".join(_describe_memory(facts, _local_provider())),
+            "memory": "; ".join(_describe_memory(facts, _read_local_settings())),
         }
     for name, value in lines.items():
         print_line(f"  {name:<9} {value}")
 
 
 def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
-    wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
-    chats = "conversation" if settings.parallel == 1 else "conversations"
+    needed_bytes, free = facts.estimate_memory_bytes(settings), free_bytes()
+    noun = "conversation" if settings.parallel == 1 else "conversations"
     yield (
-        f"about {_format_size(wanted)} with {settings.parallel} {chats} of "
+        f"about {_format_size(needed_bytes)} with {settings.parallel} {noun} of "
         f"{settings.context_tokens} tokens"
     )
     if free is None:
         yield "this machine's free memory is unknown"
-    elif wanted > free:
+    elif needed_bytes > free:
         yield (
             f"this machine has only {_format_size(free)} free: choose a smaller model, or lower "
-            "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or __PARALLEL"
+            "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or TROUPE_PROVIDERS__LOCAL__PARALLEL"
         )
     else:
         yield f"this machine has {_format_size(free)} free"
     if 0 < facts.context_tokens < settings.context_tokens:
-        yield f"CONTEXT_TOKENS is above the model's limit of {facts.context_tokens} tokens"
+        name = "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS"
+        yield f"{name} is above the model's limit of {facts.context_tokens} tokens"
 
 
-def _local_provider() -> LlamaCppSettings:
+def _read_local_settings() -> LlamaCppSettings:
     return engine_settings(local_settings(read_settings().providers))
 
 

@@ -48,13 +48,13 @@ def policy(
     require_database(settings)
     with only_warnings_logged():
         result = run_async(run_drill(settings))
-    for place in sorted({*result.before, *result.after}):
-        before, after = result.before.get(place, 0), result.after.get(place, 0)
+    for place in sorted({*result.counts_before, *result.counts_after}):
+        before, after = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
         print_line(f"{place:<36}{before:>4} before the deletion, {after:>4} after")
-    for place, count in sorted(result.kept.items()):
+    for place, count in sorted(result.retained_ids.items()):
         print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
-    if result.after:
+    if result.counts_after:
         raise StoreError(
-            f"after the deletion, data is still stored: {', '.join(sorted(result.after))}"
+            f"after the deletion, data is still stored: {', '.join(sorted(result.counts_after))}"
         )
     print_line("no traces left")

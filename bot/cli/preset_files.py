@@ -58,7 +58,7 @@ from bot.runtime.addresses import is_http_address
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
-from bot.service.backends import describe_missing_setup, preset_problems
+from bot.service.backends import describe_missing_setup, find_preset_problems
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
 from bot.storage.presets import PresetVersions
@@ -88,10 +88,10 @@ def list_presets() -> None:
 
     Unreadable files are reported on stderr; `troupe preset validate` checks more.
     """
-    found = read_presets(presets_folder(read_settings().presets_dir))
-    for problem in found.problems.values():
+    folder = read_presets(presets_folder(read_settings().presets_dir))
+    for problem in folder.problems.values():
         print_progress(problem)
-    _print_list(found.presets.values())
+    _print_list(folder.presets.values())
 
 
 def _print_list(presets: Iterable[Preset]) -> None:
@@ -147,14 +147,14 @@ async def _validate_all(files: list[Path], settings: Settings) -> list[str]:
             except (PresetError, UserError) as error:
                 problems.append(str(error))
                 continue
-            failed = await template_problems(preset, renderer)
-            problems += [f"{file}: {one}" for one in failed]
-            if not failed:
+            template_errors = await find_template_problems(preset, renderer)
+            problems += [f"{file}: {one}" for one in template_errors]
+            if not template_errors:
                 print_line(f"{file}: the preset {preset.name} is valid")
     return problems
 
 
-async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
+async def find_template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
     """Return an error line if a preset's template fails, except for templates in GGUF files."""
     choice = choose_template(preset)
     if choice.source or choice.named or choice.strings:
@@ -173,7 +173,7 @@ def validate_file(file: Path, settings: Settings) -> Preset:
         preset = merge_character_file(preset, file.parent)[0]
     except PresetError as error:
         raise PresetError(f"{file}: {error}") from None
-    if problems := preset_problems(preset, settings):
+    if problems := find_preset_problems(preset, settings):
         raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
     return preset
 
@@ -223,8 +223,8 @@ def import_preset(
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
-    own = parse_preset(read_text(target), str(target))  # omits a lorebook from another file
-    imported = preset_from_text(read_text(file), file, into=own)
+    file_preset = parse_preset(read_text(target), str(target))  # omits a lorebook from another file
+    imported = preset_from_text(read_text(file), file, into=file_preset)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
     print_notes(imported.notes)
@@ -310,10 +310,10 @@ def export_card(
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
     if form is None:
-        ending = file.suffix.lower().removeprefix(".")
-        if ending not in {one.value for one in CardContainer}:
+        suffix = file.suffix.lower().removeprefix(".")
+        if suffix not in {one.value for one in CardContainer}:
             raise UserError(f"{file} does not end in a card format; use --as json, png, or charx")
-        form = CardContainer(ending)
+        form = CardContainer(suffix)
     try:
         file.write_bytes(write_card(load_card(preset, folder), form))
     except OSError as error:

@@ -43,9 +43,9 @@ def _find_folder() -> Path:
     """Return the folder set in the environment, .env, or troupe.toml, or the default folder."""
     toml = Path("troupe.toml")
     values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}
-    chosen = str(values.get("presets_dir") or "")
+    folder = str(values.get("presets_dir") or "")
     for layer in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
         for name, value in layer.items():
             if name.upper() == _FOLDER_VARIABLE:
-                chosen = value or chosen
-    return presets_folder(Path(chosen) if chosen else None)
+                folder = value or folder
+    return presets_folder(Path(folder) if folder else None)

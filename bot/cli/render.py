@@ -22,8 +22,8 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
-from bot.console.differences import DifferingPiece, differing_pieces
-from bot.console.prompt_view import joined_messages
+from bot.console.differences import DifferingPiece, compare_texts
+from bot.console.prompt_view import join_messages
 from bot.errors import RequestRefused, SettingsError, TemplateError, UserError
 from bot.importers.character_files import read_character_folder
 from bot.importers.file_kinds import (
@@ -41,7 +41,7 @@ from bot.prompting.text.tokens import count_tokens
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
 from bot.runtime.terminal import escape_control_characters
-from bot.service.resources import with_stored_keys
+from bot.service.resources import add_stored_keys
 from bot.service.run import open_replay
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.database import database_exists, open_database
@@ -91,24 +91,24 @@ def render(
     """
     if preset and template:
         raise UserError("use either --preset or --template, not both")
-    from_stdin = str(messages) == "-"
-    if not from_stdin:
+    reads_stdin = str(messages) == "-"
+    if not reads_stdin:
         check_file_kind(read_bytes(messages, MAX_BYTES_READ), messages, {FileKind.MESSAGES})
     conversation = read_messages(
-        sys.stdin.read() if from_stdin else read_text(messages),
-        "the input" if from_stdin else str(messages),
+        sys.stdin.read() if reads_stdin else read_text(messages),
+        "the input" if reads_stdin else str(messages),
     )
     if template:
-        shown = run_async(render_template(template, conversation, view))
+        output = run_async(render_template(template, conversation, view))
     else:
         settings = read_settings()
         presets = read_character_folder(presets_folder(settings.presets_dir))
-        chosen = presets.find(preset or settings.default_preset)
-        shown = run_async(render_preset(chosen, conversation, view, settings))
+        chosen_preset = presets.find(preset or settings.default_preset)
+        output = run_async(render_preset(chosen_preset, conversation, view, settings))
     if view is PromptView.TOKENS:
-        typer.echo(shown, nl=False)  # typer removes colors if stdout is not a terminal
+        typer.echo(output, nl=False)  # typer removes colors if stdout is not a terminal
     else:
-        print_exactly(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
+        print_exactly(output, end="\n" if sys.stdout.isatty() and not output.endswith("\n") else "")
 
 
 def read_messages(text: str, source: str) -> list[Message]:
@@ -142,8 +142,8 @@ async def render_preset(
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
             if view is PromptView.TOKENS and backend.can_tokenize:
-                fitted = await fit_for_backend(preset, draft, backend)
-                return format_tokens(await backend.tokenize(fitted.prompt))
+                fitted_prompt = await fit_for_backend(preset, draft, backend)
+                return format_tokens(await backend.tokenize(fitted_prompt.prompt))
             choice = prompt.template
             if choice.named is None and choice.strings is None:
                 description = await backend.describe(prompt)
@@ -155,24 +155,24 @@ async def render_preset(
                 return description.text
         finally:
             await backend.close()
-        rendered = await renderer.render(prompt.messages, choice, ModelTemplate(), has_prefill=True)
-        return _format_rendered(rendered, view)
+        result = await renderer.render(prompt.messages, choice, ModelTemplate(), has_prefill=True)
+        return _format_rendered(result, view)
 
 
 async def render_template(name_or_file: str, messages: Sequence[Message], view: PromptView) -> str:
     if view is PromptView.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
-        choice, model_template = _template_choice(name_or_file)
+        choice, model_template = _find_template(name_or_file)
         return _format_rendered(await renderer.render(messages, choice, model_template), view)
 
 
 def format_messages(messages: Sequence[Message]) -> str:
-    shown = [msgspec.to_builtins(each) for each in messages]
-    plain = [
-        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
+    dicts = [msgspec.to_builtins(each) for each in messages]
+    plain_dicts = [
+        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in dicts
     ]
-    return json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(plain_dicts, ensure_ascii=False, indent=2) + "\n"
 
 
 def format_tokens(tokens: Sequence[PromptToken]) -> str:
@@ -182,9 +182,9 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
         origin = "control" if token.control else "" if token.trusted else "message"
         line = f"{token.id:>7}  {origin:<7}  {token.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
-    control = sum(token.control for token in tokens)
-    of_messages = sum(not token.trusted for token in tokens)
-    lines.append(f"{len(tokens)} tokens: {control} control, {of_messages} from messages")
+    control_count = sum(token.control for token in tokens)
+    message_count = sum(not token.trusted for token in tokens)
+    lines.append(f"{len(tokens)} tokens: {control_count} control, {message_count} from messages")
     return "\n".join(lines) + "\n"
 
 
@@ -204,12 +204,12 @@ def _format_rendered(rendered: RenderedPrompt, view: PromptView) -> str:
 
 
 def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
-    *earlier, newest = messages
+    *earlier_messages, newest = messages
     if newest.role != "user":
-        raise UserError("the last message must be the user's: it is what the preset answers")
+        raise UserError("the last message must be the user's, because the preset answers it")
     turns = tuple(
         Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _FIXED_TIME)
-        for each in earlier
+        for each in earlier_messages
     )
     incoming = IncomingMessage(
         address=_RENDER_ADDRESS,
@@ -229,7 +229,7 @@ def _speaker(message: Message) -> Person:
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
-def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
+def _find_template(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
     if name_or_file in names():
         return TemplateChoice(named=name_or_file), ModelTemplate()
     file = Path(name_or_file)
@@ -242,7 +242,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
     check_file_kind(data, file, TEMPLATE_FILES)
     match detect_file_kind(data):
         case FileKind.TOKENIZER_CONFIG:
-            return TemplateChoice(), _tokenizer_template(read_text(file), name_or_file)
+            return TemplateChoice(), _parse_tokenizer_config(read_text(file), name_or_file)
         case FileKind.CHAT_TEMPLATE_JSON | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
             choice = choose_template(preset_from_text(read_text(file), file).preset)
             return replace(choice, names=_DEFAULT_NAMES), ModelTemplate()
@@ -250,16 +250,16 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
             return TemplateChoice(source=read_text(file)), ModelTemplate()
 
 
-def _tokenizer_template(text: str, source: str) -> ModelTemplate:
+def _parse_tokenizer_config(text: str, source: str) -> ModelTemplate:
     match json.loads(text):
         case {"chat_template": str(template), **rest}:
-            tokens = {key: _token_text(rest.get(key)) for key in ("bos_token", "eos_token")}
+            tokens = {key: _get_token_text(rest.get(key)) for key in ("bos_token", "eos_token")}
             return ModelTemplate(template, **tokens)
         case _:
             raise UserError(f"{source} has no text in `chat_template`; save it as a .jinja file")
 
 
-def _token_text(value: object) -> str:
+def _get_token_text(value: object) -> str:
     match value:
         case str(text) | {"content": str(text)}:
             return text
@@ -284,32 +284,32 @@ def replay(
         ),
     ] = "",
 ) -> None:
-    """Ask a model again for an earlier answer.
+    """Generate an earlier answer again, and compare the two.
 
     Text only in the old answer is shown as [-red-], text only in the new answer as {+green+}. If
     the prompts differ, they are compared as well. The request counts as the operator's usage;
     nothing is sent to the chat.
     """
-    settings = run_async(with_stored_keys(read_settings()))
-    found = run_async(find_answer(receipt, settings))
+    settings = run_async(add_stored_keys(read_settings()))
+    answer = run_async(find_answer(receipt, settings))
     if show:
-        print_exactly(run_async(format_prompt(receipt, found.receipt, settings)))
+        print_exactly(run_async(format_prompt(receipt, answer.receipt, settings)))
     else:
-        typer.echo(run_async(compare_answers(found, draft, settings)), nl=False)
+        typer.echo(run_async(compare_answers(answer, draft, settings)), nl=False)
 
 
 async def find_answer(number: int, settings: Settings) -> StoredAnswer:
     """Return the stored answer with a receipt number; raise `UserError` if there is none."""
-    found = None
+    answer = None
     if database_exists(settings.sqlalchemy_url):
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            found = await AnswerLog(database).find(number)
-    if found is None:
+            answer = await AnswerLog(database).find(number)
+    if answer is None:
         raise UserError(
-            f"no receipt {number}; /context in a chat shows the number of its last answer, and "
+            f"there is no receipt {number}; /context in a chat shows its last answer's number; "
             f"receipts are kept for {settings.receipt_days:g} days (TROUPE_RECEIPT_DAYS)"
         )
-    return found
+    return answer
 
 
 async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
@@ -319,15 +319,15 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
         raise SettingsError(f"the provider {receipt.provider!r} is no longer set up")
     async with open_replay(settings, print_progress) as replay_prompt:
         try:
-            made = await replay_prompt.replay(answer, "", draft)
+            new_answer = await replay_prompt.replay(answer, "", draft)
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
-    answers = receipt.answer, made.receipt.answer
+    answers = receipt.answer, new_answer.receipt.answer
     text = merge_texts(*answers)
     if answers[0] == answers[1]:
         text += "\n\nThe two answers are identical."
-    prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.receipt.prompt)]
+    prompts = [mask(join_messages(one)) for one in (receipt.prompt, new_answer.receipt.prompt)]
     if prompts[0] != prompts[1]:
         text += f"\n\nThe prompt:\n\n{merge_texts(*prompts)}"
     return f"{text}\n"
@@ -335,7 +335,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 def merge_texts(before: str, after: str) -> str:
     """Merge two texts into one, with text only in `before` red and text only in `after` green."""
-    return "".join(_style(one) for one in differing_pieces(before, after))
+    return "".join(_style(one) for one in compare_texts(before, after))
 
 
 def _style(piece: DifferingPiece) -> str:

@@ -17,7 +17,7 @@ from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import run_async
 from bot.service.options import RunOptions, parse_roles, select_platforms
-from bot.service.resources import with_stored_keys
+from bot.service.resources import add_stored_keys
 from bot.service.run import open_service
 from bot.settings import (
     Settings,
@@ -78,7 +78,7 @@ def run(
     roles = parse_roles(role)
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
-        print_line("Nothing is set up yet, so you chat here with a small model.")
+        print_line("Nothing is set up yet, so you'll chat here with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
@@ -89,7 +89,7 @@ def run(
     options = RunOptions(has_port=has_port, roles=roles)
     if options.shares_work and not configured:
         raise SettingsError(
-            "--role needs a platform whose messages several processes share: set"
+            "--role needs a chat platform, because processes cannot share a terminal: set"
             " TROUPE_TELEGRAM__TOKEN or TROUPE_DISCORD__TOKEN"
         )
     companions = companion_platforms() if settings.console.pages and has_port else ()
@@ -134,7 +134,7 @@ def serve(
 ) -> None:
     for line in describe_unknown_variables():
         print_progress(line)
-    settings = run_async(with_stored_keys(settings))
+    settings = run_async(add_stored_keys(settings))
     uses_terminal = any(spec.uses_terminal for spec in platforms)
     log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
     if log_file is None:

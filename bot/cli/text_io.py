@@ -23,8 +23,8 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_exactly(text: str, *, end: str = "") -> None:
     """Write text to stdout unchanged, but escape control characters on a terminal."""
-    shown = escape_control_characters(text) if sys.stdout.isatty() else text
-    sys.stdout.write(shown + end)
+    output = escape_control_characters(text) if sys.stdout.isatty() else text
+    sys.stdout.write(output + end)
 
 
 def print_progress(text: str) -> None:

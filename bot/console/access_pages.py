@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bot.chat.access import ApiScope, ApiToken, AuditEntry
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
-from bot.console.pages import static_files
+from bot.console.pages import read_static_files
 from bot.console.routes import (
     LANGUAGE_COOKIE,
     THEME_COOKIE,
@@ -35,14 +35,14 @@ from bot.value_class import value_class
 
 _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
-_IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
+_LOCAL_PATH_PATTERN = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 _Path = Annotated[str, Field(max_length=2000)]
 _Token = Annotated[str, Field(max_length=500)]
 
 
 def _local_path(path: str) -> str:
     """Return the path if it is on this site, or else an empty string."""
-    return path if _IS_LOCAL_PATH.fullmatch(path) else ""
+    return path if _LOCAL_PATH_PATTERN.fullmatch(path) else ""
 
 
 @value_class
@@ -50,11 +50,11 @@ class SessionPages(RouteGroup):
     logins: ConsoleLogins
     session_cookie: Callable[[web.Request], str]
     is_https: bool
-    home: str
+    home_path: str
 
     @route("GET /", ApiScope.READ)
     async def redirect_home(self) -> web.Response:
-        return redirect(self.home)
+        return redirect(self.home_path)
 
     @route("GET /login", None)
     async def login_page(self) -> Page:
@@ -63,7 +63,7 @@ class SessionPages(RouteGroup):
 
     @route("GET /static/{name}", None)
     async def send_static(self, name: str) -> web.Response:
-        content = static_files().get(name)
+        content = read_static_files().get(name)
         if content is None:
             raise RequestRefused(404, translatable("There is no such file."))
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -81,7 +81,7 @@ class SessionPages(RouteGroup):
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
-        response = redirect(_local_path(back) or self.home)
+        response = redirect(_local_path(back) or self.home_path)
         self._set_cookie(response, self.session_cookie(request.http), session, int(SESSION_SECONDS))
         return response
 
@@ -99,7 +99,7 @@ class SessionPages(RouteGroup):
         )
 
     @route("POST /look", None)
-    async def choose_look(
+    async def set_appearance(
         self,
         language: Literal["en", "zh"] | None = None,
         theme: Literal["system", "light", "dark"] | None = None,
@@ -114,19 +114,19 @@ class SessionPages(RouteGroup):
 
 
 _MAX_ENTRIES = 200
-# Starts `Caller.name` of an API token, and ends audit actions on tokens: "revoke token".
-_AUDIT_KIND = "token"
+# The first word of an API token's `Caller.name`, and the last word of actions on tokens.
+_API_CALLER_KIND = "token"
 
 
 @value_class
 class PolicyPage(RouteGroup):
-    describe: Callable[[], Sequence[PolicySection]]
+    describe_policy: Callable[[], Sequence[PolicySection]]
 
     @route("GET /policy", ApiScope.READ, template="policy.html")
     @route("GET /api/v1/policy", ApiScope.READ)
     async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
-        """Get what is stored about people, by kind of data."""
-        return {"kinds": self.describe()}
+        """List the data stored about people, by kind."""
+        return {"kinds": self.describe_policy()}
 
 
 @value_class
@@ -145,8 +145,8 @@ class AccessPage(RouteGroup):
     @route("GET /access", ApiScope.READ, template="access.html")
     async def show(self, request: ConsoleRequest) -> Values:
         """Show the audit log, and the API tokens if the caller may list tokens."""
-        may_list = ApiScope.OPERATE in request.caller.scopes
-        tokens = await self.tokens.api_tokens() if may_list else None
+        may_list_tokens = ApiScope.OPERATE in request.caller.scopes
+        tokens = await self.tokens.api_tokens() if may_list_tokens else None
         entries = await self._newest_entries(request.caller, _MAX_ENTRIES)
         events = await self.events.list_recent()
         return {"tokens": tokens, "entries": entries, "events": events}
@@ -181,11 +181,11 @@ class AccessPage(RouteGroup):
         entries = await self.audit.newest(limit)
         if ApiScope.OPERATE in reader.scopes:
             return entries
-        return [_without_token_names(one, reader) for one in entries]
+        return [_hide_token_names(one, reader) for one in entries]
 
 
-def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    is_other = entry.who.startswith(f"{_AUDIT_KIND} ") and entry.who != reader.name
-    who = _AUDIT_KIND if is_other else entry.who
-    subject = "" if entry.action.endswith(f" {_AUDIT_KIND}") else entry.subject
+def _hide_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
+    is_other = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
+    who = _API_CALLER_KIND if is_other else entry.who
+    subject = "" if entry.action.endswith(f" {_API_CALLER_KIND}") else entry.subject
     return replace(entry, who=who, subject=subject)

@@ -20,14 +20,14 @@ from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.chat.usage import MICROS_PER_DOLLAR, format_cost
-from bot.console.differences import differing_pieces
+from bot.console.differences import compare_texts
 from bot.console.prompt_view import (
     budget_segments,
-    described_pieces,
     extract_question,
-    joined_messages,
-    prompt_sections,
-    token_pieces,
+    join_messages,
+    split_description,
+    split_into_sections,
+    split_tokens,
 )
 from bot.console.routes import (
     ConsoleRequest,
@@ -60,7 +60,7 @@ _MAX_ANSWER_NUMBER = 2**62
 _MAX_MARKS = 5
 _ANY_MODEL = "*"
 _NO_TOKENS_NOTICE = translatable(
-    "Only local models show their tokens; this provider counts tokens itself."
+    "Only the tokens of local models can be shown; this provider does not report its tokens."
 )
 
 
@@ -87,7 +87,7 @@ class AnswerQuery(BaseModel):
     )
     until: datetime | Literal[""] = ""
     sort: Literal["", "seconds", "first_word", "tokens", "cost"] = Field(
-        "", description="Which answers come first; by default the newest."
+        "", description="The sort order; by default, the newest first."
     )
     before: int | None = Field(
         None, ge=0, lt=_MAX_ANSWER_NUMBER, description="Only answers with a number below this one."
@@ -144,17 +144,17 @@ class AnswerRow:
     reason: str | None
     """Why generation ended; null if it was interrupted."""
     left_out: int
-    """How many wanted items were left out of the prompt, such as those that did not fit."""
+    """The number of items left out of the prompt, for example because they did not fit."""
     cost: float | None
     """The cost in US dollars; null if unknown."""
     question: str
     """The beginning of the message that was answered."""
     excerpt: str
     check: str
-    """Why the answer was withheld, or was shown unchecked, in English; usually empty."""
+    """Why the answer was withheld or shown unchecked, in English; empty for most answers."""
 
 
-def answer_row(answer: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
+def to_answer_row(answer: StoredAnswer, mask: Callable[[str], str] = str) -> AnswerRow:
     receipt, cost = answer.receipt, answer.receipt.charge.cost
     return AnswerRow(
         number=answer.number,
@@ -215,7 +215,7 @@ _Parameters = Annotated[
     BeforeValidator(_read_parameters),
     Field(description="Sampling parameters to override individually."),
 ]
-_ReplayedWith = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
+_ReplayChoice = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
 """The value of a form field: "model:" or "draft:", followed by a preset's name."""
 
 
@@ -239,10 +239,10 @@ class AnswerPages(RouteGroup):
     async def list_answers(
         self, query: AnswerQuery
     ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
-        """Search answers, newest first; `next_before` continues the search."""
-        found = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
-        rows = [answer_row(one, self.prompts.mask) for one in found.answers]
-        return {"answers": rows, "next_before": found.next_before}
+        """Search answers, newest first; pass `next_before` as `before` for the next page."""
+        result = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
+        rows = [to_answer_row(one, self.prompts.mask) for one in result.answers]
+        return {"answers": rows, "next_before": result.next_before}
 
     @route("GET /answers", ApiScope.READ, template="answers.html")
     async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page | Values:
@@ -250,23 +250,23 @@ class AnswerPages(RouteGroup):
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
             notes = await self.notes.newest_with_key_prefix(ERROR_PREFIX, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
-        found = await self.list_answers(query)
-        given = {name: one for name, one in request.http.query.items() if one}
-        older = urlencode({**given, "before": found["next_before"]})
+        result = await self.list_answers(query)
+        filters = {name: one for name, one in request.http.query.items() if one}
+        older_query = urlencode({**filters, "before": result["next_before"]})
         return {
-            "found": found,
+            "found": result,
             "query": query,
-            "search": urlencode(given),
-            "unsorted": urlencode([one for one in given.items() if one[0] != "sort"]),
-            "older": None if found["next_before"] is None else f"/answers?{older}",
-            "is_filtered": bool(given),
+            "search": urlencode(filters),
+            "unsorted": urlencode([one for one in filters.items() if one[0] != "sort"]),
+            "older": None if result["next_before"] is None else f"/answers?{older_query}",
+            "is_filtered": bool(filters),
             "counts": await self._counts(),
         }
 
     async def _counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Count the last month's answers by filter and value; counts are reused for 30 seconds."""
-        made_at, counts = self._cached_counts
-        if self.clock.monotonic() - made_at > _COUNTS_CACHE_SECONDS:
+        """Count the last month's answers for each filter value; cache the counts for 30 seconds."""
+        counted_at, counts = self._cached_counts
+        if self.clock.monotonic() - counted_at > _COUNTS_CACHE_SECONDS:
             since = self.clock.now() - _COUNTED_PERIOD_SECONDS
             counts = await self.answers.count_filter_values(since, _MAX_COUNTED_VALUES)
             self._cached_counts = (self.clock.monotonic(), counts)
@@ -275,30 +275,30 @@ class AnswerPages(RouteGroup):
     @route("GET /answers.jsonl", ApiScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object per line."""
-        found = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
-        lines = [self._export_line(one) for one in found.answers]
+        result = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
+        lines = [self._export_line(one) for one in result.answers]
         return as_download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
     def _export_line(self, answer: StoredAnswer) -> str:
-        masked = masked_answer(answer, self.prompts.mask)
-        receipt = masked.receipt
+        masked_answer = mask_answer(answer, self.prompts.mask)
+        receipt = masked_answer.receipt
         line = {
-            **asdict(answer_row(masked)),
-            "messages": _shown_messages(receipt.prompt),
+            **asdict(to_answer_row(masked_answer)),
+            "messages": _to_plain_messages(receipt.prompt),
             "answer": receipt.answer,
             "parameters": receipt.prompt.parameters,
         }
         return f"{json.dumps(line, ensure_ascii=False)}\n"
 
     async def _find_with_secrets(self, number: int) -> StoredAnswer:
-        found = await self.answers.find(number)
-        if found is None:
+        answer = await self.answers.find(number)
+        if answer is None:
             text = translatable("There is no such answer, or its text has been deleted.")
             raise RequestRefused(404, text)
-        return found
+        return answer
 
     async def _find(self, number: int) -> StoredAnswer:
-        return masked_answer(await self._find_with_secrets(number), self.prompts.mask)
+        return mask_answer(await self._find_with_secrets(number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
@@ -306,7 +306,7 @@ class AnswerPages(RouteGroup):
         answer = await self._find(number)
         receipt = answer.receipt
         return {
-            **asdict(answer_row(answer)),
+            **asdict(to_answer_row(answer)),
             "answer": receipt.answer,
             "sections": tokens_by_section(receipt),
             "dropped": receipt.dropped,
@@ -321,16 +321,16 @@ class AnswerPages(RouteGroup):
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
         """Get the prompt of an answer in one form, with secrets masked."""
         answer = await self._find(number)
-        shown: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
-        shown = {"text": "", "messages": [], "tokens": []}
+        result: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
+        result = {"text": "", "messages": [], "tokens": []}
         match form:
             case "messages":
-                shown["messages"] = _shown_messages(answer.receipt.prompt)
+                result["messages"] = _to_plain_messages(answer.receipt.prompt)
             case "tokens":
-                shown["tokens"] = await self._tokenize_prompt(answer)
+                result["tokens"] = await self._tokenize_prompt(answer)
             case "text":
-                shown["text"] = (await self.prompts.describe(answer.receipt)).text
-        return shown
+                result["text"] = (await self.prompts.describe(answer.receipt)).text
+        return result
 
     async def _tokenize_prompt(self, answer: StoredAnswer) -> Sequence[PromptToken]:
         backend = self.backends.get(answer.receipt.provider)
@@ -348,45 +348,45 @@ class AnswerPages(RouteGroup):
         version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
-        steps = waterfall_steps(receipt, await self._delivered_seconds(answer))
+        steps = build_waterfall(receipt, await self._find_delivery_seconds(answer))
         return {
-            "answer": answer_row(answer),
+            "answer": to_answer_row(answer),
             "receipt": receipt,
             "question": extract_question(receipt),
             "feedback": await self.answers.find_feedback(number),
             "form": form,
             "segments": budget_segments(receipt),
             "steps": steps,
-            "axis": axis_marks(max(one.end for one in steps)),
-            "parameters": used_parameters(receipt.prompt, version),
+            "axis": place_axis_marks(max(one.end for one in steps)),
+            "parameters": describe_parameters(receipt.prompt, version),
             "before": await self.answers.find_previous(answer),
             "beside": await self.answers.find_previous_and_next(answer),
-            "elsewhere": costs_with_other_models(receipt, self.providers),
+            "other_costs": estimate_other_costs(receipt, self.providers),
             "presets": sorted(self.presets),
             "drafts": [one.name for one in await self.drafts.all()],
             **await self._prompt_values(answer, form),
         }
 
-    async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
+    async def _find_delivery_seconds(self, answer: StoredAnswer) -> float | None:
         """Return the seconds from a message's arrival to its answer's delivery; None if unknown."""
-        received = answer.receipt.timings.received_at
-        sent = None if received is None else await self.answers.find_sent_time(answer)
-        return None if sent is None or received is None else max(0.0, sent - received)
+        received_at = answer.receipt.timings.received_at
+        sent_at = None if received_at is None else await self.answers.find_sent_time(answer)
+        return None if sent_at is None or received_at is None else max(0.0, sent_at - received_at)
 
     async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
         values: dict[str, object] = {"sections": [], "pieces": [], "problem": "", "details": {}}
         match form:
             case "messages":
-                values["sections"] = prompt_sections(answer.receipt)
+                values["sections"] = split_into_sections(answer.receipt)
             case "tokens":
                 try:
                     tokens = await self._tokenize_prompt(answer)
-                    values["pieces"] = token_pieces(tokens, answer.receipt)
+                    values["pieces"] = split_tokens(tokens, answer.receipt)
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
                 description = await self.prompts.describe(answer.receipt)
-                values["pieces"] = described_pieces(description, answer.receipt)
+                values["pieces"] = split_description(description, answer.receipt)
                 values["details"] = description.details
         return values
 
@@ -397,12 +397,12 @@ class AnswerPages(RouteGroup):
     @route("GET /answers/{number}/compare/{other}", ApiScope.READ, template="comparison.html")
     async def comparison_page(self, number: int, other: int) -> Values:
         newer, older = await self._find(number), await self._find(other)
-        prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
+        prompts = [join_messages(one.receipt.prompt) for one in (older, newer)]
         parts = {
-            "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
-            "prompt": await asyncio.to_thread(differing_pieces, *prompts),
+            "answer": compare_texts(older.receipt.answer, newer.receipt.answer),
+            "prompt": await asyncio.to_thread(compare_texts, *prompts),
         }
-        return {"older": answer_row(older), "newer": answer_row(newer), "parts": parts}
+        return {"older": to_answer_row(older), "newer": to_answer_row(newer), "parts": parts}
 
     @route("POST /api/v1/answers/{number}/replay", ApiScope.OPERATE)
     async def ask_again(
@@ -416,12 +416,12 @@ class AnswerPages(RouteGroup):
 
         The new answer is stored under its own number, but not added to any history.
         """
-        stored = await self._find_with_secrets(number)
+        original = await self._find_with_secrets(number)
         try:
-            made = await self.replay(stored, preset, draft, parameters)
+            new_answer = await self.replay(original, preset, draft, parameters)
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
-        return await self.show(made.number)
+        return await self.show(new_answer.number)
 
     @route(
         "POST /answers/{number}/replay",
@@ -431,26 +431,26 @@ class AnswerPages(RouteGroup):
     async def ask_again_by_form(
         self,
         number: int,
-        use: _ReplayedWith = "",
+        use: _ReplayChoice = "",
         parameters: _Parameters = {},  # noqa: B006
     ) -> Mapping[str, object]:
         kind, _, name = use.partition(":")
-        model_of, draft = (name if kind == one else "" for one in ("model", "draft"))
-        made = await self.ask_again(number, model_of, draft, parameters)
-        return {"replayed": made["number"]}
+        model_preset, draft = (name if kind == one else "" for one in ("model", "draft"))
+        result = await self.ask_again(number, model_preset, draft, parameters)
+        return {"replayed": result["number"]}
 
 
-def _shown_messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
+def _to_plain_messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
     return [{"role": one.role, "content": one.content} for one in prompt.messages]
 
 
-def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
+def mask_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
     receipt = answer.receipt
     messages = []
     for one in receipt.prompt.messages:
         parts = tuple(mask(each) if isinstance(each, str) else each for each in one.parts)
         messages.append(replace(one, content=mask(one.content), parts=parts))
-    masked = replace(
+    masked_receipt = replace(
         receipt,
         answer=mask(receipt.answer),
         thoughts=mask(receipt.thoughts),
@@ -458,7 +458,7 @@ def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAns
         layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
         dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
     )
-    return replace(answer, receipt=masked)
+    return replace(answer, receipt=masked_receipt)
 
 
 @value_class
@@ -476,30 +476,30 @@ class WaterfallStep:
         return self.begin + self.seconds
 
 
-def waterfall_steps(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
-    """Return the steps of a timing chart; `delivered` is in seconds after the message's arrival."""
+def build_waterfall(receipt: Receipt, delivered_at: float | None = None) -> Sequence[WaterfallStep]:
+    """Return the steps of a timing chart; `delivered_at` counts from the message's arrival."""
     timings = receipt.timings
-    first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
+    prefill = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
     lengths = {
         "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
         "composed": timings.composed_seconds,
-        "prefill": first,
-        "decode": max(0.0, timings.seconds - first),
+        "prefill": prefill,
+        "decode": max(0.0, timings.seconds - prefill),
     }
     steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
     for step, seconds in lengths.items():
         steps.append(WaterfallStep(step, steps[-1].end, seconds))
-    written, last_edit = steps[-1].end, max(timings.edits, default=0.0)
+    writing_end, last_edit = steps[-1].end, max(timings.edits, default=0.0)
     if timings.edits:
         begin = min(timings.edits)
         steps.append(WaterfallStep("edits", begin, last_edit - begin, timings.edits))
-    if delivered is not None:
-        sending_seconds = max(0.0, max(delivered, last_edit) - written)
-        steps.append(WaterfallStep("delivered", written, sending_seconds))
+    if delivered_at is not None:
+        sending_seconds = max(0.0, max(delivered_at, last_edit) - writing_end)
+        steps.append(WaterfallStep("delivered", writing_end, sending_seconds))
     return steps
 
 
-def axis_marks(seconds: float) -> Sequence[float]:
+def place_axis_marks(seconds: float) -> Sequence[float]:
     """Return the positions of up to six marks on a time axis; `seconds` is the axis's length."""
     if not seconds:
         return []
@@ -508,7 +508,7 @@ def axis_marks(seconds: float) -> Sequence[float]:
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 
-def costs_with_other_models(
+def estimate_other_costs(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
     """Return what an answer would have cost with each other priced model, cheapest first."""
@@ -520,11 +520,11 @@ def costs_with_other_models(
         if price != FREE
     }
     costs.pop((receipt.provider, receipt.charge.model or receipt.prompt.model), None)
-    ordered = sorted(costs.items(), key=lambda item: (item[1], item[0]))
-    return [("/".join(name), format_cost(cost)) for name, cost in ordered]
+    sorted_costs = sorted(costs.items(), key=lambda item: (item[1], item[0]))
+    return [("/".join(name), format_cost(cost)) for name, cost in sorted_costs]
 
 
-def used_parameters(
+def describe_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
     """Return each prompt parameter's name, value, and origin; without `version`, origin is None."""
@@ -536,21 +536,21 @@ def used_parameters(
         if preset_value is None:
             return translatable("default")
         if preset_value == value:
-            return translatable("preset, version {number}", number=version.version)
-        return translatable("changed for this answer; the preset says {value}", value=preset_value)
+            return translatable("from version {number} of the preset", number=version.version)
+        return translatable("changed for this answer; the preset has {value}", value=preset_value)
 
-    given = content.get("parameters") or {}
-    used = [
-        (name, str(value), describe_origin(value, given.get(name)))
+    preset_parameters = content.get("parameters") or {}
+    rows = [
+        (name, str(value), describe_origin(value, preset_parameters.get(name)))
         for name, value in prompt.parameters.items()
     ]
-    longest = prompt.max_output_tokens
-    if longest is not None:
-        origin = describe_origin(longest, content.get("max_output_tokens"))
-        used.append(("max_output_tokens", str(longest), origin))
-    own = content.get("stop_sequences") or ()
-    others = translatable("names of the other speakers")
+    max_tokens = prompt.max_output_tokens
+    if max_tokens is not None:
+        origin = describe_origin(max_tokens, content.get("max_output_tokens"))
+        rows.append(("max_output_tokens", str(max_tokens), origin))
+    preset_stops = content.get("stop_sequences") or ()
+    other_names = translatable("names of the other speakers")
     for text in prompt.stop:
-        is_own = version is None or text in own
-        used.append(("stop", repr(text), describe_origin(text, text) if is_own else others))
-    return used
+        is_own = version is None or text in preset_stops
+        rows.append(("stop", repr(text), describe_origin(text, text) if is_own else other_names))
+    return rows

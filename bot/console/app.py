@@ -48,11 +48,11 @@ class RequestGate:
             names |= _LOOPBACK_NAMES
         if settings.url is not None:
             names.add(urlsplit(str(settings.url)).hostname or "")
-        self._display_names = names
+        self._host_names = names
         self._is_https = settings.is_https
 
     def session_cookie(self, http: web.Request) -> str:
-        """Return the session cookie's name, with the port: browsers send cookies to all ports."""
+        """Return the session cookie's name: over HTTP with the port, since ports share cookies."""
         _, port, *_ = http.get_extra_info("sockname", ("", 0))
         return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
 
@@ -62,24 +62,24 @@ class RequestGate:
         """Return the request and its validated body or query; raises `RequestRefused`."""
         self._check_host_and_origin(http)
         caller = await self._identify(http, route)
-        form = await _read_form(http, with_files=route.scope is not None)
+        form = await _read_form(http, takes_files=route.scope is not None)
         if caller.csrf_token and http.method not in _SAFE_METHODS:
-            sent = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
-            if not is_csrf_token(sent, caller):
+            csrf_token = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
+            if not is_csrf_token(csrf_token, caller):
                 text = translatable("This form belongs to another session; reload the page.")
                 raise RequestRefused(403, text)
-        given = None
+        arguments = None
         if route.body is not None:
-            given = _validate(route.body, await _read_body(http, form))
+            arguments = _validate(route.body, await _read_body(http, form))
         elif route.query is not None:
-            given = _validate(route.query, dict(http.query))
+            arguments = _validate(route.query, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
-        return ConsoleRequest(http, caller, is_admitted), given
+        return ConsoleRequest(http, caller, is_admitted), arguments
 
     def _check_host_and_origin(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
-        if _host_name(http.host) not in self._display_names:
+        if _parse_host_name(http.host) not in self._host_names:
             text = translatable(
                 "The console does not accept this host name; set TROUPE_CONSOLE__URL to use it."
             )
@@ -89,7 +89,7 @@ class RequestGate:
             raise RequestRefused(403, translatable("The request comes from another site."))
         needs_origin = http.method not in _SAFE_METHODS and "Authorization" not in http.headers
         if origin is None and needs_origin:
-            text = translatable("The request does not say which site it is from.")
+            text = translatable("The request has no Origin header. Use a browser or an API token.")
             raise RequestRefused(403, text)
 
     async def _identify(self, http: web.Request, route: Route) -> Caller:
@@ -97,9 +97,9 @@ class RequestGate:
             return NOBODY
         caller = await self._find_caller(http)
         if caller is None:
-            text = translatable("Log in first; `troupe console url` prints a link for that.")
+            text = translatable("Log in first; `troupe console url` prints a login link.")
             raise RequestRefused(401, text)
-        if route.also not in caller.scopes:
+        if route.other_scope not in caller.scopes:
             check_scope(caller, route.scope)
         return caller
 
@@ -117,16 +117,16 @@ class RequestGate:
         return await self._logins.find_session(session) if session else None
 
 
-def _host_name(host: str) -> str:
+def _parse_host_name(host: str) -> str:
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
 
 
-async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
+async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, str]:
     """Return a form's fields with LF line breaks; uploaded files stay in the request."""
-    if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _MULTIPART):
+    if http.content_type != _URL_ENCODED and not (takes_files and http.content_type == _MULTIPART):
         return {}
     try:
         form = await http.post()
@@ -186,8 +186,8 @@ class Console:
         async def handle(http: web.Request) -> web.StreamResponse:
             request = ConsoleRequest(http, NOBODY)
             try:
-                request, given = await self._gate.admit(http, route)
-                answer = await route.handle(request, given)
+                request, arguments = await self._gate.admit(http, route)
+                answer = await route.handle(request, arguments)
                 if isinstance(answer, Page) and self._renderer.names:
                     await self._renderer.names.refresh()
             except (RequestRefused, SettingsError, StoreError, UserError) as error:
@@ -219,20 +219,20 @@ class Console:
         return add_security_headers(response, nonce)
 
     def _respond_with_refusal(
-        self, reader: ConsoleRequest, route: Route, error: TroupeError
+        self, request: ConsoleRequest, route: Route, error: TroupeError
     ) -> web.Response:
         if isinstance(error, StoreError):
             error = RequestRefused(503, _DATABASE_FAILED)
         status = error.status if isinstance(error, RequestRefused) else 422
         text = error.text
         if route.is_api:  # scripts of pages show this text unchanged
-            told = translate(text, reader.language)
-            return add_security_headers(web.json_response({"error": told}, status=status))
+            message = translate(text, request.language)
+            return add_security_headers(web.json_response({"error": message}, status=status))
         page = Page("login.html", {"problem": text}, status)
         if status != 401:  # logging in would not help
             title = _ERROR_TITLES.get(status, translatable("That did not work"))
             page = Page("refused.html", {"title": title, "problem": text}, status)
-        return self._respond_with_page(page, reader)
+        return self._respond_with_page(page, request)
 
 
 def _to_json(answer: object, language: str) -> bytes:

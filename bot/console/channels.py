@@ -83,7 +83,7 @@ class ChannelDetail:
     Rows: scope, kind (thread, channel or server), presets (empty: inherited), by whom, Unix time.
     """
     history_scope: str
-    """The history scope: whose messages share one history."""
+    """Whose messages share one history: a value of `HistoryScope`."""
     history_scope_from: str | None
     observes: bool
     """Whether messages not addressed to the bot are remembered."""
@@ -104,7 +104,7 @@ class ChannelPage(RouteGroup):
     resolver: PresetResolver
     history_scopes: HistoryScopes
     budgets: Budgets
-    caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
+    find_caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
     """Takes a channel's scopes and a preset; returns the budgets that apply to everybody there."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
@@ -117,11 +117,11 @@ class ChannelPage(RouteGroup):
     @route(f"GET /api/v1{_CHANNEL_PATH}", ApiScope.READ)
     async def detail(self, channel: str) -> ChannelDetail:
         """Get a channel: who answers and why, its people, sessions and budgets."""
-        scopes = await self._scopes(channel)
+        scopes = await self._find_scopes(channel)
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
-        shared_by = await self.history_scopes.setting(scopes)
-        observing = await self.resolver.find_observing_setting(scopes)
+        history_setting = await self.history_scopes.setting(scopes)
+        observe_setting = await self.resolver.find_observing_setting(scopes)
         people = await self.state.people(channel, _MAX_PEOPLE)
         labels = label_speakers(people, self.resolver.character_names(active.names)).people
         return ChannelDetail(
@@ -129,13 +129,13 @@ class ChannelPage(RouteGroup):
             active=[one.name for one in active.presets],
             active_from=active.first.scope,
             scopes=[
-                _scope_row(at, scopes, settings.get((one, "preset")))
+                _to_scope_row(at, scopes, settings.get((one, "preset")))
                 for at, one in enumerate(scopes)
             ],
             history_scope=await self.history_scopes.find(scopes) or HistoryScope.SHARED,
-            history_scope_from=shared_by.scope if shared_by else None,
-            observes=observing is None or observing.value != "off",
-            observes_from=observing.scope if observing else None,
+            history_scope_from=history_setting.scope if history_setting else None,
+            observes=observe_setting is None or observe_setting.value != "off",
+            observes_from=observe_setting.scope if observe_setting else None,
             access=[
                 {
                     "scope": scope,
@@ -148,17 +148,17 @@ class ChannelPage(RouteGroup):
             ],
             people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
             sessions=await self.state.sessions(channel, _MAX_SESSIONS),
-            budgets=await self._budget_rows(scopes, active),
+            budgets=await self._list_budgets(scopes, active),
         )
 
     @route(f"GET {_CHANNEL_PATH}", ApiScope.READ, template="channel.html")
     async def show(self, channel: str) -> Values:
-        found = await self.detail(channel)
+        detail = await self.detail(channel)
         return {
-            "found": found,
-            "base": f"/channels/{quote(found.channel, safe='')}",
+            "found": detail,
+            "base": f"/channels/{quote(detail.channel, safe='')}",
             "presets": sorted(self.resolver.presets, key=str.casefold),
-            "history_scope": SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)],
+            "history_scope": SCOPE_DESCRIPTIONS[HistoryScope(detail.history_scope)],
         }
 
     @route(f"POST /api/v1{_CHANNEL_PATH}/presets", ApiScope.OPERATE)
@@ -174,16 +174,16 @@ class ChannelPage(RouteGroup):
         ] = "",
     ) -> ChannelDetail:
         """Change which presets answer in a channel or a wider scope, like /preset."""
-        scopes = await self._scopes(channel)
+        scopes = await self._find_scopes(channel)
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
-        wider = scopes[scopes.index(scope) :]
-        before = await self.resolver.resolve(wider)
-        chosen = [] if action == "reset" else [self.resolver.find(preset)]
+        wider_scopes = scopes[scopes.index(scope) :]
+        before = await self.resolver.resolve(wider_scopes)
+        presets = [] if action == "reset" else [self.resolver.find(preset)]
         changes = {"add": before.with_added, "remove": before.with_removed}
-        chosen = changes[action](*chosen) if action in changes else chosen
-        await self.resolver.set_active(scope, chosen, OPERATOR.id)
-        after = await self.resolver.resolve(wider)
+        presets = changes[action](*presets) if action in changes else presets
+        await self.resolver.set_active(scope, presets, OPERATOR.id)
+        after = await self.resolver.resolve(wider_scopes)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.detail(channel)
@@ -199,7 +199,7 @@ class ChannelPage(RouteGroup):
         rule: Annotated[str, Field(max_length=100, pattern=_RULE_PATTERN)] = "off",
     ) -> ChannelDetail:
         """Allow or block a person, role or channel, like /access; the rule "off" stops the bot."""
-        if scope not in await self._scopes(channel):
+        if scope not in await self._find_scopes(channel):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         switches_on = (rule, action) == ("off", "allow")
         value = None if action == "reset" or switches_on else "on" if rule == "off" else action
@@ -211,7 +211,7 @@ class ChannelPage(RouteGroup):
     @route(f"POST {_CHANNEL_PATH}/forget", ApiScope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all messages of the channel."""
-        scopes, address = await self._scopes(channel), parse_address(channel)
+        scopes, address = await self._find_scopes(channel), parse_address(channel)
         external_key = f"console:{secrets.token_hex(8)}"
         event = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
         await self.receive([event])
@@ -234,14 +234,14 @@ class ChannelPage(RouteGroup):
         rate = Rate(f"say {request.caller.name}", _MAX_MESSAGES_PER_MINUTE, 60)
         if await self.rate_limits.take([rate]) > 0:
             raise RequestRefused(429, translatable("Too many messages; try again in a minute."))
-        allowed, key = request.caller.channels, key or secrets.token_hex(8)
-        if allowed and channel not in allowed:
+        allowed_channels, key = request.caller.channels, key or secrets.token_hex(8)
+        if allowed_channels and channel not in allowed_channels:
             text = translatable("This token is not allowed to speak in this channel.")
             raise RequestRefused(403, text)
         source, _, chat = channel.partition(":")
-        pattern = self.chat_patterns.get(source) if channel in allowed else None
-        is_served = pattern is not None and re.fullmatch(pattern, chat) is not None
-        scopes, address = await self._scopes(channel, is_known=is_served), parse_address(channel)
+        pattern = self.chat_patterns.get(source) if channel in allowed_channels else None
+        is_ours = pattern is not None and re.fullmatch(pattern, chat) is not None
+        scopes, address = await self._find_scopes(channel, is_known=is_ours), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self.clock.utc_now(), tuple(scopes))
@@ -252,7 +252,7 @@ class ChannelPage(RouteGroup):
     @route(f"GET {_CHANNEL_PATH}/export", ApiScope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send all messages of a channel as JSON, and record who exported them."""
-        scopes = await self._scopes(channel)
+        scopes = await self._find_scopes(channel)
         turns = await self.state.turns(channel)
         await self.audit.record(request.caller.name, "export channel", channel)
         content = {
@@ -275,19 +275,19 @@ class ChannelPage(RouteGroup):
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return as_download(text, "application/json", 'filename="channel.json"')
 
-    async def _scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
+    async def _find_scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
-        asked = AnswerSearch(conversation=channel)
-        newest = (await self.answers.search(asked, 1)).answers
-        if newest and newest[0].receipt.scopes:
-            return newest[0].receipt.scopes
-        has_texts = newest or await self.state.sessions(channel, 1)
+        search = AnswerSearch(conversation=channel)
+        newest_answers = (await self.answers.search(search, 1)).answers
+        if newest_answers and newest_answers[0].receipt.scopes:
+            return newest_answers[0].receipt.scopes
+        has_texts = newest_answers or await self.state.sessions(channel, 1)
         if not (is_known or has_texts or await self._is_known(channel)):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = parse_address(channel)
-        server = newest[0].receipt.charge.server if newest else None
+        server = newest_answers[0].receipt.charge.server if newest_answers else None
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
@@ -297,21 +297,21 @@ class ChannelPage(RouteGroup):
             return True
         return channel in {one.channel for one in await self.state.channels(_MAX_CHANNELS)}
 
-    async def _budget_rows(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
-        caps = self.caps(scopes, active.first.preset)
-        spent = await self.budgets.spent(caps) if caps else {}
+    async def _list_budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
+        caps = self.find_caps(scopes, active.first.preset)
+        spent_by_key = await self.budgets.spent(caps) if caps else {}
         return [
             {
                 "kind": cap.kind,
                 "period": cap.period,
-                "spent": spent.get(cap.key, 0) / MICROS_PER_DOLLAR,
+                "spent": spent_by_key.get(cap.key, 0) / MICROS_PER_DOLLAR,
                 "limit": cap.limit / MICROS_PER_DOLLAR,
             }
             for cap in caps
         ]
 
 
-def _scope_row(index: int, scopes: Sequence[str], choice: StoredChatSetting | None) -> _Row:
+def _to_scope_row(index: int, scopes: Sequence[str], choice: StoredChatSetting | None) -> _Row:
     if ":guild:" in scopes[index]:
         kind = "server"
     else:

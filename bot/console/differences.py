@@ -16,22 +16,22 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 """`difflib`'s opcodes: a tag, then start and end in the first and in the second sequence."""
 
 
-def edit_opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
+def find_edits(before: Sequence[str], after: Sequence[str]) -> Opcodes:
     """Return the edits between two sequences, or a single edit if they differ too much."""
-    codes = _opcodes_if_similar(before, after)
+    codes = _find_edits_if_similar(before, after)
     return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
 
 
-def _opcodes_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
-    shorter = min(len(before), len(after))
-    head = next((at for at in range(shorter) if before[at] != after[at]), shorter)
-    rest = shorter - head
+def _find_edits_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
+    shorter_length = min(len(before), len(after))
+    head = next((at for at in range(shorter_length) if before[at] != after[at]), shorter_length)
+    rest = shorter_length - head
     tail = next((at for at in range(rest) if before[-1 - at] != after[-1 - at]), rest)
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if len(old) * len(new) > _MAX_COMPARED_PAIRS:
         return None
-    inner = SequenceMatcher(None, old, new).get_opcodes()
-    codes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner]
+    inner_codes = SequenceMatcher(None, old, new).get_opcodes()
+    codes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner_codes]
     if head:
         codes.insert(0, ("equal", 0, head, 0, head))
     if tail:
@@ -47,38 +47,38 @@ class DifferingPiece:
     change: Literal["same", "removed", "added"]
 
 
-def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
+def compare_texts(before: str, after: str) -> list[DifferingPiece]:
     """Merge two texts into one sequence of shared, removed and added pieces (words or lines)."""
     old, new = _WORD.findall(before), _WORD.findall(after)
-    if (codes := _opcodes_if_similar(old, new)) is None:
+    if (codes := _find_edits_if_similar(old, new)) is None:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-        codes = edit_opcodes(old, new)
+        codes = find_edits(old, new)
     pieces = []
-    for tag, begin, end, other, other_end in codes:
-        removed, added = "".join(old[begin:end]), "".join(new[other:other_end])
+    for tag, begin, end, new_begin, new_end in codes:
+        removed_text, added_text = "".join(old[begin:end]), "".join(new[new_begin:new_end])
         if tag == "equal":
-            pieces.append(DifferingPiece(removed, "same"))
+            pieces.append(DifferingPiece(removed_text, "same"))
             continue
-        if removed:
-            pieces.append(DifferingPiece(removed, "removed"))
-        if added:
-            pieces.append(DifferingPiece(added, "added"))
+        if removed_text:
+            pieces.append(DifferingPiece(removed_text, "removed"))
+        if added_text:
+            pieces.append(DifferingPiece(added_text, "added"))
     return pieces
 
 
-def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
+def compare_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
     """Return the first differing lines with some context, and the number of differences."""
     old, new = before.splitlines(), after.splitlines()
-    codes = edit_opcodes(old, new)
+    codes = find_edits(old, new)
     lines: list[DifferingPiece] = []
-    for tag, begin, end, other, other_end in codes:
-        same = old[begin:end] if tag == "equal" else []
-        if len(same) > 2 * _CONTEXT_LINES:
-            same = [*same[:_CONTEXT_LINES], "…", *same[-_CONTEXT_LINES:]]
-        lines += [DifferingPiece(one, "same") for one in same]
+    for tag, begin, end, new_begin, new_end in codes:
+        same_lines = old[begin:end] if tag == "equal" else []
+        if len(same_lines) > 2 * _CONTEXT_LINES:
+            same_lines = [*same_lines[:_CONTEXT_LINES], "…", *same_lines[-_CONTEXT_LINES:]]
+        lines += [DifferingPiece(one, "same") for one in same_lines]
         if tag != "equal":
             lines += [DifferingPiece(one, "removed") for one in old[begin:end]]
-            lines += [DifferingPiece(one, "added") for one in new[other:other_end]]
+            lines += [DifferingPiece(one, "added") for one in new[new_begin:new_end]]
         if len(lines) > _MAX_SHOWN_LINES:
             lines = [*lines[:_MAX_SHOWN_LINES], DifferingPiece("…", "same")]
             break

@@ -87,7 +87,7 @@ class HomePage(RouteGroup):
 
     totals: UsageTotals
     operation: OperationPage | None
-    parts: Callable[[], Mapping[Text | str, bool]]
+    read_setup_state: Callable[[], Mapping[Text | str, bool]]
     """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
 
@@ -102,7 +102,7 @@ class HomePage(RouteGroup):
             "data": asdict(replace(activity, sums=())),
             "first_day": datetime.fromtimestamp(activity.since, UTC).date(),
             "state": await self.operation.state() if self.operation else None,
-            "parts": self.parts(),
+            "parts": self.read_setup_state(),
         }
 
     @route("GET /api/v1/figures", ApiScope.READ)
@@ -116,11 +116,11 @@ class HomePage(RouteGroup):
             first_words[at][seconds] = answers
         errors = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
         rows = await self.totals.over_time(by, since, until, step)
-        sums = usage_sums(rows)
-        places = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
+        sums = sum_usage(rows)
+        group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
         cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
-            cells[places.get(name, _MAX_GROUPS), at].append(total)
+            cells[group_indexes.get(name, _MAX_GROUPS), at].append(total)
         groups = [
             [_add_totals(cells[line, at]) for at in range(count)]
             for line in range(min(len(sums), _MAX_GROUPS + 1))
@@ -138,11 +138,11 @@ class HomePage(RouteGroup):
                 for one in steps
             ],
             errors=[errors.get(at, 0) for at in range(count)],
-            first_words=[_percentiles(one) for one in first_words],
-            first_word=_percentiles(sum(first_words, Counter())),
+            first_words=[_compute_percentiles(one) for one in first_words],
+            first_word=_compute_percentiles(sum(first_words, Counter())),
         )
 
-    def _day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
+    def _choose_day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
         today = self.clock.utc_now().date()
         last = max(_FIRST_DAY, min(until or today, today))
         first = min(since or last - timedelta(days=_DEFAULT_DAYS - 1), last)
@@ -153,12 +153,12 @@ class HomePage(RouteGroup):
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
         """Get the usage and cost of answers."""
-        first, last = self._day_range(since, until)
+        first, last = self._choose_day_range(since, until)
         begin, end = (_start_of_day(day).timestamp() for day in (first, last + timedelta(days=1)))
         rows = await self.totals.over_time(by, begin, end, _DAY_SECONDS)
         if by == "day":
             rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
-        sums = usage_sums(rows)
+        sums = sum_usage(rows)
         if by == "day":
             sums.sort(key=lambda one: one.name, reverse=True)
         return {"since": first, "until": last, "sums": sums}
@@ -166,30 +166,30 @@ class HomePage(RouteGroup):
     @route("GET /usage.csv", ApiScope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
-        first, last = self._day_range(since, until)
+        first, last = self._choose_day_range(since, until)
         end = _start_of_day(last + timedelta(days=1))
         rows = await self.totals.by_day(_start_of_day(first), end)
         return as_download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 
-def _percentiles(counts: Counter[float]) -> tuple[float, float] | None:
+def _compute_percentiles(counts: Counter[float]) -> tuple[float, float] | None:
     if not counts:
         return None
-    ordered = sorted(counts)
-    places = list(accumulate(counts[one] for one in ordered))
-    half, most = (ordered[bisect_left(places, places[-1] * share)] for share in (0.5, 0.95))
-    return half, most
+    values = sorted(counts)
+    ranks = list(accumulate(counts[one] for one in values))
+    median, high = (values[bisect_left(ranks, ranks[-1] * share)] for share in (0.5, 0.95))
+    return median, high
 
 
 def _start_of_day(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
-def usage_sums(rows: _UsageRows) -> list[UsageSum]:
+def sum_usage(rows: _UsageRows) -> list[UsageSum]:
     """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
     sums = []
-    for name, of in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
-        one = _add_totals([total for *_, total in of])
+    for name, group in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
+        one = _add_totals([total for *_, total in group])
         tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
         dollars = one.cost / MICROS_PER_DOLLAR
         sums.append(UsageSum(name, one.answers, *tokens, dollars, one.unpriced))

@@ -27,13 +27,13 @@ _MAX_TOKEN_CHARS = 200
 API_PREFIX = "troupe_"
 
 
-def new_token(prefix: str = "") -> str:
+def generate_token(prefix: str = "") -> str:
     return prefix + secrets.token_urlsafe(32)
 
 
-def token_digest(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return a token's hash, the only form in which it is stored."""
-    return hashlib.sha256(_header_bytes(token)).hexdigest()
+    return hashlib.sha256(_encode_header(token)).hexdigest()
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,8 @@ class ConsoleLinks:
 
         The token is in the URL's fragment, which browsers do not send, so no log contains it.
         """
-        token = new_token()
-        await self.tokens.add_login(token_digest(token), self.clock.now() + LOGIN_SECONDS)
+        token = generate_token()
+        await self.tokens.add_login(hash_token(token), self.clock.now() + LOGIN_SECONDS)
         return f"{(self.address or '').rstrip('/')}/login#{token}"
 
     def answer_url(self, number: int) -> str | None:
@@ -71,14 +71,14 @@ class ConsoleLogins:
     ) -> None:
         self._tokens = tokens
         token, file = settings.token, settings.token_file
-        self._token_digest = token_digest(token.get_secret_value()) if token else None
+        self._token_digest = hash_token(token.get_secret_value()) if token else None
         self._token_file = None if file is None else SecretFile(file, clock)
         self._rate_limits = rate_limits
         self._clock = clock
 
     async def log_in(self, token: str) -> str:
         """Exchange a one-time token for a session token; raises `RequestRefused` if it is wrong."""
-        if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
+        if not await self._tokens.use_login(hash_token(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:
                 raise RequestRefused(429, translatable("Too many logins; try again in a minute."))
@@ -87,19 +87,19 @@ class ConsoleLogins:
                 " url` prints a new one."
             )
             raise RequestRefused(401, text)
-        session = new_token()
+        session = generate_token()
         expires_at = self._clock.now() + SESSION_SECONDS
-        await self._tokens.add_session(token_digest(session), expires_at)
+        await self._tokens.add_session(hash_token(session), expires_at)
         return session
 
     async def log_out(self, session: str) -> None:
-        await self._tokens.end_session(token_digest(session))
+        await self._tokens.end_session(hash_token(session))
 
     async def find_session(self, session: str) -> Caller | None:
         """Return a session cookie's caller; None if the session has ended."""
-        if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
+        if not await self._tokens.has_session(hash_token(session[:_MAX_TOKEN_CHARS])):
             return None
-        csrf_token = hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
+        csrf_token = hmac.new(_encode_header(session), b"csrf", hashlib.sha256).hexdigest()
         return Caller("session", frozenset(ApiScope), csrf_token)
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
@@ -107,15 +107,15 @@ class ConsoleLogins:
         kind, _, token = headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
-        digest = token_digest(token.strip()[:_MAX_TOKEN_CHARS])
+        digest = hash_token(token.strip()[:_MAX_TOKEN_CHARS])
         self._reload_token_file()
         if self._token_digest is not None and hmac.compare_digest(digest, self._token_digest):
             return Caller("token of the settings", frozenset(ApiScope))
-        found = await self._tokens.find_api_token(digest)
-        if found is None:
+        stored_token = await self._tokens.find_api_token(digest)
+        if stored_token is None:
             return None
-        scopes = frozenset(found.scopes)
-        return Caller(f"token {found.name}", scopes, channels=found.channels)
+        scopes = frozenset(stored_token.scopes)
+        return Caller(f"token {stored_token.name}", scopes, channels=stored_token.channels)
 
     def _reload_token_file(self) -> None:
         if self._token_file is None or not self._token_file.reload_if_changed():
@@ -125,15 +125,15 @@ class ConsoleLogins:
             _log.error("console_token_not_usable")
             return
         register_secrets([token])
-        self._token_digest = token_digest(token)
+        self._token_digest = hash_token(token)
         _log.info("token_replaced", of="the console")
 
 
 def is_csrf_token(token: str, caller: Caller) -> bool:
     """Return whether a given CSRF token is the caller's, comparing in constant time."""
-    return hmac.compare_digest(_header_bytes(token), caller.csrf_token.encode())
+    return hmac.compare_digest(_encode_header(token), caller.csrf_token.encode())
 
 
-def _header_bytes(text: str) -> bytes:
+def _encode_header(text: str) -> bytes:
     """Encode a header's value, which may contain surrogates for invalid UTF-8."""
     return text.encode(errors="surrogatepass")

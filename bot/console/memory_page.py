@@ -35,22 +35,22 @@ class MemoryPage(RouteGroup):
 
         With `preset`, lists only memories about that character, or made in its presence.
         """
-        words = text.casefold()
-        found = await self.memories.newest(state)
-        waiting = len(await self.memories.newest(MemoryState.PROPOSED))
+        query = text.casefold()
+        memories = await self.memories.newest(state)
+        proposed_count = len(await self.memories.newest(MemoryState.PROPOSED))
         rows = [
             _to_row(one)
-            for one in found
-            if words in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
+            for one in memories
+            if query in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
         ]
-        return {"memories": rows, "waiting": waiting}
+        return {"memories": rows, "waiting": proposed_count}
 
     @route("POST /api/v1/memories/{number}/approve", ApiScope.OPERATE)
     @route("POST /memories/{number}/approve", ApiScope.OPERATE, then="/memories?state=proposed")
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
         one = await self._find(number)
-        await self.memories.change(number, _admin_reader(one), state=MemoryState.KEPT)
+        await self.memories.change(number, _make_admin_reader(one), state=MemoryState.KEPT)
         return await self._record_change(request, number, "approve memory")
 
     @route("DELETE /api/v1/memories/{number}", ApiScope.OPERATE)
@@ -58,14 +58,14 @@ class MemoryPage(RouteGroup):
     async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Delete a memory, and the prompts that contain it."""
         one = await self._find(number)
-        await self.memories.forget(number, _admin_reader(one))
+        await self.memories.forget(number, _make_admin_reader(one))
         return await self._record_change(request, number, "forget memory")
 
     async def _find(self, number: int) -> Memory:
-        found = await self.memories.newest(number=number) if number else ()
-        if not found:
+        memories = await self.memories.newest(number=number) if number else ()
+        if not memories:
             raise RequestRefused(404, translatable("There is no memory with this number."))
-        return found[0]
+        return memories[0]
 
     async def _record_change(
         self, request: ConsoleRequest, number: int, action: str
@@ -74,7 +74,7 @@ class MemoryPage(RouteGroup):
         return {"number": number}
 
 
-def _admin_reader(memory: Memory) -> MemoryReader:
+def _make_admin_reader(memory: Memory) -> MemoryReader:
     return MemoryReader("", memory.place, is_admin=True)
 
 

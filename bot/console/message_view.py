@@ -1,4 +1,4 @@
-"""Render messages for the page; all texts of people and models are escaped."""
+"""Render messages as HTML for the playground, escaping the texts of people and models."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ _HTML_TAGS: Mapping[Style, str] = {
     Style.QUOTE: "q",
 }
 _LINK_HTML = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
-_WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
+_STYLES_WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
 _URL = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
 _MAX_COMPARED_CHARS = 200
-_FACE_COLORS = 10
+_FACE_COLOR_COUNT = 10
 _BUTTON_LABELS: Mapping[str, Text] = {
     ButtonAction.STOP: translatable("Stop"),
     ButtonAction.RETRY: translatable("Retry"),
@@ -45,14 +45,14 @@ class MessageView:
     html: Markup
     quote: str
     """The beginning of the replied-to message; empty if this message is not a reply."""
-    tools: Sequence[tuple[Button, str, Text | str]]
+    toolbar_buttons: Sequence[tuple[Button, str, Text | str]]
     """Buttons of the toolbar, with their actions and labels."""
-    versions: Sequence[Button]
+    version_buttons: Sequence[Button]
     """Buttons that show another version of the answer."""
-    others: Sequence[tuple[Button, Text | str]]
+    other_buttons: Sequence[tuple[Button, Text | str]]
     """All other buttons, with their labels."""
     answer: StoredAnswer | None
-    """The stored answer with its figures; None if this is no answer, or nothing is stored."""
+    """The stored answer; None if the message is not an answer, or its answer is not stored."""
 
     @property
     def is_writing(self) -> bool:
@@ -68,50 +68,50 @@ def view_message(
 ) -> MessageView:
     """Return a message for the page; `messages` holds the channel's other messages, by id."""
     name = _author_name(message)
-    replied = messages.get(message.reply_to or "")
+    replied_message = messages.get(message.reply_to or "")
     quote = ""
-    if message.author is not None and replied is not None:
-        line = " ".join(replied.text.split())
-        rest = " …" if len(line) > _MAX_QUOTE_CHARS else ""
-        quote = f"{_author_name(replied)}: {line[:_MAX_QUOTE_CHARS]}{rest}"
-    is_ours = message.author is None
-    styled = style_markdown(message.text) if is_ours else StyledText(message.text)
-    html = _nested_html(styled, list(styled.spans), 0, len(styled.text), has_links=is_ours)
-    tools, versions, others = [], [], []
+    if message.author is not None and replied_message is not None:
+        line = " ".join(replied_message.text.split())
+        ellipsis = " …" if len(line) > _MAX_QUOTE_CHARS else ""
+        quote = f"{_author_name(replied_message)}: {line[:_MAX_QUOTE_CHARS]}{ellipsis}"
+    is_from_bot = message.author is None
+    styled = style_markdown(message.text) if is_from_bot else StyledText(message.text)
+    html = _render_html(styled, list(styled.spans), 0, len(styled.text), has_links=is_from_bot)
+    toolbar, versions, others = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _BUTTON_LABELS.get(action, button.label)
         if action in _BUTTON_LABELS and len(message.buttons) > 1:
-            tools.append((button, action, label))
+            toolbar.append((button, action, label))
         elif action == ButtonAction.VERSION:
             versions.append(button)
         else:
             others.append((button, label))
     answer = _find_answer(message, answers) if is_finished(message) else None
     color = choose_color(name, names)
-    return MessageView(message, name, color, html, quote, tools, versions, others, answer)
+    return MessageView(message, name, color, html, quote, toolbar, versions, others, answer)
 
 
 def is_finished(message: WebMessage) -> bool:
     """Return whether a message is a complete answer of the bot, without a stop button."""
-    stops = f"{ButtonAction.STOP}:"
-    return message.author is None and not any(one.data.startswith(stops) for one in message.buttons)
+    stop = f"{ButtonAction.STOP}:"
+    return message.author is None and not any(one.data.startswith(stop) for one in message.buttons)
 
 
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
-    """Return the stored answer with a message's text; of several, the nearest in time."""
+    """Find the answer whose text begins the message; if several do, the closest in time."""
 
     def seconds_apart(answer: StoredAnswer) -> float:
         return abs(answer.at - answer.receipt.timings.seconds - message.at.timestamp())
 
-    texts = ((one, one.receipt.answer.strip()[:_MAX_COMPARED_CHARS]) for one in answers)
-    same = [one for one, text in texts if text and message.text.startswith(text)]
-    return min(same, key=seconds_apart, default=None)
+    answer_texts = ((one, one.receipt.answer.strip()[:_MAX_COMPARED_CHARS]) for one in answers)
+    matches = [one for one, text in answer_texts if text and message.text.startswith(text)]
+    return min(matches, key=seconds_apart, default=None)
 
 
 def choose_color(name: str, names: Sequence[str] = ()) -> int:
-    """Return a color number for a name; if possible, no other name in `names` has that number."""
-    return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLORS
+    """Return a color number for a name; if possible, one that no other name in `names` has."""
+    return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLOR_COUNT
 
 
 def _author_name(message: WebMessage) -> str:
@@ -119,10 +119,10 @@ def _author_name(message: WebMessage) -> str:
     return speaker.name if speaker is not None else _BOT_NAME
 
 
-def _nested_html(
+def _render_html(
     styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
 ) -> Markup:
-    """Return the HTML of a range of the text; `spans` are nested and lie within it.
+    """Render a range of the text as HTML; `spans` are its styles, which may be nested.
 
     With `has_links`, URLs in the text become links, as on chat platforms.
     """
@@ -130,12 +130,12 @@ def _nested_html(
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
-        inner = [one for one in spans if one.start < span.end]
-        spans = spans[len(inner) :]
+        inner_spans = [one for one in spans if one.start < span.end]
+        spans = spans[len(inner_spans) :]
         html += escape(styled.text[at : span.start])
-        may_link = has_links and span.style not in _WITHOUT_LINKS
-        nested = _nested_html(styled, inner, span.start, span.end, has_links=may_link)
-        html += _to_element(span, nested)
+        may_link = has_links and span.style not in _STYLES_WITHOUT_LINKS
+        inner = _render_html(styled, inner_spans, span.start, span.end, has_links=may_link)
+        html += _to_element(span, inner)
         at = span.end
     return html + escape(styled.text[at:end])
 

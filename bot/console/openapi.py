@@ -58,13 +58,13 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
     models = {one.model for one in routes if one.model is not None}
     inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
-    inputs += [(one, "serialization", _result_adapter(one)) for one in answers]
+    inputs += [(one, "serialization", _make_result_adapter(one)) for one in answers]
     inputs.sort(key=lambda one: str(one[0]))
     schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REFERENCE)
     components = definitions["$defs"]
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
-        operation = _operation(one, schemas, components)
+        operation = _describe_operation(one, schemas, components)
         paths.setdefault(one.path, {})[one.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -77,7 +77,7 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     }
 
 
-def _result_adapter(answer: Any) -> TypeAdapter[Any]:
+def _make_result_adapter(answer: Any) -> TypeAdapter[Any]:
     if answer is ApiError:
         return TypeAdapter(answer)
     if isinstance(answer, type) and is_dataclass(answer):
@@ -85,17 +85,17 @@ def _result_adapter(answer: Any) -> TypeAdapter[Any]:
     return TypeAdapter(answer, config=_SCHEMA_CONFIG)
 
 
-def _operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
+def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
         "parameters": [*_path_parameters(route), *_query_parameters(route, schemas, components)],
-        "responses": _responses(route, schemas),
+        "responses": _describe_responses(route, schemas),
     }
     if route.scope is not None:
         operation["security"] = [{"token": []}]
-        other = f" or `{route.also}`" if route.also else ""
-        operation["description"] = f"Needs the scope `{route.scope}`{other}."
+        alternative = f" or `{route.other_scope}`" if route.other_scope else ""
+        operation["description"] = f"Needs the scope `{route.scope}`{alternative}."
     if route.body is not None:
         content = {"application/json": {"schema": schemas[route.body, "validation"]}}
         operation["requestBody"] = {"required": True, "content": content}
@@ -122,14 +122,14 @@ def _query_parameters(
     if route.query is None:
         return []
     schema = components[schemas[route.query, "validation"]["$ref"].rpartition("/")[2]]
-    required = schema.get("required", ())
+    required_names = schema.get("required", ())
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": field}
+        {"name": name, "in": "query", "required": name in required_names, "schema": field}
         for name, field in schema["properties"].items()
     ]
 
 
-def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
+def _describe_responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     answer = {} if route.answer is None else schemas[route.answer, "serialization"]
     error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     refusals = {

@@ -31,7 +31,7 @@ from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _PROBE_TIMEOUT_SECONDS = 2.0
-_CACHE_SECONDS = 1.0  # for this time, all readers get the same state
+_CACHE_SECONDS = 1.0  # requests within this time share one state
 _MAX_ERRORS = 10
 _TRIAL_PATH = "/operation/providers/{provider}/try"
 _Row = Mapping[str, object]
@@ -70,11 +70,11 @@ class OperationState:
     """The number of answers that checks have withheld since the processes started."""
 
 
-def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    errors, named = tuple(events.failed_messages(_MAX_ERRORS)), backends.items()
-    health = [replace(one, provider=key) for key, each in named for one in each.model_health()]
-    loaded = [replace(one, provider=key) for key, each in named for one in each.models_in_memory()]
-    return ProcessReport(errors, tuple(health), tuple(loaded), count_withheld_answers())
+def build_process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
+    errors, items = tuple(events.failed_messages(_MAX_ERRORS)), backends.items()
+    health = [replace(one, provider=key) for key, each in items for one in each.model_health()]
+    models = [replace(one, provider=key) for key, each in items for one in each.models_in_memory()]
+    return ProcessReport(errors, tuple(health), tuple(models), count_withheld_answers())
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class OperationPage(RouteGroup):
     navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
 
     probes: Mapping[str, Probe]
-    stored: ServiceState
+    service_state: ServiceState
     providers: Sequence[_Row]
     backends: Mapping[str, Backend]
     count_waiting: Callable[[str], int]
@@ -116,12 +116,12 @@ class OperationPage(RouteGroup):
     @route("GET /operation/errors/{error}", ApiScope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
         """Get a message's processing steps, by the error id shown to its author."""
-        failed = await self._find_failed(error)
-        if failed is None:
+        message = await self._find_failed(error)
+        if message is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
-        trace = await self.stored.trace_message(failed.turn)
-        steps = (*_intake_steps(trace), *failed.steps, *_delivery_steps(trace))
-        return replace(failed, steps=steps)
+        trace = await self.service_state.trace_message(message.turn)
+        steps = (*_list_intake_steps(trace), *message.steps, *_list_delivery_steps(trace))
+        return replace(message, steps=steps)
 
     @route(f"POST /api/v1{_TRIAL_PATH}", ApiScope.OPERATE)
     @route(f"POST {_TRIAL_PATH}", ApiScope.OPERATE, template="operation_trial.html")
@@ -136,17 +136,17 @@ class OperationPage(RouteGroup):
             answer, works = str(error), False
         except UserError as error:
             answer, works = translate(error.text, request.language), False
-        tried = {"provider": provider, "model": preset.model, "preset": preset.name}
-        return {**tried, "works": works, "answer": self.mask(answer)}
+        trial = {"provider": provider, "model": preset.model, "preset": preset.name}
+        return {**trial, "works": works, "answer": self.mask(answer)}
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()
-        queues = await self.stored.queues()
+        queues = await self.service_state.queues()
         nodes = await self.nodes.nodes()
-        own = process_report(self.backends, self.events)
-        reports = {"": own, **await self._reports_of_others(nodes)}
-        named = reports.items()
-        errors = [_error_row(one, name) for name, told in named for one in told.errors]
+        own_report = build_process_report(self.backends, self.events)
+        reports = {"": own_report, **await self._read_other_reports(nodes)}
+        items = reports.items()
+        errors = [_to_error_row(one, name) for name, each in items for one in each.errors]
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_TIMEOUT_SECONDS),
             conversations=queues.conversations,
@@ -156,39 +156,39 @@ class OperationPage(RouteGroup):
             unsent=queues.unsent_messages,
             leases=await self.nodes.exclusive_roles(),
             providers=self.providers,
-            health=[replace(one, process=name) for name, told in named for one in told.health],
-            loaded=[replace(one, process=name) for name, told in named for one in told.models],
-            waits=await self._longest_waits(),
+            health=[replace(one, process=name) for name, each in items for one in each.health],
+            loaded=[replace(one, process=name) for name, each in items for one in each.models],
+            waits=await self._list_waits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.current(),
             dead_letters=len(await self.dead_letters.all()),
-            withheld=sum(told.withheld for told in reports.values()),
+            withheld=sum(report.withheld for report in reports.values()),
         )
 
-    async def _reports_of_others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
+    async def _read_other_reports(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(owners)
 
-    async def _longest_waits(self) -> Sequence[_Row]:
+    async def _list_waits(self) -> Sequence[_Row]:
         counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]
-        queued = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
-        blocked = await self.rate_limits.blocked_calls()
-        refused = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in blocked]
-        return [*queued, *refused]
+        queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
+        calls = await self.rate_limits.blocked_calls()
+        limits = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in calls]
+        return [*queues, *limits]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
-        found = self.events.find_failed_message(error_id) or await find_failed_message(
+        message = self.events.find_failed_message(error_id) or await find_failed_message(
             self.notes.newest_with_key, error_id
         )
-        if found is not None:
-            return found
-        others = await self._reports_of_others(await self.nodes.nodes())
-        told = (one for report in others.values() for one in report.errors)
-        return next((one for one in told if one.error_id == error_id), None)
+        if message is not None:
+            return message
+        other_reports = await self._read_other_reports(await self.nodes.nodes())
+        failed_messages = (one for report in other_reports.values() for one in report.errors)
+        return next((one for one in failed_messages if one.error_id == error_id), None)
 
 
-def _error_row(message: FailedMessage, process: str) -> _Row:
+def _to_error_row(message: FailedMessage, process: str) -> _Row:
     newest = message.newest_failure
     reason = newest.details.get("reason") or newest.details.get("exception", "").strip()
     return {
@@ -201,7 +201,7 @@ def _error_row(message: FailedMessage, process: str) -> _Row:
     }
 
 
-def _intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     if trace.received_at is None:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
@@ -213,7 +213,7 @@ def _intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     return [LoggedStep(at, "info", "received", details)]
 
 
-def _delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _list_delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     steps = []
     for one in trace.parts:
         details = {"part": str(one.part), "attempts": str(one.attempts)}

@@ -40,24 +40,24 @@ class OperatorRequests:
 
     async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
         """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
-        made, usage, charge = await self._generate(preset, prompt, conversation)
+        answer, usage, charge = await self._generate(preset, prompt, conversation)
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
-        return made
+        return answer
 
     async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
         """Resend a receipt's prompt and store the answer; raises `BackendError` or `UserError`."""
         server = base.charge.server
-        made, usage, charge = await self._generate(preset, base.prompt, conversation, server)
+        answer, usage, charge = await self._generate(preset, base.prompt, conversation, server)
         receipt = replace(
             base,
             preset=preset.name,
             provider=preset.provider,
-            answer=made.text,
-            reason=made.reason,
+            answer=answer.text,
+            reason=answer.reason,
             usage=usage,
-            timings=Timings(0.0, made.first_word_seconds, made.seconds),
-            thoughts=made.thoughts,
-            tool_calls=made.tool_calls,
+            timings=Timings(0.0, answer.first_word_seconds, answer.seconds),
+            thoughts=answer.thoughts,
+            tool_calls=answer.tool_calls,
             charge=charge,
             check="",
             is_withheld=False,
@@ -69,22 +69,22 @@ class OperatorRequests:
     ) -> tuple[GeneratedAnswer, Usage, AnswerCharge]:
         backend = self.backends.get(preset.provider)
         if backend is None:
-            raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
+            raise BackendUnavailable(f"the provider {preset.provider!r} is no longer set up")
         prompt = replace(prompt, asked_by=OPERATOR.id)
         tokens = await backend.count_tokens(prompt)
-        message = self._operator_message(conversation, server)
+        message = self._make_operator_message(conversation, server)
         async with self.spending.reserve_cost(preset, message, prompt, tokens) as reservation:
             async with self.slots.hold(
                 preset.provider, StopFlag(), _ignore_progress, urgency=Urgency.BACKGROUND
             ):
-                made = await generate_answer(
+                answer = await generate_answer(
                     backend, reservation.prompt, _ignore_progress, _ignore_progress, self.clock
                 )
-            usages = list(list_usages(made, tokens))
+            usages = list(list_usages(answer, tokens))
             charge = self.spending.record_charge(reservation, preset, usages)
-        return made, usages[0], charge
+        return answer, usages[0], charge
 
-    def _operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
+    def _make_operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
         """Return a message that is charged to the operator, and to a channel and its server."""
         address = parse_address(conversation)
         return IncomingMessage(
@@ -111,7 +111,7 @@ _REQUEST_TIMEOUT_SECONDS = 60.0
 
 
 def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
-    """Return the preset to test a provider with: the first one of that provider."""
+    """Return the first preset of a provider, for testing the provider."""
     preset = next((one for one in presets.values() if one.provider == provider), None)
     if preset is None:
         raise UserError(translatable("No preset uses this provider."))
@@ -135,7 +135,7 @@ async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
     return answer.text
 
 
-_NOT_STORED = translatable(
+_NOT_STORED_NOTICE = translatable(
     "This question is no longer in the history, so no prompt can be composed for it."
 )
 
@@ -155,51 +155,51 @@ class PromptReplay:
     async def replay(
         self,
         answer: StoredAnswer,
-        model_of: str,
+        model_preset: str,
         draft: str,
         parameters: Mapping[str, object] | None = None,
     ) -> StoredAnswer:
         """Send the prompt of a stored answer again, and return the new answer.
 
-        `draft` or `model_of` may name a preset: `draft` composes the prompt anew from its draft,
-        `model_of` uses its model and parameters. `parameters` replaces single parameters.
+        `draft` names a preset whose draft composes a new prompt, and `model_preset` one whose model
+        and parameters are used; both may be empty. `parameters` overrides single parameters.
         """
         receipt = answer.receipt
         if draft:
             preset = await self.find_draft(draft)
             base = await self._compose(answer, preset)
         else:
-            preset = self._preset_to_use(receipt, model_of)
-            prompt, own = receipt.prompt, build_bare_prompt(preset)
-            if model_of:
+            preset = self._choose_preset(receipt, model_preset)
+            prompt, bare = receipt.prompt, build_bare_prompt(preset)
+            if model_preset:
                 prompt = replace(
                     prompt,
-                    model=own.model,
-                    parameters=own.parameters,
-                    max_output_tokens=own.max_output_tokens,
+                    model=bare.model,
+                    parameters=bare.parameters,
+                    max_output_tokens=bare.max_output_tokens,
                     template=choose_template(preset),
                 )
             version = receipt.preset_version if preset.name == receipt.preset else None
             base = replace(receipt, prompt=prompt, preset_version=version)
-        changed = {**base.prompt.parameters, **(parameters or {})}
-        base = replace(base, prompt=replace(base.prompt, parameters=changed))
+        merged = {**base.prompt.parameters, **(parameters or {})}
+        base = replace(base, prompt=replace(base.prompt, parameters=merged))
         return await self.requests.replay(preset, base, answer.conversation)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Receipt:
         scene = await self.answers.find_context(answer)
         if scene is None:
-            raise UserError(_NOT_STORED)
-        composed = await self.composer.compose(preset, None, scene, may_spend=True)
-        return replace(composed, charge=answer.receipt.charge, scopes=answer.receipt.scopes)
+            raise UserError(_NOT_STORED_NOTICE)
+        receipt = await self.composer.compose(preset, None, scene, may_spend=True)
+        return replace(receipt, charge=answer.receipt.charge, scopes=answer.receipt.scopes)
 
-    def _preset_to_use(self, receipt: Receipt, model_of: str) -> Preset:
-        if model_of:
-            chosen = self.presets.get(model_of)
-            if chosen is None:
+    def _choose_preset(self, receipt: Receipt, model_preset: str) -> Preset:
+        if model_preset:
+            preset = self.presets.get(model_preset)
+            if preset is None:
                 raise UserError(translatable("There is no such preset."))
-            return chosen
-        stored = self.presets.get(receipt.preset)
-        as_it_was = {"provider": receipt.provider, "model": receipt.prompt.model}
-        bare = Preset.model_validate({"name": receipt.preset, **as_it_was})
-        self.prepare(bare)
-        return bare if stored is None else stored.model_copy(update=as_it_was)
+            return preset
+        current = self.presets.get(receipt.preset)
+        model_fields = {"provider": receipt.provider, "model": receipt.prompt.model}
+        bare_preset = Preset.model_validate({"name": receipt.preset, **model_fields})
+        self.prepare(bare_preset)
+        return bare_preset if current is None else current.model_copy(update=model_fields)

@@ -37,7 +37,7 @@ _MAX_NAMES_IN_TITLE = 3
 
 @dataclass(slots=True)
 class DisplayNames:
-    """Names of people and channels, kept for 5 s."""
+    """Names of people and channels, cached for 5 seconds."""
 
     state: ServiceState
     web_channels: SqlWebChannels
@@ -56,18 +56,18 @@ class DisplayNames:
             return
         self._is_loaded = True
         self.clock.call_later(_NAMES_CACHE_SECONDS, self._drop_names)
-        said = await self.state.newest_speakers(_MAX_SPEAKERS)
-        own = await self.web_channels.all()
+        newest_speakers = await self.state.newest_speakers(_MAX_SPEAKERS)
+        channels = await self.web_channels.all()
         settings = await self.state.chat_settings()
         self._titles = {one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY}
         self.faces = await asyncio.to_thread(self.read_faces)
-        self.people = {one.id: one.name for _, one in reversed(said)}
+        self.people = {one.id: one.name for _, one in reversed(newest_speakers)}
         speakers: dict[str, dict[str, str]] = {}
-        for key, one in said:
+        for key, one in newest_speakers:
             speakers.setdefault(key, {}).setdefault(one.id, one.name)
         self._channels = {
             **{key: _join_first_names(list(names.values())) for key, names in speakers.items()},
-            **{one.address.conversation: one.name for one in own},
+            **{one.address.conversation: one.name for one in channels},
         }
 
     def _drop_names(self) -> None:
@@ -77,8 +77,8 @@ class DisplayNames:
     def channel_title(self, language: str, key: str) -> str:
         """Return the platform's name, followed by the channel's own title or its people's names."""
         address = parse_address(key)
-        own = translate(translatable("Playground"), language)
-        platform = own if address.platform == WEB_PLATFORM else address.platform.title()
+        playground_name = translate(translatable("Playground"), language)
+        platform = playground_name if address.platform == WEB_PLATFORM else address.platform.title()
         title, people = self._titles.get(address.channel), self._channels.get(key)
         if title and address.history:  # one of several histories in the channel
             return f"{platform} › {title} › {people or address.history}"
@@ -89,8 +89,8 @@ class DisplayNames:
 
 
 def _join_first_names(names: Sequence[str]) -> str:
-    more = f" +{len(names) - _MAX_NAMES_IN_TITLE}" if len(names) > _MAX_NAMES_IN_TITLE else ""
-    return f"{', '.join(names[:_MAX_NAMES_IN_TITLE])}{more}"
+    suffix = f" +{len(names) - _MAX_NAMES_IN_TITLE}" if len(names) > _MAX_NAMES_IN_TITLE else ""
+    return f"{', '.join(names[:_MAX_NAMES_IN_TITLE])}{suffix}"
 
 
 class PageRenderer:
@@ -135,7 +135,7 @@ class PageRenderer:
             lstrip_blocks=True,
         )
         environment.globals.update(
-            asset=static_address,
+            asset=static_url,
             format_cost=format_cost,
             prompt_tokens=prompt_tokens,
             section_name=section_name,
@@ -153,12 +153,12 @@ class PageRenderer:
         return environment
 
 
-def static_address(name: str) -> str:
+def static_url(name: str) -> str:
     """Return a static file's URL, which changes with its content."""
-    content = static_files()[name]
+    content = read_static_files()[name]
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:8]}"
 
 
 @cache
-def static_files() -> Mapping[str, bytes]:
+def read_static_files() -> Mapping[str, bytes]:
     return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}

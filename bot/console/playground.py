@@ -62,13 +62,13 @@ _CHANNEL_PATH = "/playground/{channel}"
 _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN_MESSAGES = 100
-_FIRST_PAGE_SIZE = 20
-_ANSWERED_WITHIN_SECONDS = 600.0
+_MAX_NEW_ANSWERS = 20
+_MAX_ANSWER_SECONDS = 600.0
 _MAX_LISTED_CONVERSATIONS = 50
 _MAX_CHANGES_PER_READ = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
-_WRITE_SECONDS = 20.0  # after a write of this length, the reader counts as gone
-_STREAM_SECONDS = 300.0  # after this time, the page must reconnect
+_WRITE_TIMEOUT_SECONDS = 20.0  # a slower write means that the reader is gone
+_MAX_STREAM_SECONDS = 300.0  # after this time, the page must reconnect
 _SECONDS_BETWEEN_CHECKS = 5.0  # between checks that the session is valid
 _DRAFT_MESSAGE_ID = "draft"
 _PLAIN_LOOK = ("", marked("Plain"))
@@ -91,7 +91,7 @@ class PlaygroundPages(RouteGroup):
     preview: Preview
     to_incoming_message: ToIncomingMessage
     answers: AnswerLog
-    picture: Callable[[str], str]
+    find_picture_path: Callable[[str], str]
     """Returns the path of a preset's picture; empty if it has none."""
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
@@ -116,37 +116,37 @@ class PlaygroundPages(RouteGroup):
         author: str = "",
         before: Annotated[int, Field(ge=1, lt=2**62)] | None = None,
     ) -> Values:
-        """Show a channel's composer, and its newest messages or those before a position."""
-        found = await self._find(channel)
-        newest = () if before is None else (before,)
-        messages = await self.channels.newest(found.id, _MAX_SHOWN_MESSAGES, *newest)
-        known = {one.id: one for one in messages}
-        until = messages[-1].at.timestamp() + _ANSWERED_WITHIN_SECONDS if messages else None
-        answers = await self._channel_answers(found, _MAX_SHOWN_MESSAGES, until if before else None)
-        header = await self._header_values(found)
-        shown = (one for one in messages if one.is_shown)
-        edited = known.get(edit)
+        """Show a channel: the message box, and the newest messages or those before a position."""
+        web_channel = await self._find(channel)
+        position = () if before is None else (before,)
+        messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *position)
+        by_id = {one.id: one for one in messages}
+        until = messages[-1].at.timestamp() + _MAX_ANSWER_SECONDS if before and messages else None
+        answers = await self._find_answers(web_channel, _MAX_SHOWN_MESSAGES, until)
+        header = await self._load_header(web_channel)
+        visible = (one for one in messages if one.is_shown)
+        target = by_id.get(edit)
         return {
             **header,
             "channels": await self.channels.all(),
             "conversations": await self.copies.recent_conversations(_MAX_LISTED_CONVERSATIONS),
-            "messages": [view_message(one, known, answers, header["names"]) for one in shown],
+            "messages": [view_message(one, by_id, answers, header["names"]) for one in visible],
             "older": messages[0].position if len(messages) == _MAX_SHOWN_MESSAGES else None,
-            "author": author or found.people[0].id,
+            "author": author or web_channel.people[0].id,
             "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN_LOOK],
-            "replied": known.get(reply),
-            "edited": edited if edited is not None and edited.author is not None else None,
+            "replied": by_id.get(reply),
+            "edited": target if target is not None and target.author is not None else None,
             "key": _new_key(),
-            "commands": self._command_list(request.language),
+            "commands": self._list_commands(request.language),
         }
 
-    async def _channel_answers(
+    async def _find_answers(
         self, channel: WebChannel, limit: int, until: float | None = None
     ) -> Sequence[StoredAnswer]:
-        asked = AnswerSearch(conversation=channel.address.conversation, until=until)
-        return (await self.answers.search(asked, limit)).answers
+        search = AnswerSearch(conversation=channel.address.conversation, until=until)
+        return (await self.answers.search(search, limit)).answers
 
-    async def _header_values(self, channel: WebChannel) -> dict[str, Any]:
+    async def _load_header(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
         channel = await self.channels.get(channel.id) or channel
         characters = [one.preset for one in active.members]
@@ -154,7 +154,7 @@ class PlaygroundPages(RouteGroup):
         return {
             "channel": channel,
             "characters": characters,
-            "faces": {one.character_name: self.picture(one.name) for one in characters},
+            "faces": {one.character_name: self.find_picture_path(one.name) for one in characters},
             "is_inherited": active.first.scope is None,
             "names": names,
         }
@@ -164,8 +164,8 @@ class PlaygroundPages(RouteGroup):
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
         """Create a channel with the operator as its first person."""
-        shown = name.strip() or "playground"
-        channel = self._make_channel(shown, self._require_known_look(look), request)
+        channel_name = name.strip() or "playground"
+        channel = self._make_channel(channel_name, self._require_known_look(look), request)
         await self.channels.create(channel)
         return _redirect_to(channel)
 
@@ -183,17 +183,17 @@ class PlaygroundPages(RouteGroup):
         channel = self._make_channel(title or conversation, look, request)
         turns = await self.copies.copy(conversation, channel.address.conversation, until)
         if not turns:
-            raise RequestRefused(404, translatable("There is nothing to copy."))
+            raise RequestRefused(404, translatable("This conversation has no messages to copy."))
         people = {one.speaker.id: one.speaker for one in turns if one.speaker is not None}
         if people:
             channel = replace(channel, people=tuple(people.values())[:_MAX_PEOPLE])
         await self.channels.create(channel)
         names = self.resolver.character_names({one.preset for one in turns if one.preset})
-        copied = [_copy_to_message(at, one, names) for at, one in enumerate(turns)]
-        await self.channels.add(channel.id, copied)
-        used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
-        if used:
-            await self.resolver.set_active(channel.address.lane, used, OPERATOR.id)
+        messages = [_convert_turn(at, one, names) for at, one in enumerate(turns)]
+        await self.channels.add(channel.id, messages)
+        presets = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
+        if presets:
+            await self.resolver.set_active(channel.address.lane, presets, OPERATOR.id)
         return _redirect_to(channel)
 
     @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, then=_PATH)
@@ -201,50 +201,50 @@ class PlaygroundPages(RouteGroup):
         await self.channels.delete((await self._find(channel)).id)
 
     @route(f"POST {_CHANNEL_PATH}/look", ApiScope.OPERATE, then=_CHANNEL_PATH)
-    async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
+    async def set_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
-        look, found = self._require_known_look(channel_look), await self._find(channel)
-        await self.channels.change(found.id, lambda one: replace(one, look=look))
+        look, web_channel = self._require_known_look(channel_look), await self._find(channel)
+        await self.channels.change(web_channel.id, lambda one: replace(one, look=look))
 
     @route(f"POST {_CHANNEL_PATH}/people", ApiScope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
         """Add a person to a channel, so that the operator can write as them."""
-        found = await self._find(channel)
+        web_channel = await self._find(channel)
         person = web_person(" ".join(name.split()))
         if not person.name:
             raise UserError(translatable("A person needs a name."))
-        changed = await self.channels.change(found.id, partial(_add_if_possible, person))
-        if changed is not None and person.id not in {one.id for one in changed.people}:
-            text = translatable("{count} people are here, which is the maximum.", count=_MAX_PEOPLE)
+        result = await self.channels.change(web_channel.id, partial(_add_person, person))
+        if result is not None and person.id not in {one.id for one in result.people}:
+            text = translatable("This channel is full: it has {count} people.", count=_MAX_PEOPLE)
             raise UserError(text)
-        return _redirect_to(found, person)
+        return _redirect_to(web_channel, person)
 
     @route(f"GET {_CHANNEL_PATH}/events", ApiScope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
         """Send the channel's changes, as server-sent events."""
-        found = await self._find(channel)
-        given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
-        after = parse_number(given, status=422)
+        web_channel = await self._find(channel)
+        revision = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
+        after = parse_number(revision, status=422)
 
         async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
-            replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
-            known = {one.id: one for one in replied if one is not None}
-            has_answer = any(map(is_finished, changes))
-            answers = await self._channel_answers(found, _FIRST_PAGE_SIZE) if has_answer else ()
-            header = await self._header_values(found)
+            targets = [await self.channels.find(web_channel.id, one) for one in sorted(ids)]
+            by_id = {one.id: one for one in targets if one is not None}
+            has_reply = any(map(is_finished, changes))
+            answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_reply else ()
+            header = await self._load_header(web_channel)
 
-            def rendered(message: WebMessage) -> str:
+            def render_message(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
                     return ""
-                view = view_message(message, known, answers, header["names"])
-                values = {"one": view, "channel": found, "faces": header["faces"]}
+                view = view_message(message, by_id, answers, header["names"])
+                values = {"one": view, "channel": web_channel, "faces": header["faces"]}
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
-            about = Page("playground/about.html", header)
-            return list(map(rendered, changes)), self.renderer.render(about, request, "")
+            about_page = Page("playground/about.html", header)
+            return list(map(render_message, changes)), self.renderer.render(about_page, request, "")
 
-        events = channel_events(self.channels, found.id, after, render)
+        events = channel_events(self.channels, web_channel.id, after, render)
         return await stream_events(request, events, self.clock)
 
     @route(f"POST {_CHANNEL_PATH}/messages", ApiScope.OPERATE)
@@ -257,23 +257,23 @@ class PlaygroundPages(RouteGroup):
         reply_to: ReplyTo = "",
     ) -> web.Response:
         """Send a message as a person; a repeated request with the same key sends nothing."""
-        found = await self._find(channel)
-        person = _find_person(found, author)
+        web_channel = await self._find(channel)
+        person = _find_person(web_channel, author)
         message = WebMessage(key, person, "", self.clock.utc_now(), reply_to=reply_to or None)
-        await self.channels.add(found.id, [_with_text(message, text)])
-        return _redirect_to(found, person)
+        await self.channels.add(web_channel.id, [_set_text(message, text)])
+        return _redirect_to(web_channel, person)
 
     @route(f"POST {_MESSAGE_PATH}/edit", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
-        found = await self._find_own_message(channel, message)
-        if text != found.text:
-            edited = replace(found, edited_at=self.clock.utc_now())
-            await self.channels.replace(channel, _with_text(edited, text))
+        old_message = await self._find_own_message(channel, message)
+        if text != old_message.text:
+            edited_message = replace(old_message, edited_at=self.clock.utc_now())
+            await self.channels.replace(channel, _set_text(edited_message, text))
 
     @route(f"POST {_MESSAGE_PATH}/delete", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def delete(self, channel: str, message: str) -> None:
-        found = await self._find_own_message(channel, message)
-        await self.channels.replace(channel, found.to_tombstone())
+        old_message = await self._find_own_message(channel, message)
+        await self.channels.replace(channel, old_message.to_tombstone())
 
     @route(f"POST {_MESSAGE_PATH}/press", ApiScope.OPERATE)
     async def press(
@@ -286,13 +286,13 @@ class PlaygroundPages(RouteGroup):
         key: MessageId | None = None,
     ) -> web.Response:
         """Press a button under a message, or choose a value from its menu."""
-        found = await self._find(channel)
-        person = _find_person(found, author or found.people[0].id)
+        web_channel = await self._find(channel)
+        person = _find_person(web_channel, author or web_channel.people[0].id)
         values = () if value is None else (value,)
         key, now = key or _new_key(), self.clock.utc_now()
-        pressed = WebMessage(key, person, "", now, reply_to=message, press=data, values=values)
-        await self.channels.add(found.id, [pressed])
-        return _redirect_to(found, person)
+        press = WebMessage(key, person, "", now, reply_to=message, press=data, values=values)
+        await self.channels.add(web_channel.id, [press])
+        return _redirect_to(web_channel, person)
 
     @route(f"POST {_CHANNEL_PATH}/next", ApiScope.OPERATE, template="playground/next.html")
     async def show_next(
@@ -302,12 +302,12 @@ class PlaygroundPages(RouteGroup):
         text: Annotated[str, Field(max_length=100_000)] = "",
         reply_to: ReplyTo = "",
     ) -> Values:
-        found = await self._find(channel)
-        person = _find_person(found, author)
-        written = WebMessage(_DRAFT_MESSAGE_ID, person, text, self.clock.utc_now())
-        replied = await self.channels.find(found.id, reply_to) if reply_to else None
-        answer = await self.preview(self.to_incoming_message(found, written, person, replied))
-        header, prompt = await self._header_values(found), answer.prompt
+        web_channel = await self._find(channel)
+        person = _find_person(web_channel, author)
+        draft = WebMessage(_DRAFT_MESSAGE_ID, person, text, self.clock.utc_now())
+        target = await self.channels.find(web_channel.id, reply_to) if reply_to else None
+        answer = await self.preview(self.to_incoming_message(web_channel, draft, person, target))
+        header, prompt = await self._load_header(web_channel), answer.prompt
         names = {one.preset: one.name for one in answer.characters}
         return {
             "answer": answer,
@@ -340,7 +340,7 @@ class PlaygroundPages(RouteGroup):
             raise RequestRefused(422, translatable("There is no such platform."))
         return platform
 
-    def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
+    def _list_commands(self, language: str) -> Sequence[Mapping[str, object]]:
         presets = list(self.resolver.complete(""))
         return [
             {
@@ -355,23 +355,23 @@ class PlaygroundPages(RouteGroup):
         ]
 
 
-def _copy_to_message(index: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
+def _convert_turn(index: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
     face = None if turn.preset is None else Face(names[turn.preset])
     name = turn.message_id or f"copy-{index}"
     return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
 
 
-def _add_if_possible(person: Person, channel: WebChannel) -> WebChannel:
-    """Return a channel with a person added, unless already there or the channel is full."""
-    is_known = any(one.id == person.id for one in channel.people)
-    if is_known or len(channel.people) >= _MAX_PEOPLE:
+def _add_person(person: Person, channel: WebChannel) -> WebChannel:
+    """Add a person to a channel, unless they are already in it or it is full."""
+    is_present = any(one.id == person.id for one in channel.people)
+    if is_present or len(channel.people) >= _MAX_PEOPLE:
         return channel
     return replace(channel, people=(*channel.people, person))
 
 
-def _with_text(message: WebMessage, text: str) -> WebMessage:
-    masked = mask_pasted_tokens(text)
-    return replace(message, text=masked, has_masked_token=masked != text)
+def _set_text(message: WebMessage, text: str) -> WebMessage:
+    masked_text = mask_pasted_tokens(text)
+    return replace(message, text=masked_text, has_masked_token=masked_text != text)
 
 
 def _list_full_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
@@ -405,7 +405,7 @@ async def stream_events(
     response = add_security_headers(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
-    ends_at = clock.monotonic() + _STREAM_SECONDS
+    ends_at = clock.monotonic() + _MAX_STREAM_SECONDS
     check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
     # The page is gone, has stopped reading, or the database fails.
     with contextlib.suppress(ConnectionError, TimeoutError, StoreError):
@@ -415,7 +415,7 @@ async def stream_events(
                     if clock.monotonic() >= ends_at or not await request.is_still_admitted():
                         break
                     check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
-                async with asyncio.timeout(_WRITE_SECONDS):
+                async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
                     await response.write(event.encode())
     return response
 
@@ -428,27 +428,27 @@ async def channel_events(
     An event's id is the channel's revision. A page that reconnects with an id gets each
     message changed since that revision once, in its current form, without earlier versions.
     """
-    is_changed = asyncio.Event()
+    change_event = asyncio.Event()
 
     def signal_change(channel_ids: Sequence[str]) -> None:
         if channel_id in channel_ids:
-            is_changed.set()
+            change_event.set()
 
     stop_watching = channels.on_change(signal_change)
     try:
         while True:
-            is_changed.clear()
+            change_event.clear()
             changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES_PER_READ)
             if not changes:
                 yield ": waiting\n\n"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
-                        await is_changed.wait()
+                        await change_event.wait()
                 continue
-            pages, about = await render(changes)
-            for one, html in zip(changes, pages, strict=True):
-                shown = {"id": one.id, "position": one.position, "html": html, "about": about}
-                yield f"id: {one.revision}\ndata: {json.dumps(shown)}\n\n"
+            htmls, header_html = await render(changes)
+            for one, html in zip(changes, htmls, strict=True):
+                event = {"id": one.id, "position": one.position, "html": html, "about": header_html}
+                yield f"id: {one.revision}\ndata: {json.dumps(event)}\n\n"
                 after = one.revision
     finally:
         stop_watching()

@@ -31,7 +31,7 @@ from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
 _BRANCH_NOTICE = translatable(
-    "A reply to an earlier message starts a separate history; its prompt is known once it is sent."
+    "A reply to an earlier message starts a new history. Its prompt is known once you send it."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _LOWEST_EPOCH = 0  # lower than any claim's epoch, because the preview only reads
@@ -44,28 +44,28 @@ class PromptPreview:
     conversations: Conversations
     spending: Spending
     clock: Clock
-    find_history: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
-    """Returns a message addressed to its history; None if the message would start a new history."""
+    route_to_history: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
+    """Returns a message with the address of its history; None if it would start a new history."""
     dice: Dice | None = None
     """The random source; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, message: IncomingMessage) -> NextAnswer:
-        """Return the characters that would answer a message, and the prompt of the first."""
-        placed = await self.find_history(to_storable_message(message))
-        if placed is None:
+        """Return the characters that would answer a message, and the first character's prompt."""
+        routed_message = await self.route_to_history(to_storable_message(message))
+        if routed_message is None:
             return NextAnswer(problem=_BRANCH_NOTICE)
-        message = placed
+        message = routed_message
         active = await self.resolver.resolve(message.scopes)
         claim = Claim(message.address.conversation, _LOWEST_EPOCH, "preview")
-        recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
+        session = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
         now = self.clock.utc_now()
         dice = self.dice or random.Random(message.text).random  # noqa: S311
-        decision = decide(message, active, recent.turns, dice=dice, now=now)
+        decision = decide(message, active, session.turns, dice=dice, now=now)
         match decision:
             case Command() | Unreadable():
                 return NextAnswer(is_command=isinstance(decision, Command))
             case Ignore(candidates) | Observe(candidates):
-                return NextAnswer(_to_considered(candidates, active))
+                return NextAnswer(_list_considered(candidates, active))
             case Answer(speakers, candidates):
                 return await self._compose(claim, message, active, speakers, candidates)
 
@@ -77,7 +77,7 @@ class PromptPreview:
         speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
-        characters, problem = _to_considered(candidates, active), None
+        characters, problem = _list_considered(candidates, active), None
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         context = await self.sources.load(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
@@ -91,13 +91,13 @@ class PromptPreview:
         return NextAnswer(characters, problem=problem)
 
     async def _compose_prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
-        fitted = await self.sources.fit(speaker.preset, context)
-        fitted = self.spending.with_output_limit(speaker.preset, context.incoming, fitted)
+        prompt = await self.sources.fit(speaker.preset, context)
+        prompt = self.spending.with_output_limit(speaker.preset, context.incoming, prompt)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
-        return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge(), scopes)
+        return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge(), scopes)
 
 
-def _to_considered(
+def _list_considered(
     candidates: Sequence[SpeakerCandidate], active: ActiveCharacters
 ) -> tuple[ConsideredCharacter, ...]:
     names = {one.name: one.character_name for one in active.presets}
@@ -137,8 +137,8 @@ class DraftComposer:
         question = AskedQuestion(message, (speaker,))
         context = await sources.load(group, question, active, session_before=scene.before)
         context.turns.extend(scene.answers)
-        fitted = await sources.fit(preset, context)
-        return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
+        prompt = await sources.fit(preset, context)
+        return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge())
 
     async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         if preset.token_counter:
@@ -156,9 +156,9 @@ class DraftComposer:
 
     async def _replace_speaker(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
-        found = await self.resolver.resolve(scene.message.scopes)
-        replaced = name if name in found.names else scene.answered_by
-        if replaced not in found.names:
+        active = await self.resolver.resolve(scene.message.scopes)
+        replaced_name = name if name in active.names else scene.answered_by
+        if replaced_name not in active.names:
             return ActiveCharacters((speaker,))
-        members = (speaker if one.preset.name == replaced else one for one in found.members)
+        members = (speaker if one.preset.name == replaced_name else one for one in active.members)
         return ActiveCharacters(tuple(members))

@@ -51,58 +51,58 @@ class PromptSection:
     name: str
     score: float | None
     tokens: int
-    cached: int
+    cached_tokens: int
     """How many of `tokens` were cached, so that the model did not read them again."""
     messages: Sequence[tuple[str, Sequence[Piece]]]
     """The role and text of each message, or part of a message, in the section."""
 
 
-def prompt_sections(receipt: Receipt) -> list[PromptSection]:
+def split_into_sections(receipt: Receipt) -> list[PromptSection]:
     """Return a prompt's sections in order, each with its number of tokens."""
-    sections, left = [], receipt.usage.cached_tokens  # the prompt's first tokens
-    for (span, tokens), each in zip(tokens_by_span(receipt), _span_pieces(receipt), strict=True):
-        messages = [(role, items) for _, role, items in each]
-        cached = min(tokens, left)
-        left -= cached
+    sections, cached_left = [], receipt.usage.cached_tokens  # the prompt's first tokens
+    for (span, tokens), each in zip(tokens_by_span(receipt), _split_spans(receipt), strict=True):
+        messages = [(role, pieces) for _, role, pieces in each]
+        cached_tokens = min(tokens, cached_left)
+        cached_left -= cached_tokens
         name, score = span.name, span.score
-        sections.append(PromptSection(span.section, name, score, tokens, cached, messages))
+        sections.append(PromptSection(span.section, name, score, tokens, cached_tokens, messages))
     return sections
 
 
-def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
+def _split_spans(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
     """Return each section's messages (index, role, pieces); sections may share a message."""
-    marker = LookAlikeFinder(receipt.prompt)
+    finder = LookAlikeFinder(receipt.prompt)
     messages = receipt.prompt.messages
-    return [list(_span_messages(messages, *located, marker)) for located in locate_spans(receipt)]
+    return [list(_split_span(messages, *location, finder)) for location in locate_spans(receipt)]
 
 
-def _span_messages(
+def _split_span(
     messages: Sequence[Message],
     span: PromptSpan,
     begin: int,
     end: int | None,
-    marker: "LookAlikeFinder",
+    finder: "LookAlikeFinder",
 ) -> Iterator[tuple[int, str, list[Piece]]]:
     is_whole = not begin and end is None
     has_speaker = is_whole or span.section in _SPEAKER_SECTIONS
     for at, one in enumerate(messages[span.message : span.message + span.messages], span.message):
         text, speaker = one.content[begin:end], one.name if has_speaker else None
         is_observed = span.section == "observed"
-        yield at, one.role, marker.split_message(text, speaker, is_observed=is_observed)
+        yield at, one.role, finder.split_message(text, speaker, is_observed=is_observed)
 
 
 def extract_question(receipt: Receipt) -> str:
-    """Return the question's own text, without what the prompt added to that message."""
-    found = ""
+    """Return the text of the question, without the parts that the prompt added around it."""
+    question = ""
     for span, begin, end in locate_spans(receipt):
         if span.section == "newest":
             message = receipt.prompt.messages[span.message]
             tag = f"{message.name}:" if receipt.prompt.template.names is None else ""
-            found = message.content[begin:end].removeprefix(tag)
-    return found
+            question = message.content[begin:end].removeprefix(tag)
+    return question
 
 
-def joined_messages(prompt: Prompt) -> str:
+def join_messages(prompt: Prompt) -> str:
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
 
 
@@ -127,13 +127,13 @@ class LookAlikeFinder:
         `speaker` is the author's name if Troupe added it before the text. With `is_observed`, the
         text quotes several messages, each with the name of its speaker.
         """
-        marks = _control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
-        is_tagged = self._adds_speakers and speaker is not None
+        marks = _find_control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
+        has_added_name = self._adds_speakers and speaker is not None
         for match in self._speaker.finditer(text):
             quotes, tag = match.groups()
             is_first = match.start() == 0 and tag == f"{speaker}:"
-            ours = is_tagged and (quotes == _QUOTE_PREFIX if is_observed else is_first)
-            marks.append((match.span(2), PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE))
+            is_added = has_added_name and (quotes == _QUOTE_PREFIX if is_observed else is_first)
+            marks.append((match.span(2), PieceKind.SPEAKER if is_added else PieceKind.LOOK_ALIKE))
         return list(cut_at_marks(text, sorted(marks)))
 
 
@@ -150,19 +150,19 @@ def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
         yield Piece(text[at:])
 
 
-def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
+def split_tokens(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
     marks = _find_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
     kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
     for token in tokens:
         end = begin + len(token.text)
-        found = next((kinds[at] for at in range(begin, end) if at in kinds), PieceKind.TEXT)
-        pieces.append(Piece(token.text, _token_kind(token, found), token.id))
+        mark_kind = next((kinds[at] for at in range(begin, end) if at in kinds), PieceKind.TEXT)
+        pieces.append(Piece(token.text, _choose_kind(token, mark_kind), token.id))
         begin = end
     return pieces
 
 
-def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
+def _choose_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
     if token.control:
         return PieceKind.CONTROL
     if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
@@ -170,7 +170,7 @@ def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
     return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
 
 
-def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
+def split_description(description: PromptDescription, receipt: Receipt) -> list[Piece]:
     """Split the exact text that was sent to a model into pieces.
 
     The template's control tokens get the kind CONTROL, and those typed in messages LOOK_ALIKE. If
@@ -181,35 +181,35 @@ def described_pieces(description: PromptDescription, receipt: Receipt) -> list[P
 
 
 def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
-    own = PieceKind.CONTROL if is_rendered else PieceKind.LOOK_ALIKE
+    control_kind = PieceKind.CONTROL if is_rendered else PieceKind.LOOK_ALIKE
     marks: list[Mark] = []
     at = 0
-    for pieces in _message_pieces(receipt):
-        written = [one if is_rendered else _escape_for_json(one) for one in pieces]
-        content = "".join(one.text for one in written)
+    for pieces in _split_messages(receipt):
+        shown_pieces = [one if is_rendered else _escape_for_json(one) for one in pieces]
+        content = "".join(one.text for one in shown_pieces)
         begin = text.find(content.strip(), at) if content.strip() else -1
         if begin < 0:
             continue
-        marks += _control_marks(text, at, begin, own)
-        here = begin - (len(content) - len(content.lstrip()))
-        for one in written:
-            here += len(one.text)
+        marks += _find_control_marks(text, at, begin, control_kind)
+        position = begin - (len(content) - len(content.lstrip()))
+        for one in shown_pieces:
+            position += len(one.text)
             if one.kind:
-                marks.append(((here - len(one.text), here), one.kind))
+                marks.append(((position - len(one.text), position), one.kind))
         at = begin + len(content.strip())
-    return [*marks, *_control_marks(text, at, len(text), own)]
+    return [*marks, *_find_control_marks(text, at, len(text), control_kind)]
 
 
-def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
+def _split_messages(receipt: Receipt) -> list[list[Piece]]:
     messages = receipt.prompt.messages
-    found: list[list[Piece]] = [[] for _ in messages]
-    for section in _span_pieces(receipt):
+    pieces_by_message: list[list[Piece]] = [[] for _ in messages]
+    for section in _split_spans(receipt):
         for at, _, pieces in section:
-            found[at] += pieces
-    marker = LookAlikeFinder(receipt.prompt)
+            pieces_by_message[at] += pieces
+    finder = LookAlikeFinder(receipt.prompt)
     return [
-        pieces or marker.split_message(message.content)
-        for pieces, message in zip(found, messages, strict=True)
+        pieces or finder.split_message(message.content)
+        for pieces, message in zip(pieces_by_message, messages, strict=True)
     ]
 
 
@@ -217,7 +217,7 @@ def _escape_for_json(piece: Piece) -> Piece:
     return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 
-def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
+def _find_control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
     return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
 
 
@@ -234,13 +234,13 @@ class BudgetSegment:
 
 def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
     """Return the sections of a prompt as segments of its token budget, then the unused part."""
-    used, begin = prompt_tokens(receipt), 0
+    used_tokens, begin = prompt_tokens(receipt), 0
     segments: list[BudgetSegment] = []
     for section, tokens in tokens_by_section(receipt).items():
-        segments.append(BudgetSegment(section, tokens, tokens / max(1, used), begin))
+        segments.append(BudgetSegment(section, tokens, tokens / max(1, used_tokens), begin))
         begin += tokens
-    if receipt.limit and receipt.limit > used:
-        segments.append(BudgetSegment("free", receipt.limit - used, 0, begin))
+    if receipt.limit and receipt.limit > used_tokens:
+        segments.append(BudgetSegment("free", receipt.limit - used_tokens, 0, begin))
     return segments
 
 
@@ -249,5 +249,5 @@ def view_prompt(receipt: Receipt) -> Mapping[str, object]:
         "receipt": receipt,
         "tokens": prompt_tokens(receipt),
         "segments": budget_segments(receipt),
-        "sections": prompt_sections(receipt),
+        "sections": split_into_sections(receipt),
     }

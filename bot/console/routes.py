@@ -52,7 +52,7 @@ def check_scope(caller: Caller, scope: ApiScope) -> None:
 
 
 def parse_number(value: str, *, status: int = 404) -> int:
-    """Return a number of at most 64 bits, as databases need; raises `RequestRefused` if invalid."""
+    """Parse a number that fits into a database column; raises `RequestRefused` for other text."""
     if value.isascii() and value.isdecimal() and len(value) < 19:
         return int(value)
     text = translatable("There is no entry with this number. It may have been deleted.")
@@ -68,16 +68,16 @@ class ConsoleRequest:
     @property
     def language(self) -> str:
         """The language from the cookie, else the browser's first supported one, else English."""
-        accepted = self.http.headers.get("Accept-Language", "").lower()
-        wanted = re.findall(r"(?:^|,)\s*([a-z]+)", accepted)
-        chosen = (self.http.cookies.get(LANGUAGE_COOKIE, ""), *wanted)
-        return next((one for one in chosen if one in LANGUAGES), supported_language(None))
+        accept_header = self.http.headers.get("Accept-Language", "").lower()
+        browser_languages = re.findall(r"(?:^|,)\s*([a-z]+)", accept_header)
+        candidates = (self.http.cookies.get(LANGUAGE_COOKIE, ""), *browser_languages)
+        return next((one for one in candidates if one in LANGUAGES), supported_language(None))
 
     @property
     def theme(self) -> str:
         """The theme, one of `THEMES`; the system's by default."""
-        chosen = self.http.cookies.get(THEME_COOKIE, "")
-        return chosen if chosen in THEMES else THEMES[0]
+        theme = self.http.cookies.get(THEME_COOKIE, "")
+        return theme if theme in THEMES else THEMES[0]
 
     async def is_still_admitted(self) -> bool:
         """Whether the session or token is still valid; long responses check this repeatedly."""
@@ -117,7 +117,7 @@ def add_security_headers(response: R, nonce: str = "") -> R:
 
 
 def as_download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
-    """Return a response to save as a file; `disposition` is as in `Content-Disposition`."""
+    """Return a file download; `disposition` completes the `Content-Disposition` header."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
     response = web.Response(body=body, content_type=content_type, charset=charset)
@@ -147,7 +147,7 @@ class Route:
     template: str = ""
     """The template of the page that shows the handler's answer. The template's values are those of
     the answer, if that is a mapping; any other answer is the value `found`."""
-    also: ApiScope | None = None
+    other_scope: ApiScope | None = None
     """Another scope that grants access."""
 
     @property
@@ -174,9 +174,9 @@ class Route:
         ]
         answer = await self.handler(*values)
         if self.template and not isinstance(answer, Page | web.StreamResponse):
-            shown = answer if isinstance(answer, Mapping) else {"found": answer}
-            return Page(self.template, shown)
-        return redirect(self._redirect_target(request.http, answer)) if self.then else answer
+            template_values = answer if isinstance(answer, Mapping) else {"found": answer}
+            return Page(self.template, template_values)
+        return redirect(self._make_redirect_path(request.http, answer)) if self.then else answer
 
     def _argument(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
         if name not in http.match_info:
@@ -184,7 +184,7 @@ class Route:
         part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
         return parse_number(part) if is_integer_type(kind) else part
 
-    def _redirect_target(self, http: web.Request, answer: object) -> str:
+    def _make_redirect_path(self, http: web.Request, answer: object) -> str:
         values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
         return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
 
@@ -203,28 +203,28 @@ def route(
     *,
     then: str = "",
     template: str = "",
-    also: ApiScope | None = None,
+    other_scope: ApiScope | None = None,
 ) -> Callable[[Handler], Handler]:
     """Register a method as a route's handler; its signature defines what is validated and sent."""
     method, _, path = method_and_path.partition(" ")
 
     def register(handler: Handler) -> Handler:
         signature = inspect.signature(handler)
-        taken = list(signature.parameters.values())[1:]  # without self
+        parameters = list(signature.parameters.values())[1:]  # without self
         kind = signature.return_annotation
-        added = Route(
+        new_route = Route(
             method,
             path,
             scope,
             handler,
-            {one.name: one.annotation for one in taken},
-            _make_arguments_model(handler.__name__, path, taken),
+            {one.name: one.annotation for one in parameters},
+            _make_arguments_model(handler.__name__, path, parameters),
             None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
             then,
             template,
-            also,
+            other_scope,
         )
-        vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
+        vars(handler)["routes"] = (new_route, *vars(handler).get("routes", ()))
         return handler
 
     return register
@@ -235,12 +235,12 @@ def _make_arguments_model(
 ) -> type[BaseModel] | None:
     """Return a pydantic model of a handler's arguments, without the request and path parts."""
     values = [one for one in parameters if one.annotation is not ConsoleRequest]
-    given = [one for one in values if f"{{{one.name}}}" not in path]
-    if not given or is_pydantic_model(given[0].annotation):
-        return given[0].annotation if given else None
+    inputs = [one for one in values if f"{{{one.name}}}" not in path]
+    if not inputs or is_pydantic_model(inputs[0].annotation):
+        return inputs[0].annotation if inputs else None
     empty = inspect.Parameter.empty
     fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is empty else one.default) for one in given
+        one.name: (one.annotation, ... if one.default is empty else one.default) for one in inputs
     }
     return create_model("".join(map(str.capitalize, name.split("_"))), **fields)
 

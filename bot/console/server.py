@@ -56,18 +56,18 @@ async def serve_http(
     Clients must send the head of their first request within `header_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
-    for add in add_routes:
-        add(app)
+    for add_to_app in add_routes:
+        add_to_app(app)
     tls = _load_certificate(settings)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=1, keepalive_timeout=_KEEP_ALIVE_SECONDS
     )
     await runner.setup()
-    serve = cast("web.Server", runner.server)
+    web_server = cast("web.Server", runner.server)
     try:
         any_port = any_port or "port" not in settings.model_fields_set
         server = await _listen(
-            lambda: HeaderTimeout(serve, header_seconds), settings, tls, any_port=any_port
+            lambda: HeaderTimeout(web_server, header_seconds), settings, tls, any_port=any_port
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
@@ -101,8 +101,8 @@ async def _listen(
     any_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    more = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if any_port else ()
-    for port in (settings.port, *more):
+    other_ports = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if any_port else ()
+    for port in (settings.port, *other_ports):
         try:
             return await loop.create_server(
                 make_protocol, settings.host, port, ssl=tls, backlog=_BACKLOG
@@ -112,7 +112,7 @@ async def _listen(
                 continue
             raise SettingsError(
                 f"cannot listen on {settings.host}:{port} ({error.strerror}); "
-                "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
+                "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any free port"
             ) from None
     raise AssertionError("the last port is any free one")
 
@@ -150,13 +150,13 @@ def health_routes(
     async def report_readiness(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())
-        said = {"ready": is_ready, "parts": answers, "notices": list(notices())}
-        return web.json_response(said, status=200 if is_ready else 503)
+        report = {"ready": is_ready, "parts": answers, "notices": list(notices())}
+        return web.json_response(report, status=200 if is_ready else 503)
 
     def add_routes(app: web.Application) -> None:
         app.router.add_get("/healthz", _report_alive)
         app.router.add_get("/readyz", report_readiness)
-        app.router.add_get("/metrics", _metrics_page)
+        app.router.add_get("/metrics", _send_metrics)
 
     return add_routes
 
@@ -183,7 +183,7 @@ async def _run_probe(probe: Probe, seconds: float) -> str:
         return type(error).__name__  # the error's text may contain an address
 
 
-async def _metrics_page(_: web.Request) -> web.Response:
+async def _send_metrics(_: web.Request) -> web.Response:
     headers = {"Content-Type": CONTENT_TYPE_LATEST}
     return web.Response(body=generate_latest(REGISTRY), headers=headers)
 
@@ -224,7 +224,7 @@ class _WebhookEndpoint:
     store_tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def cancel_at_shutdown(self, _: web.Application) -> AsyncIterator[None]:
-        """Cancel calls that are being stored when the server stops; the platform repeats them."""
+        """At shutdown, cancel calls that are still being stored; the platform repeats them."""
         yield
         await cancel_and_wait(self.store_tasks)
 
@@ -243,28 +243,28 @@ class _WebhookEndpoint:
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
-        storing = asyncio.create_task(self.receiver.receive_call(body, self.intake))
-        self.store_tasks.add(storing)
-        storing.add_done_callback(self.store_tasks.discard)
-        done, _ = await asyncio.wait({storing}, timeout=self.store_seconds)
+        store_task = asyncio.create_task(self.receiver.receive_call(body, self.intake))
+        self.store_tasks.add(store_task)
+        store_task.add_done_callback(self.store_tasks.discard)
+        done, _ = await asyncio.wait({store_task}, timeout=self.store_seconds)
         if not done:
-            return _postponed_response(f"nothing was stored within {self.store_seconds:g} s")
+            return _make_retry_response(f"nothing was stored within {self.store_seconds:g} s")
         try:
-            understood = storing.result()
+            is_understood = store_task.result()
         except (StoreError, PlatformError) as error:
-            return _postponed_response(str(error))
-        if not understood:
+            return _make_retry_response(str(error))
+        if not is_understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
-        return web.Response(status=HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+        return web.Response(status=HTTPStatus.OK if is_understood else HTTPStatus.BAD_REQUEST)
 
 
-def _postponed_response(reason: str) -> web.Response:
+def _make_retry_response(reason: str) -> web.Response:
     _log.warning("webhook_call_postponed", reason=reason)
-    retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
-    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
+    headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
+    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
 
 
 def _drop_repeated_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Remove headers that occur more than once: a proxy may have checked another of the values."""
+    """Drop headers that occur more than once: a proxy may have checked a different value."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)

@@ -1,4 +1,4 @@
-"""The setup page: from entering a bot's token to saving the file that the next start reads."""
+"""The setup page: enter a bot's token and a model, test them, and write .env."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
 _TEMPLATE_NAME = "setup.html"
-_Short = Annotated[str, Field(max_length=300)]
+_Text = Annotated[str, Field(max_length=300)]
 
 
 @value_class
@@ -54,7 +54,7 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def check_model(
-        self, provider: _Short, model: _Short, key: _Short = "", address: _Short = ""
+        self, provider: _Text, model: _Text, key: _Text = "", address: _Text = ""
     ) -> web.Response | Values:
         """Ask the model a short question; if it answers, its settings can be saved."""
         choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
@@ -69,8 +69,8 @@ class SetupPage(RouteGroup):
             answer = await step
         except (BackendError, PlatformError, SettingsError) as error:
             text = error.text
-            masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-            return await self._show_steps(problem=masked, problem_of=part)
+            masked_text = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
+            return await self._show_steps(problem=masked_text, problem_of=part)
         if isinstance(answer, str):
             return await self._show_steps(answer=self.mask(answer))
         return redirect(SETUP_PATH)
@@ -83,8 +83,8 @@ class SetupPage(RouteGroup):
     async def write(self, request: ConsoleRequest) -> Values:
         names = self.steps.names_to_set()
         try:
-            overridden = await self.steps.write()
+            overridden_names = await self.steps.write()
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
         await self.audit.record(request.caller.name, "write .env", ", ".join(names))
-        return await self._show_steps(overridden=overridden)
+        return await self._show_steps(overridden=overridden_names)

@@ -65,20 +65,20 @@ class AnsweringContainer(MessagingContainer, ABC):
         resolver, admins, access = self.resolver, self.admins, self.access
         prompts, find_url = self.exact_prompts, self.console_links.answer_url
         context = ContextView(self.receipts, prompts.write, prompts.mask, find_url)
-        greetings, pairing = Greetings(resolver), PairingCodes(access, self.clock)
+        greetings, pairing_codes = Greetings(resolver), PairingCodes(access, self.clock)
         summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
             *(admins, context, self.decisions, self.dead_letters, self.privacy_notice),
             *(access, greetings),
             SettingMenus(resolver, self.history_scopes, self.personas),
             HistoryScopeHandlers(self.history_scopes, admins),
-            pairing,
+            pairing_codes,
             MemoryHandlers(self.recaller, self.conversations, self.characters),
             {spec.kind: spec.commands for spec in self.specs},
             [
                 *(self.characters, self.personas, PresetHandlers(resolver, admins, greetings)),
                 PrivacyHandlers(self.deletions, admins, resolver, self.privacy_notice, greetings),
-                AccessHandlers(access, admins, GRANTABLE_COMMANDS, pairing, self.receive),
+                AccessHandlers(access, admins, GRANTABLE_COMMANDS, pairing_codes, self.receive),
                 *(NewestQuestionHandlers(admins), AnswerReports(context, admins.admin_ids)),
                 UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
                 Recaps(summarizer, access, self.replies.limits, self.pipeline.models.check_text),
@@ -126,14 +126,14 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def stages(self) -> TurnStages:
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
-        settings = self.chat_settings  # it informs other processes itself
-        kept = [settings] if isinstance(settings, ConversationMemory) else []
+        settings = self.chat_settings  # tells other processes about changes itself
+        cached_settings = [settings] if isinstance(settings, ConversationMemory) else []
         web = WebMessageBlanker(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
         return TurnStages(
             self.conversations,
-            [*kept, web, self.shared_memories],
+            [*cached_settings, web, self.forgotten_conversations],
             self.clock,
             self.resolver,
             self.command_handlers,
@@ -158,10 +158,10 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @property
     def _queue_limit(self) -> QueueLimit | None:
-        most = self.settings.limits.waiting_in_conversation
-        if self.is_in_terminal or not most:
+        max_waiting = self.settings.limits.waiting_in_conversation
+        if self.is_in_terminal or not max_waiting:
             return None
-        return QueueLimit(self.conversations, self.arrivals, self.replies, self.clock, most)
+        return QueueLimit(self.conversations, self.arrivals, self.replies, self.clock, max_waiting)
 
     @cached_property
     def summarizer(self) -> Summarizer:
@@ -177,7 +177,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def prompt_sources(self) -> PromptSources:
         settings = self.settings
-        reads_since = partial(retention_start, self.clock, settings.history_days)
+        find_history_start = partial(retention_start, self.clock, settings.history_days)
         fetch = PublicFetcher().fetch if settings.fetch_links else None
         return PromptSources(
             self.conversations,
@@ -185,7 +185,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.personas,
             self.models.retrieve_stories,
             self.summarizer,
-            ChannelReader(self.read_before, self.read_thread_starter, reads_since),
+            ChannelReader(self.read_before, self.read_thread_starter, find_history_start),
             AttachmentReader(self.download, fetch),
             self.backends,
             self.history_index,
@@ -245,7 +245,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return ConversationWorker(self.stages, self.owner, self.leases)
 
     @cached_property
-    def shared_memories(self) -> ForgottenConversations:
+    def forgotten_conversations(self) -> ForgottenConversations:
         return ForgottenConversations(
             lambda: [
                 self.conversations.windows,
@@ -273,8 +273,8 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         # Signals also arrive for bots that only other processes run.
-        served = [key for key in keys if read_source(key) in self.platforms]
-        return await self.worker.claim(served) if served else {}
+        served_keys = [key for key in keys if read_source(key) in self.platforms]
+        return await self.worker.claim(served_keys) if served_keys else {}
 
     async def wait_until_idle(self) -> None:
         """Wait until all received messages are answered and all answers are sent."""

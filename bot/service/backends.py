@@ -28,23 +28,23 @@ def add_backends(
 ) -> None:
     """Add the backends that presets need and that are missing; raises `PresetError`."""
     presets = list(presets)
-    if refused := refused_presets(presets, settings):
-        raise PresetError(join_texts(describe_refusals(refused)))
-    used = [name for preset in presets for name, _ in used_models(preset)]
+    if refusals := find_refused_presets(presets, settings):
+        raise PresetError(join_texts(describe_refusals(refusals)))
+    used_providers = [name for preset in presets for name, _ in used_models(preset)]
     for name, one in settings.providers.items():
         if isinstance(one, OpenAISettings) and one.moderation_model:  # moderates all answers
-            used.append(name)
-    for name in dict.fromkeys(used):
+            used_providers.append(name)
+    for name in dict.fromkeys(used_providers):
         if name not in backends:
-            made = make_backend(name, settings.providers[name], settings.data_dir, renderer)
-            made.use_session_key(session_key)
-            backends[name] = made
+            backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
+            backend.use_session_key(session_key)
+            backends[name] = backend
 
 
-def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return, by name, why presets cannot run with these settings."""
-    found = {preset.name: preset_refusals(preset, settings) for preset in presets}
-    return {name: join_texts(reasons) for name, reasons in found.items() if reasons}
+def find_refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
+    """Return the reasons why presets cannot run with these settings, by preset name."""
+    refusals = {preset.name: find_preset_refusals(preset, settings) for preset in presets}
+    return {name: join_texts(reasons) for name, reasons in refusals.items() if reasons}
 
 
 def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
@@ -55,22 +55,22 @@ def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
     ]
 
 
-def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
+def find_preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return a preset's problems: missing providers or prices, unsupported parameters or tools."""
     is_limited = settings.budgets.has_any or preset.budget is not None
-    missing: dict[str, str] = {}
-    unpriced = []
+    missing_providers: dict[str, str] = {}
+    price_problems = []
     for name, model in dict.fromkeys(used_models(preset)):
         provider = settings.providers.get(name)
         if provider is None:
-            missing[name] = translatable(
-                "it uses the provider {provider}, which is not set up; set"
-                " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
+            missing_providers[name] = translatable(
+                "the provider {provider} is not set up; set TROUPE_PROVIDERS__{setting}__API_KEY or"
+                " TROUPE_PROVIDERS__{setting}__BASE_URL",
                 provider=repr(name),
                 setting=name.upper(),
             )
         elif is_limited and not _has_price(provider, model):
-            unpriced.append(
+            price_problems.append(
                 translatable(
                     "a budget is set, but the price of {model} is not known; set"
                     " TROUPE_PROVIDERS__{setting}__PRICES",
@@ -78,12 +78,12 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
                     setting=name.upper(),
                 )
             )
-    return [*missing.values(), *unpriced, *preset_problems(preset, settings)]
+    return [*missing_providers.values(), *price_problems, *find_preset_problems(preset, settings)]
 
 
 def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return what still has to be set up before a preset can answer, including model files."""
-    lacks = list(preset_refusals(preset, settings))
+    problems = list(find_preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
         try:
@@ -91,40 +91,40 @@ def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
                 if not is_pulled_at_start(model, provider, settings.data_dir):
                     find_model(model, provider, settings.data_dir)
             elif provider is not None and _MODEL_FILE.search(model):
-                lacks.append(
-                    f"the model {model!r} is a file, and the provider {name!r} is a server, which"
-                    " gets it as a name; change `model` to a name that the server lists, or import"
-                    " the file with `troupe model pull` and let a provider of the kind llama_cpp"
-                    " run it"
+                problems.append(
+                    f"the model {model!r} is a file, but the provider {name!r} is a server and"
+                    " needs a name; change `model` to a name that the server lists, or import the"
+                    " file with `troupe model pull` and use a provider of the kind llama_cpp"
                 )
         except SettingsError as error:
-            lacks.append(str(error))
-    return lacks
+            problems.append(str(error))
+    return problems
 
 
-def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
+def find_preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return the parameters and tools of a preset that its providers do not support."""
-    unsupported = [
+    unsupported_parameters = [
         problem
         for one in preset.with_fallbacks
         if one.provider in settings.providers
         for problem in parameter_problems(settings.providers[one.provider], preset.parameters)
     ]
-    return [*dict.fromkeys(unsupported), *tool_problems(preset, settings)]
+    return [*dict.fromkeys(unsupported_parameters), *find_tool_problems(preset, settings)]
 
 
-def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
+def find_tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return why a preset's model cannot call its tools; fallback models are not checked."""
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:
-            known = ", ".join(sorted(settings.mcp_servers)) or translatable("none")
+            known_names = ", ".join(sorted(settings.mcp_servers)) or translatable("none")
             problems.append(
                 translatable(
-                    "mcp_servers: the operator allows no MCP server {name} (known: {known}); set"
-                    " TROUPE_MCP_SERVERS__{setting}__COMMAND or __URL",
+                    "mcp_servers: no MCP server {name} is set up (known: {known}); set"
+                    " TROUPE_MCP_SERVERS__{setting}__COMMAND or"
+                    " TROUPE_MCP_SERVERS__{setting}__URL",
                     name=repr(name),
-                    known=known,
+                    known=known_names,
                     setting=name.upper(),
                 )
             )

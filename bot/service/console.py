@@ -37,7 +37,7 @@ from bot.platforms.registry import platforms_to_imitate
 from bot.platforms.web import to_incoming_message
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
-from bot.service.backends import preset_problems
+from bot.service.backends import find_preset_problems
 from bot.service.container import Container
 from bot.service.policy import describe_policy
 from bot.settings import ConsoleSettings, Settings
@@ -61,7 +61,7 @@ class ConsoleContainer:
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are the checks for /readyz."""
-        c, home = self._container, first_page(self._container.settings)
+        c, home = self._container, choose_first_page(self._container.settings)
         return make_console(
             c.settings.console,
             c.database,
@@ -80,7 +80,7 @@ class ConsoleContainer:
         memories = MemoryPage(c.memories, c.audit_log)
         local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
-            HomePage(c.usage_totals, operation, self._setup_state_by_part, c.clock),
+            HomePage(c.usage_totals, operation, self._read_setup_state, c.clock),
             PlaygroundPages(
                 c.web_channels,
                 HistoryCopies(c.database, conversations),
@@ -95,7 +95,7 @@ class ConsoleContainer:
                     c.history_router.preview_route,
                 ).preview,
                 to_incoming_message,
-                *(c.answer_log, editor.picture, COMMANDS, platforms_to_imitate()),
+                *(c.answer_log, editor.picture_path, COMMANDS, platforms_to_imitate()),
             ),
             AnswerPages(
                 c.answer_log,
@@ -125,7 +125,7 @@ class ConsoleContainer:
                 c.spending.channel_caps,
                 c.web_channels,
                 c.receive,
-                self._chat_patterns(),
+                self._list_chat_patterns(),
                 *(c.audit_log, c.rate_limits, c.clock),
             ),
             memories,
@@ -136,20 +136,20 @@ class ConsoleContainer:
 
     async def _count_uses(self) -> Mapping[str, int]:
         settings = await self._state.chat_settings()
-        chosen = (set(one.value.splitlines()) for one in settings if one.key == "preset")
-        return Counter(name.partition("\t")[0] for names in chosen for name in names)
+        chosen_lines = (set(one.value.splitlines()) for one in settings if one.key == "preset")
+        return Counter(name.partition("\t")[0] for names in chosen_lines for name in names)
 
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
-            name: (preset.character_name, self.preset_editor.picture(name))
+            name: (preset.character_name, self.preset_editor.picture_path(name))
             for name, preset in self._container.resolver.presets.items()
         }
 
-    def _setup_state_by_part(self) -> Mapping[Text | str, bool]:
+    def _read_setup_state(self) -> Mapping[Text | str, bool]:
         settings = self._container.settings
-        used = {one["name"] for one in self._provider_rows if one["presets"]}
+        used_providers = {one["name"] for one in self._provider_rows if one["presets"]}
         return {
-            translatable("Model"): bool(used),
+            translatable("Model"): bool(used_providers),
             **{
                 spec.kind.title(): spec in settings.configured_platforms
                 for spec in platforms_with_tokens()
@@ -157,10 +157,10 @@ class ConsoleContainer:
             translatable("Budgets"): bool(settings.budgets.model_fields_set),
         }
 
-    def _chat_patterns(self) -> Mapping[str, str]:
-        ids = self._container.resources.bot_ids
+    def _list_chat_patterns(self) -> Mapping[str, str]:
+        bot_ids = self._container.resources.bot_ids
         return {
-            source_name(one.kind, ids.get(one.kind, "")): one.chat_pattern
+            source_name(one.kind, bot_ids.get(one.kind, "")): one.chat_pattern
             for one in self._container.specs
         }
 
@@ -170,7 +170,7 @@ class ConsoleContainer:
             self._operator_requests,
             self._container.resolver.presets,
             self._container.answer_log,
-            self._draft_previews.find_prepared,
+            self._draft_previews.find_prepared_preset,
             self._draft_composer,
             self._container.published_presets.prepare,
         )
@@ -184,7 +184,7 @@ class ConsoleContainer:
             c.preset_drafts,
             c.audit_log,
             c.clock,
-            partial(preset_problems, settings=c.settings),
+            partial(find_preset_problems, settings=c.settings),
             partial(open_presets_folder, c.settings.presets_dir),
             c.published_presets.prepare,
             c.published_presets.announce,
@@ -261,10 +261,10 @@ def make_console(
     audit, events = AuditLog(database, clock), EventLog(database, clock)
     groups = [*pages, AccessPage(tokens, audit, events)]
     home = home or next(item.path for group in groups for item in group.navigation)
-    session_pages = SessionPages(logins, gate.session_cookie, is_https=settings.is_https, home=home)
+    session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)
 
 
-def first_page(settings: Settings) -> str | None:
+def choose_first_page(settings: Settings) -> str | None:
     """Return the setup page's path if no platform is configured, or None for the default page."""
     return None if settings.configured_platforms else SETUP_PATH

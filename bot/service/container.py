@@ -25,7 +25,7 @@ from bot.service.jobs import (
     Job,
     ProviderNotices,
     RoleJobs,
-    heartbeat_jobs,
+    make_heartbeat_jobs,
     measure_loop_lag,
     measure_queues,
     repeat,
@@ -72,13 +72,13 @@ class Container(AnsweringContainer):
         platforms = {}
         for spec in self.specs:
             bot_id, settings = self.resources.bot_ids.get(spec.kind, ""), self.settings
-            own = replace(context, bot_id=bot_id)
+            bot_context = replace(context, bot_id=bot_id)
             try:
-                made = create_platform(spec, settings.platform(spec), own)
+                platform = create_platform(spec, settings.platform(spec), bot_context)
             except PluginFailed as error:
                 self.progress(str(error))
                 continue
-            platforms[source_name(spec.kind, bot_id)] = made
+            platforms[source_name(spec.kind, bot_id)] = platform
         return platforms
 
     @cached_property
@@ -101,7 +101,7 @@ class Container(AnsweringContainer):
             RoleJobs(start=self.restored_messages.load),
             *([self._worker_jobs()] if Role.WORKER in roles else []),
             *([self._sender_jobs()] if Role.SENDER in roles else []),
-            heartbeat_jobs(self.nodes, self.owner, names, __version__, self.clock),
+            make_heartbeat_jobs(self.nodes, self.owner, names, __version__, self.clock),
             RoleJobs(jobs),
         ]
 
@@ -120,8 +120,8 @@ class Container(AnsweringContainer):
         jobs += [self.extractor.run, self.decisions.run]
         polls: list[Job] = [self.answering_pauses.refresh]
         if not self.is_alone:
-            missed = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
-            polls += [missed.poll, self.shared_memories.forget_deleted]
+            poller = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
+            polls += [poller.poll, self.forgotten_conversations.forget_deleted]
         jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
         return RoleJobs(jobs, release, drain)
 
@@ -129,7 +129,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send all queued messages if no other process will; or else only those in progress."""
+            """Send all queued messages; if other processes can do that, only those in progress."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return
@@ -139,10 +139,10 @@ class Container(AnsweringContainer):
                         await self.clock.sleep(_DRAIN_POLL_SECONDS)
             await lanes.drain(0)
 
-        delete_late = partial(self._sender.late_duplicates.run, lanes.wake)
+        delete_late_duplicates = partial(self._sender.late_duplicates.run, lanes.wake)
         jobs: list[Job] = [
             lanes.run,
-            delete_late,
+            delete_late_duplicates,
             self.delete_expired_rows,
             self.delete_unused_pictures,
         ]

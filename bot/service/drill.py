@@ -74,7 +74,7 @@ PLACES = (
 _PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
 _REFUSED_WORDS = f"{_WORDS} that the platform refuses"
 _TRACES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
-_PRIVATE, _GROUP = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
+_DM_CHAT, _GROUP_CHAT = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
 _OTHER_CHAT = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
 _SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
 _OPTIONS = RunOptions(has_port=False, answers_messages=False)
@@ -129,10 +129,10 @@ class _DrillPlatform(LocalPlatform):
 class DrillResult:
     """How often the person was found, by location: a table column, Redis, memory or a file."""
 
-    before: Mapping[str, int]
-    after: Mapping[str, int]
+    counts_before: Mapping[str, int]
+    counts_after: Mapping[str, int]
     """The counts after the deletion."""
-    kept: Mapping[str, int]
+    retained_ids: Mapping[str, int]
     """The counts of ids that are kept on purpose."""
 
 
@@ -140,15 +140,15 @@ async def run_drill(settings: Settings) -> DrillResult:
     """Run the deletion drill; raises `StoreError` if one of `PLACES` had no data to delete."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        settings = _drill_settings(settings, folder)
+        settings = _make_drill_settings(settings, folder)
         opening = open_resources(settings, [_SPEC], lambda _: None, _OPTIONS)
         resources, redis = await stack.enter_async_context(opening), None
         if settings.redis_url is not None:
             open_client = import_module("bot.storage.redis_client").open_client
             client = open_client(settings.redis_url.get_secret_value())
             redis = await stack.enter_async_context(contextlib.aclosing(client))
-        given = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
-        drill = _Drill(Container(*given, owner=f"drill:{secrets.token_hex(6)}"), redis)
+        arguments = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
+        drill = _Drill(Container(*arguments, owner=f"drill:{secrets.token_hex(6)}"), redis)
         drill.container.platforms = {DRILL_PLATFORM: _DrillPlatform(drill.surface)}
         await drill.clean_up()  # in case an earlier drill was killed
         try:
@@ -157,7 +157,7 @@ async def run_drill(settings: Settings) -> DrillResult:
             await drill.clean_up()
 
 
-def _drill_settings(settings: Settings, folder: Path) -> Settings:
+def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
     """Return the settings with the same database and Redis, but no other services."""
     presets = folder / "presets"
     presets.mkdir()
@@ -194,8 +194,8 @@ class _Drill:
         for table in metadata.sorted_tables:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
                 newest = select(func.max(table.c.id))
-                found = await container.database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
-                self.first_ids[table.name] = 1 + (found or 0)
+                top = await container.database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
+                self.first_ids[table.name] = 1 + (top or 0)
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
@@ -209,10 +209,10 @@ class _Drill:
                     f"the drill is inconclusive: no data was stored in {', '.join(missing)}"
                 )
             await self._forget()
-            end = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
+            deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
                 after, kept = await self._count_traces()
-                if not after or clock.monotonic() >= end:
+                if not after or clock.monotonic() >= deadline:
                     return DrillResult(before, after, kept)
                 await clock.sleep(_POLL_SECONDS)
         finally:
@@ -220,52 +220,52 @@ class _Drill:
 
     async def _store_all_data(self) -> None:
         """Store every kind of data about the person."""
-        name, private = f"{_PERSON.name} Ida", (_PRIVATE.lane,)
+        name, scopes = f"{_PERSON.name} Ida", (_DM_CHAT.lane,)
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
             await self._receive(self._create_message(line))
         answer, _ = self.surface.newest
-        liked = (_PRIVATE, next(self.keys), answer, _PERSON, Reaction.GOOD, _now(), private)
-        await self._receive(ReactionChange(*liked, is_private=True))
+        reaction = (_DM_CHAT, next(self.keys), answer, _PERSON, Reaction.GOOD, _now(), scopes)
+        await self._receive(ReactionChange(*reaction, is_private=True))
         for line, wake in (
             (_REFUSED_WORDS, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
-            await self._receive(self._create_message(line, _GROUP, wake))
+            await self._receive(self._create_message(line, _GROUP_CHAT, wake))
         # Describing decisions stores the pending ones first.
-        await self.container.decisions.describe_recent(_GROUP.channel)
+        await self.container.decisions.describe_recent(_GROUP_CHAT.channel)
 
-        key, summaries = _PRIVATE.conversation, self.container.summarizer.summaries
-        read = await summaries.load_turns(key)
-        covered = (read.session, read.turns[-1].id, fingerprint_turns(read.turns))
-        await summaries.save(key, Summary(*covered, f"They said {_WORDS}"))
+        key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
+        history = await summaries.load_turns(key)
+        end = (history.session, history.turns[-1].id, fingerprint_turns(history.turns))
+        await summaries.save(key, Summary(*end, f"They said {_WORDS}"))
         folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories
-        about = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
-        place = MemoryPlace.from_event(_PRIVATE, private, is_private=True)
-        derived = Memory(about, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
-        await memories.add(derived, read.turns[-1:])
-        await memories.add(replace(derived, text=f"I am {_WORDS}", is_derived=False))
+        subject = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
+        place = MemoryPlace.from_event(_DM_CHAT, scopes, is_private=True)
+        memory = Memory(subject, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
+        await memories.add(memory, history.turns[-1:])
+        await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
         slots = SlotStore(folder, "model", clock, limit_bytes=1, max_age_seconds=1)
         slots.load_saved_slots()
         (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
-        of = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
-        [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **of)
+        values = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
+        [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)
         await self.container.database.execute(SQL["set_message_aside"], message=number)
 
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
         message, button = self.surface.newest
-        pressed = (_PRIVATE, next(self.keys), message, _PERSON, button, _now(), (_PRIVATE.lane,))
-        await self._receive(ButtonPress(*pressed, is_private=True))
+        press = (_DM_CHAT, next(self.keys), message, _PERSON, button, _now(), (_DM_CHAT.lane,))
+        await self._receive(ButtonPress(*press, is_private=True))
 
     def _create_message(
-        self, text: str, address: Address = _PRIVATE, wake: WakeReason | None = WakeReason.DM
+        self, text: str, address: Address = _DM_CHAT, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
-        key, is_private = next(self.keys), address is not _GROUP
+        key, is_private = next(self.keys), address is not _GROUP_CHAT
         scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
         message = (address, key, key, _PERSON, text, _now(), wake, scopes)
         return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
@@ -276,11 +276,11 @@ class _Drill:
 
     async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
         """Count the person's traces, and separately the ids kept on purpose, by location."""
-        found, kept = Counter[str](_find_in_memory(self.container)), Counter[str]()
+        traces, kept = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
             for needle in _find_person_traces(text):
-                (kept if needle == "id" and place in KEPT_IDS else found)[place] += 1
-        return found, kept
+                (kept if needle == "id" and place in KEPT_IDS else traces)[place] += 1
+        return traces, kept
 
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their places."""
@@ -337,23 +337,23 @@ def _delete_rows(connection: Connection) -> None:
 
 
 def _find_person_traces(text: str) -> list[str]:
-    folded = text.casefold()
-    return [name for name, one in _TRACES.items() if one in folded] if MARK in folded else []
+    text = text.casefold()
+    return [name for name, one in _TRACES.items() if one in text] if MARK in text else []
 
 
-def _find_in_memory(container: Container) -> Iterator[str]:
+def _find_traces_in_memory(container: Container) -> Iterator[str]:
     """Yield the classes of objects in memory that contain the person's name or words."""
     cache = type(functools.lru_cache(_now))
     stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is cache]
     stack.append((container, ""))
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     while stack:
         one, holder = stack.pop()
         if isinstance(one, str) and set(_find_person_traces(one)) - {"id"}:
             yield f"memory of {holder}"
-        if id(one) in seen or isinstance(one, _SKIPPED_TYPES):
+        if id(one) in seen_ids or isinstance(one, _SKIPPED_TYPES):
             continue
-        seen.add(id(one))
+        seen_ids.add(id(one))
         is_plain = type(one).__module__ == "builtins"
         name = holder if is_plain else type(one).__name__
         stack += [(each, name) for each in gc.get_referents(one)]

@@ -47,8 +47,8 @@ class EventSender:
                 except (StoreError, ConnectionFailed, TimeoutError) as error:
                     failures += 1
                     _log.warning("events_not_sent", reason=str(error) or "no answer in time")
-                wait = min(2.0 ** min(failures, 10), _MAX_BACKOFF_SECONDS)
-                await self.clock.sleep(wait if failures else _POLL_SECONDS)
+                wait_seconds = min(2.0 ** min(failures, 10), _MAX_BACKOFF_SECONDS)
+                await self.clock.sleep(wait_seconds if failures else _POLL_SECONDS)
         finally:
             await client.close()
 

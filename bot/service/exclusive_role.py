@@ -34,7 +34,7 @@ class ExclusiveRole:
     clock: Clock
     may_take: Callable[[], bool] = lambda: True
     """Returns whether this process should try to take the lease."""
-    counted_as: str | None = None
+    metric_role: str | None = None
     """The name in metrics, which several roles may share; None: `name`."""
     is_standby: bool = field(default=False, init=False)
     """Whether another process is doing the work."""
@@ -42,7 +42,7 @@ class ExclusiveRole:
     """Whether this process is doing the work."""
 
     def __post_init__(self) -> None:
-        self._held_count = HELD_ROLES.labels(self.counted_as or self.name)
+        self._held_count = HELD_ROLES.labels(self.metric_role or self.name)
         self._held_until = 0.0  # of the monotonic clock
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -74,23 +74,23 @@ class ExclusiveRole:
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do the work; return False if the lease was lost before the work ended."""
-        working = asyncio.ensure_future(work())
-        renewing = asyncio.create_task(self._renew_until_lost())
+        work_task = asyncio.ensure_future(work())
+        renewal_task = asyncio.create_task(self._renew_until_lost())
         try:
-            await asyncio.wait([working, renewing], return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
+            await asyncio.wait([work_task, renewal_task], return_when=asyncio.FIRST_COMPLETED)
+            if not work_task.done():
                 _log.warning("role_lost", role=self.name)
                 return False
         finally:
-            await cancel_and_wait([renewing])
-            if not working.done():
-                await cancel_and_wait([working])
-        await working
+            await cancel_and_wait([renewal_task])
+            if not work_task.done():
+                await cancel_and_wait([work_task])
+        await work_task
         return True
 
     async def _renew_until_lost(self) -> None:
-        while (left := self._held_until - self.clock.monotonic()) > 0:
-            await self.clock.sleep(min(_SECONDS_BETWEEN_RENEWALS, left))
+        while (seconds_left := self._held_until - self.clock.monotonic()) > 0:
+            await self.clock.sleep(min(_SECONDS_BETWEEN_RENEWALS, seconds_left))
             if self.clock.monotonic() >= self._held_until:
                 return  # this process was paused, or the database was down
             if await self._take_lease() is False:
@@ -98,14 +98,14 @@ class ExclusiveRole:
 
     async def _take_lease(self) -> bool | None:
         """Take or renew the lease; return whether it is held, or None if the database failed."""
-        asked = self.clock.monotonic()
+        asked_at = self.clock.monotonic()
         try:
             is_taken = await self.leases.take(self.name, _LEASE_SECONDS)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return None
         if is_taken:
-            self._held_until = asked + _LEASE_SECONDS
+            self._held_until = asked_at + _LEASE_SECONDS
         return is_taken
 
 
@@ -141,8 +141,8 @@ class ShardReceiver:
     def __post_init__(self) -> None:
         self.name, self.check = self.platform.name, self.platform.check
         self._roles: dict[str, ExclusiveRole] = {}
-        self._share = 0
-        self._members = f"shards of {self.source} at "
+        self._shard_share = 0
+        self._member_prefix = f"shards of {self.source} at "
 
     @property
     def connection_error(self) -> str | None:
@@ -153,23 +153,23 @@ class ShardReceiver:
 
     async def run(self, intake: Intake) -> None:
         shards = await self.platform.shards()
-        member = f"{self._members}{self.owner}"
+        member = f"{self._member_prefix}{self.owner}"
         jobs: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                self._share = await self._count_share(member, len(shards))
+                self._shard_share = await self._count_share(member, len(shards))
                 await self._give_up_excess_shards(jobs)
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
                 pause = asyncio.create_task(self.clock.sleep(_SECONDS_BETWEEN_ATTEMPTS))
                 try:
-                    ended, _ = await asyncio.wait(
+                    ended_jobs, _ = await asyncio.wait(
                         {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
                     )
                 finally:
                     await cancel_and_wait([pause])
-                for job in ended - {pause}:
+                for job in ended_jobs - {pause}:
                     await job  # raises the error that ended it
                     return
         finally:
@@ -179,29 +179,29 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process should receive, or did if the database fails."""
+        """Return how many shards this process should receive; repeat the last number on errors."""
         try:
             await self.leases.take(member, _MEMBER_LEASE_SECONDS)
-            members = await self.leases.held_roles(self._members)
+            members = await self.leases.held_roles(self._member_prefix)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
-            return self._share
+            return self._shard_share
         return math.ceil(shards / max(1, len(members)))
 
     async def _give_up_excess_shards(self, jobs: dict[str, asyncio.Task[None]]) -> None:
-        held = [shard for shard, role in self._roles.items() if role.is_held]
-        for shard in held[self._share :]:
+        held_shards = [shard for shard, role in self._roles.items() if role.is_held]
+        for shard in held_shards[self._shard_share :]:
             _log.info("shard_given_up", platform=self.name, shard=shard)
             await cancel_and_wait([jobs.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
         def may_take() -> bool:
             others = (role.is_held for name, role in self._roles.items() if name != shard)
-            return sum(others) < self._share
+            return sum(others) < self._shard_share
 
         receive = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(
-            f"{receive} {shard}", self.leases, self.clock, may_take, counted_as=receive
+            f"{receive} {shard}", self.leases, self.clock, may_take, metric_role=receive
         )
         try:
             await role.run(lambda: self.platform.run_shard(shard, intake))

@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from bot.chat.operation import HEARTBEAT_SECONDS, ProcessReport
-from bot.console.operation import process_report
+from bot.console.operation import build_process_report
 from bot.errors import StoreError
 from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
@@ -82,7 +82,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
         QUEUE_AGE.labels("lanes").set(lanes)
 
 
-def heartbeat_jobs(
+def make_heartbeat_jobs(
     nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock
 ) -> RoleJobs:
     """Return the jobs that register this process for `troupe nodes` while it runs."""
@@ -108,17 +108,17 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
     """Log when parts fail and work again; `check` returns each part's state, "ok" or a problem."""
-    began: dict[str, float] = {}
-    has_worked: set[str] = set()
+    outage_starts: dict[str, float] = {}
+    proven_parts: set[str] = set()
     for count in itertools.count(1):
         for part, state in (await check()).items():
             if state == "ok":
-                has_worked.add(part)
-                if part in began:
-                    seconds = round(clock.monotonic() - began.pop(part), 1)
+                proven_parts.add(part)
+                if part in outage_starts:
+                    seconds = round(clock.monotonic() - outage_starts.pop(part), 1)
                     _log.info("outage_ended", part=part, seconds=seconds)
-            elif part not in began and (part in has_worked or count >= _SILENT_CHECKS):
-                began[part] = clock.monotonic()
+            elif part not in outage_starts and (part in proven_parts or count >= _SILENT_CHECKS):
+                outage_starts[part] = clock.monotonic()
                 _log.warning("outage_began", part=part, reason=state)
         await clock.sleep(_SECONDS_BETWEEN_CHECKS)
 
@@ -135,40 +135,40 @@ class ProviderNotices:
         """Return a line per unreachable provider."""
         return [
             f"provider {name!r} does not answer this worker"
-            for name in self._unreachable_providers()
+            for name in self._list_unreachable_providers()
         ]
 
     def states(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each provider that this process uses."""
-        unreachable = self._unreachable_providers()
+        unreachable = self._list_unreachable_providers()
         return {
             f"provider {name}": "it does not answer" if name in unreachable else "ok"
-            for name in self._served_providers()
+            for name in self._list_served_providers()
         }
 
     def worker_problem(self) -> str | None:
         """Return a problem if no provider works and this process has no other role."""
-        unreachable = self._unreachable_providers()
+        unreachable = self._list_unreachable_providers()
         if (
             self.roles != {Role.WORKER}
             or not unreachable
-            or unreachable != self._served_providers()
+            or unreachable != self._list_served_providers()
         ):
             return None
         return f"no provider answers: {', '.join(unreachable)}"
 
-    def _served_providers(self) -> list[str]:
+    def _list_served_providers(self) -> list[str]:
         is_worker = Role.WORKER in self.roles
         return sorted({one.provider for one in self.presets()}) if is_worker else []
 
-    def _unreachable_providers(self) -> list[str]:
+    def _list_unreachable_providers(self) -> list[str]:
         """Return the providers whose models all have open circuit breakers."""
-        healths = {
+        health = {
             name: self.backends[name].model_health()
-            for name in self._served_providers()
+            for name in self._list_served_providers()
             if name in self.backends
         }
-        return [name for name, all_ in healths.items() if all_ and all(one.paused for one in all_)]
+        return [name for name, each in health.items() if each and all(one.paused for one in each)]
 
 
 async def share_reports(
@@ -179,13 +179,13 @@ async def share_reports(
     clock: Clock,
 ) -> None:
     """Publish this process's report whenever it changes, until cancelled."""
-    told = ProcessReport()
+    last_report = ProcessReport()
 
     async def share() -> None:
-        nonlocal told
-        report = process_report(backends, events)
-        if report != told:
+        nonlocal last_report
+        report = build_process_report(backends, events)
+        if report != last_report:
             await nodes.store_report(owner, report)
-            told = report
+            last_report = report
 
     await repeat(share, clock, HEARTBEAT_SECONDS)

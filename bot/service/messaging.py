@@ -57,9 +57,9 @@ _LANE_QUEUE = "lanes"
 _MAX_CONCURRENT_LANES = 4000  # concurrently in one process
 _MAX_EXTRA_LANES = 32  # beyond the limit, for responses to native commands
 _EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
-_TOO_LONG_NOTICE = translatable("That text is too long to be changed in a form.")
+_TOO_LONG_NOTICE = translatable("This text is too long to edit in a form.")
 _CHARACTER_FORM_TITLE = translatable("Your own character")
-_TRY_AGAIN_NOTICE = translatable("That cannot be done at the moment. Please try again.")
+_TRY_AGAIN_NOTICE = translatable("That didn't work. Please try again in a moment.")
 
 
 def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
@@ -117,16 +117,16 @@ class MessagingContainer(StorageContainer, ABC):
         platform = self.platforms[message.address.source]
         if not isinstance(platform, HistoryReader):
             return ()
-        found = await platform.read_before(message, limit)
-        return [one for one in found if await self.access.find_refusal(one) is None]
+        messages = await platform.read_before(message, limit)
+        return [one for one in messages if await self.access.find_refusal(one) is None]
 
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return the message that started a thread, or None if unknown or not readable."""
         platform = self.platforms[message.address.source]
         if not isinstance(platform, HistoryReader):
             return None
-        found = await platform.read_thread_starter(message)
-        return None if found is None or await self.access.find_refusal(found) is not None else found
+        start = await platform.read_thread_starter(message)
+        return None if start is None or await self.access.find_refusal(start) is not None else start
 
     async def read_author_roles(self, event: Request) -> tuple[str, ...] | None:
         """Return the ids of the author's roles, or None if the platform cannot tell."""
@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
         return None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
-        """Return whether the author may not use the bot; True if this is unknown."""
+        """Return whether the author may not use the bot, or this cannot be determined."""
         try:
             return await self.access.find_refusal(message) is not None
         except StoreError:
@@ -148,18 +148,18 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def press_form(self, press: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
-        data = parse_button(press)
-        if data is None or data.action not in FORM_ACTIONS:
+        button = parse_button(press)
+        if button is None or button.action not in FORM_ACTIONS:
             return None
         refusal = await self.answer_buttons.find_refusal_reason(replace(press, values=("",)))
         if refusal is not None:
             return EditableText(refusal=refusal)
         text = ""
-        if data.action is ButtonAction.ABOUT:
+        if button.action is ButtonAction.ABOUT:
             with suppress(StoreError):  # the form is empty
-                found = await self.personas.find(press.author.id, press.scopes)
-                text = found.value if found is not None else ""
-        return _make_form(FORM_TEXTS[data.action], text, supported_language(press.locale))
+                persona = await self.personas.find(press.author.id, press.scopes)
+                text = persona.value if persona is not None else ""
+        return _make_form(FORM_TEXTS[button.action], text, supported_language(press.locale))
 
     @cached_property
     def characters(self) -> CharacterHandlers:
@@ -173,12 +173,12 @@ class MessagingContainer(StorageContainer, ABC):
     async def command_form(self, message: IncomingMessage) -> EditableText:
         """Return the form that a command opens: to edit a message, or a character."""
         language = supported_language(message.locale)
-        called = parse_command(message.text)
-        name = f"{called.name} {called.text.partition(' ')[0]}" if called else ""
+        command = parse_command(message.text)
+        name = f"{command.name} {command.text.partition(' ')[0]}" if command else ""
         try:
-            if called is not None and called.name == "edit":
-                routed = await self.history_router.route_command(message)
-                text = await self.answer_buttons.text_to_edit(routed)
+            if command is not None and command.name == "edit":
+                routed_message = await self.history_router.route_command(message)
+                text = await self.answer_buttons.text_to_edit(routed_message)
                 return _make_form(_EDIT_FORM_TEXTS, text, language)
             if await self.access.may_run_admin_command(message, name):  # which an admin may do
                 message = replace(message, author_is_admin=True)
@@ -201,7 +201,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
-        """Return suggestions for a partly typed command; none while the database fails."""
+        """Return suggestions for a partly typed command; an empty list if the database fails."""
         with suppress(StoreError):
             return await self.characters.suggest(message, text)
         return ()
@@ -222,13 +222,13 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def access(self) -> AccessRules:
-        local = [one.kind for one in self.specs if one.uses_terminal or one.is_companion]
+        local_platforms = [one.kind for one in self.specs if one.uses_terminal or one.is_companion]
         return AccessRules(
             self.chat_settings,
             self.admins.was_recently_admin,
             self.settings.admins,
             self.read_author_roles,
-            local_platforms=local,
+            local_platforms=local_platforms,
             fixed_rules=self.settings.access.rules,
             reports_refusals=self.settings.access.tell,
         )
@@ -237,8 +237,8 @@ class MessagingContainer(StorageContainer, ABC):
     def history_scopes(self) -> HistoryScopes:
         settings = self.chat_settings
         if not isinstance(settings, CachedChatSettings):  # it is read for every received event
-            age = _MAX_SCOPE_AGE_SECONDS
-            settings = CachedChatSettings(settings, self.signals, self.clock, age)
+            max_age_seconds = _MAX_SCOPE_AGE_SECONDS
+            settings = CachedChatSettings(settings, self.signals, self.clock, max_age_seconds)
         return HistoryScopes(settings, self.resolver)
 
     @cached_property
@@ -291,8 +291,8 @@ class MessagingContainer(StorageContainer, ABC):
     def webhook_routes(self) -> AddRoutes:
         """The webhook routes, which standby processes serve, too."""
         platforms = [self.platforms[source] for source in self.receivers]
-        called = [one for one in platforms if isinstance(one, WebhookReceiver)]
-        return webhook_routes(called, self._intake)
+        receivers = [one for one in platforms if isinstance(one, WebhookReceiver)]
+        return webhook_routes(receivers, self._intake)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
         """Store events that this process created itself."""
@@ -378,8 +378,8 @@ class MessagingContainer(StorageContainer, ABC):
     @property
     def private_chats(self) -> dict[str, PrivateChats]:
         """The platforms that can open private chats, by `Address.source`."""
-        found = self.platforms.items()
-        return {name: one for name, one in found if isinstance(one, PrivateChats)}
+        platforms = self.platforms.items()
+        return {name: one for name, one in platforms if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
         """Return surfaces by `Address.source`; with `best_effort`, other calls take precedence."""

@@ -45,7 +45,7 @@ class RunOptions:
     preset: str | None = None
     """The preset that answers in this run, in a separate chat; None: the default."""
     model: str | None = None
-    """The model for all presets in this run, "model" or "provider/model"; None: presets' own."""
+    """The model for all presets in this run, "model" or "provider/model"; None: no change."""
     roles: frozenset[Role] = ALL_ROLES
     """The roles of this process."""
 
@@ -67,7 +67,7 @@ def parse_roles(names: str) -> frozenset[Role]:
             raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL_ROLES_NAME])}")
     if not roles:
         raise SettingsError(
-            f"--role: name one of {', '.join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])}"
+            f"--role needs at least one of {', '.join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])}"
         )
     return frozenset(roles)
 
@@ -75,13 +75,13 @@ def parse_roles(names: str) -> frozenset[Role]:
 def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
     """Return the platforms that --platforms names; raises `SettingsError` if not configured."""
     specs = {spec.kind: spec for spec in configured}
-    selected = _split_names(names)
-    for name in selected:
+    names_to_select = _split_names(names)
+    for name in names_to_select:
         if name not in specs:
             raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _NOT_SET_UP)}")
-    if not selected:
+    if not names_to_select:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
-    return [specs[name] for name in dict.fromkeys(selected)]
+    return [specs[name] for name in dict.fromkeys(names_to_select)]
 
 
 def _split_names(names: str) -> list[str]:
@@ -89,10 +89,10 @@ def _split_names(names: str) -> list[str]:
 
 
 def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
-    near = difflib.get_close_matches(name, known_names, n=1)
-    hint = f"; did you mean {str(near[0])!r}?" if near else ""
-    there = ", ".join(sorted(known_names)) or "none"
-    return f"{name!r} {problem}: {there}{hint}"
+    closest = difflib.get_close_matches(name, known_names, n=1)
+    hint = f"; did you mean {str(closest[0])!r}?" if closest else ""
+    known = ", ".join(sorted(known_names)) or "none"
+    return f"{name!r} {problem}: {known}{hint}"
 
 
 def replace_model(
@@ -101,14 +101,14 @@ def replace_model(
     """Return the presets with `model` ("name" or "provider/name") and no fallback models."""
     if model is None:
         return presets
-    provider, slash, name = model.partition("/")
-    change: dict[str, object] = {"model": model, "fallbacks": ()}
-    if slash and name and provider in settings.providers:
-        change |= {"provider": provider, "model": name}
+    provider, separator, name = model.partition("/")
+    changes: dict[str, object] = {"model": model, "fallbacks": ()}
+    if separator and name and provider in settings.providers:
+        changes |= {"provider": provider, "model": name}
     changed = {}
     for key, preset in presets.items():
-        answering = settings.providers.get(str(change.get("provider", preset.provider)))
-        can_call = answering is None or backend_spec(answering.kind).calls_tools
+        provider_settings = settings.providers.get(str(changes.get("provider", preset.provider)))
+        can_call = provider_settings is None or backend_spec(provider_settings.kind).calls_tools
         no_tools = {} if can_call else {"tools": (), "mcp_servers": ()}
-        changed[key] = preset.model_copy(update={**change, **no_tools})
+        changed[key] = preset.model_copy(update={**changes, **no_tools})
     return changed

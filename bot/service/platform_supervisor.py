@@ -35,13 +35,13 @@ class PlatformSupervisor:
     announce: Callable[[str], None]
     """Shows the operator that a platform is connected."""
     companions: Collection[str] = ()
-    """Platforms by name; the service stops once all other platforms have ended."""
-    _failed: dict[str, str] = field(default_factory=dict, init=False)
+    """Names of platforms that do not keep the service running after all others have ended."""
+    _problems: dict[str, str] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def problem(self, platform: Receiver) -> str | None:
         """Return why a platform is not receiving, or None if it is."""
-        return self._failed.get(platform.name) or platform.connection_error
+        return self._problems.get(platform.name) or platform.connection_error
 
     async def run_until_stopped(self) -> None:
         """Run the platforms until a signal arrives or all have ended; raises `PlatformFatal`.
@@ -50,21 +50,21 @@ class PlatformSupervisor:
         """
         stop = asyncio.Event()
         call_on_termination(asyncio.get_running_loop(), stop.set)
-        stopped = asyncio.create_task(stop.wait())
+        stop_task = asyncio.create_task(stop.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
         running = {task for name, task in tasks.items() if name not in self.companions}
         running = running or set(self._tasks)  # only companions are left
         try:
             while (running or not self.platforms) and not stop.is_set():
-                done, _ = await asyncio.wait(
-                    {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
+                done_tasks, _ = await asyncio.wait(
+                    {*running, stop_task}, return_when=asyncio.FIRST_COMPLETED
                 )
-                running -= done
-                for task in done - {stopped}:
+                running -= done_tasks
+                for task in done_tasks - {stop_task}:
                     await task  # raises the error that ended it
         finally:
-            await cancel_and_wait([stopped])
+            await cancel_and_wait([stop_task])
 
     async def close(self) -> None:
         await cancel_and_wait(self._tasks)
@@ -73,25 +73,25 @@ class PlatformSupervisor:
         pause = _MIN_PAUSE_SECONDS
         was_connected = False
         while True:
-            started = self.clock.monotonic()
-            run = asyncio.create_task(platform.run(self.intake), name=f"run {platform.name}")
+            started_at = self.clock.monotonic()
+            run_task = asyncio.create_task(platform.run(self.intake), name=f"run {platform.name}")
             try:
-                while not run.done():
-                    await asyncio.wait([run], timeout=_POLL_SECONDS)
+                while not run_task.done():
+                    await asyncio.wait([run_task], timeout=_POLL_SECONDS)
                     if not was_connected and platform.connection_error is None:
                         was_connected = True
                         await self._announce_platform(platform)
             finally:
-                await cancel_and_wait([run])
+                await cancel_and_wait([run_task])
             # A library may cancel its own tasks, which is a failure like any other.
             error = (
                 ConnectionError("the platform's library cancelled its own task")
-                if run.cancelled()
-                else run.exception()
+                if run_task.cancelled()
+                else run_task.exception()
             )
             if error is None:
                 return
-            self._failed[platform.name] = str(error) or type(error).__name__
+            self._problems[platform.name] = str(error) or type(error).__name__
             is_fatal = isinstance(error, PlatformFatal)
             if is_fatal and not (was_connected and self._has_other_working_platform(platform)):
                 raise error
@@ -101,11 +101,11 @@ class PlatformSupervisor:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)
             if is_fatal:
                 return  # other platforms continue; /readyz shows the problem
-            if self.clock.monotonic() - started >= _MIN_STABLE_SECONDS:
+            if self.clock.monotonic() - started_at >= _MIN_STABLE_SECONDS:
                 pause = _MIN_PAUSE_SECONDS  # this failure does not belong to a series
             await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
-            self._failed.pop(platform.name, None)
+            self._problems.pop(platform.name, None)
 
     async def _announce_platform(self, platform: Receiver) -> None:
         try:
@@ -114,4 +114,4 @@ class PlatformSupervisor:
             _log.warning("bot_account_not_read", platform=platform.name, reason=str(error))
 
     def _has_other_working_platform(self, platform: Receiver) -> bool:
-        return any(one.name not in self._failed for one in self.platforms if one is not platform)
+        return any(one.name not in self._problems for one in self.platforms if one is not platform)

@@ -14,11 +14,11 @@ from bot.storage.tables import metadata
 
 def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[PolicySection]:
     """Return one section of the privacy policy per kind of stored data."""
-    models, providers = ("transcription_model", "moderation_model"), settings.providers.items()
-    helpers = [name for name, one in providers if any(getattr(one, key, None) for key in models)]
-    found = list_recipients(settings, list(presets), lambda _provider: helpers)
+    keys, providers = ("transcription_model", "moderation_model"), settings.providers.items()
+    helpers = [name for name, one in providers if any(getattr(one, key, None) for key in keys)]
+    places = list_recipients(settings, list(presets), lambda _provider: helpers)
     recipients = ", ".join(
-        f"{name} (on the bot's machine)" if is_local else name for name, is_local in found.items()
+        f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
     )
     seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
     days = {name: each / 86_400 for name, each in seconds.items()}
@@ -48,17 +48,16 @@ def list_recipients(
 ) -> Mapping[str, bool]:
     """Return who receives people's messages, and whether each recipient is on the bot's machine.
 
-    `find_helpers` returns the providers that transcribe voice messages and moderate answers for a
-    provider.
+    `find_helpers` returns a provider's helpers, which transcribe voice messages or check answers.
     """
     names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
     names |= dict.fromkeys(helper for name in names for helper in find_helpers(name))
-    found = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
-    found |= {name: False for preset in presets for name in preset.mcp_servers}
-    embeds = any(one.character or one.memory for one in presets)
-    if settings.embedding.base_url is not None and embeds:
-        found[str(settings.embedding.base_url)] = False
-    return found
+    places = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
+    places |= {name: False for preset in presets for name in preset.mcp_servers}
+    uses_embeddings = any(one.character or one.memory for one in presets)
+    if settings.embedding.base_url is not None and uses_embeddings:
+        places[str(settings.embedding.base_url)] = False
+    return places
 
 
 def _describe_encryption(kind: DataKind, settings: Settings) -> str:

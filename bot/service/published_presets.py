@@ -35,10 +35,10 @@ class PublishedPresets:
         self._resolver = resources.resolver
         self._file_contents = _export_presets(resources.folder.presets)
         """The last known contents of the presets folder, by preset name."""
-        self._stamps = resources.read_file_stamps
-        self._last_names: Mapping[Path, str] = resources.folder.names
+        self._file_stamps = resources.read_file_stamps
+        self._last_known_names: Mapping[Path, str] = resources.folder.names
         """The preset name of each file, including files that are now broken."""
-        self._reported: Mapping[str, str] = dict(self._resolver.disabled)
+        self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled)
         """The problems that were already logged, by preset name."""
         self._seen_marks: Mapping[str, str] | None = None
         """The rows of the last poll; None: no poll yet."""
@@ -64,15 +64,15 @@ class PublishedPresets:
     async def poll(self) -> None:
         """Load the presets that were published since the last poll."""
         rows = await self._container.inbox.cursors(_CURSOR_PREFIX)
-        seen = self._seen_marks or {}
-        new = [name.removeprefix(_CURSOR_PREFIX) for name in rows if rows[name] != seen.get(name)]
+        marks = self._seen_marks or {}
+        names = [key.removeprefix(_CURSOR_PREFIX) for key in rows if rows[key] != marks.get(key)]
         if self._seen_marks is None:  # one may have been published while this process started
-            new = [name for name in new if name in self._resolver.presets]
-        await self.reload(new)
+            names = [name for name in names if name in self._resolver.presets]
+        await self.reload(names)
         self._seen_marks = rows
 
     async def reload(self, names: Sequence[str]) -> None:
-        """Load the newest versions of presets; keep the known version of an invalid one."""
+        """Load the newest versions of presets; if one is invalid, keep the version in use."""
         for name in names:
             newest = await self._container.preset_versions.newest(name)
             if newest is None or not newest.content:
@@ -90,8 +90,8 @@ class PublishedPresets:
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
             stamps = await asyncio.to_thread(read_file_stamps, folder)
-            if stamps != self._stamps and await self.reload_files():
-                self._stamps = stamps
+            if stamps != self._file_stamps and await self.reload_files():
+                self._file_stamps = stamps
             await self._container.clock.sleep(_POLL_SECONDS)
 
     async def reload_files(self) -> bool:
@@ -103,8 +103,8 @@ class PublishedPresets:
         """
         try:
             folder = presets_folder(self._container.settings.presets_dir)
-            found = await asyncio.to_thread(read_character_folder, folder)
-            names = await self._activate_changes(found)
+            files = await asyncio.to_thread(read_character_folder, folder)
+            names = await self._activate_changes(files)
             if names:
                 await self._publish_names(names)
         except (SettingsError, StoreError, OSError) as error:
@@ -118,51 +118,51 @@ class PublishedPresets:
         """Store and activate the presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {
-            self._last_names.get(file, files.names[file]): reason
+            self._last_known_names.get(file, files.names[file]): reason
             for file, reason in files.problems.items()
         }
         contents = _export_presets(files.presets)
-        deleted = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
-        if resolver.default.name in deleted:
-            deleted.remove(resolver.default.name)
-            problems[resolver.default.name] = "the default preset has no file any more"
-        changed, prepared = [], []
+        deleted_names = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
+        if resolver.default.name in deleted_names:
+            deleted_names.remove(resolver.default.name)
+            problems[resolver.default.name] = "no file contains the default preset"
+        changed_names, prepared_presets = [], []
         for name, content in contents.items():
             if content == self._file_contents.get(name) and name not in resolver.disabled:
                 continue
             try:
-                prepared.append(self.prepare(files.presets[name]))
-                changed.append(name)
+                prepared_presets.append(self.prepare(files.presets[name]))
+                changed_names.append(name)
             except SettingsError as error:
                 problems[name] = error_text(error)
         self._report_problems(problems)
         numbers = await self._container.preset_versions.save(
             [
-                *(preset_version(files.presets[name]) for name in changed),
-                *(PresetVersion(name, "", 1) for name in deleted),
+                *(preset_version(files.presets[name]) for name in changed_names),
+                *(PresetVersion(name, "", 1) for name in deleted_names),
             ]
         )
-        for preset in prepared:
+        for preset in prepared_presets:
             resolver.publish(preset, numbers[preset.name])
-        for name in deleted:
+        for name in deleted_names:
             resolver.remove(name)
             self._file_contents.pop(name)
-        self._file_contents |= {name: contents[name] for name in changed}
+        self._file_contents |= {name: contents[name] for name in changed_names}
         readable = {file: name for file, name in files.names.items() if file not in files.problems}
-        self._last_names = {**self._last_names, **readable}
-        return [*changed, *deleted]
+        self._last_known_names = {**self._last_known_names, **readable}
+        return [*changed_names, *deleted_names]
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:
         """Log each preset's problem once, and disable presets that never loaded successfully."""
         resolver = self._resolver
         for name, reason in problems.items():
-            if self._reported.get(name) != reason:
+            if self._reported_problems.get(name) != reason:
                 _log.error("preset_not_reloaded", preset=name, reason=str(reason))
             if name not in resolver.presets:
                 resolver.disabled[name] = reason
-        for name in self._reported.keys() - problems.keys():
+        for name in self._reported_problems.keys() - problems.keys():
             resolver.disabled.pop(name, None)
-        self._reported = problems
+        self._reported_problems = problems
 
     def prepare(self, preset: Preset) -> Preset:
         """Create a preset's missing backends; return the preset, with this run's model if set."""

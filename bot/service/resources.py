@@ -28,7 +28,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.backends import add_backends, refused_presets
+from bot.service.backends import add_backends, find_refused_presets
 from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
@@ -103,7 +103,7 @@ async def open_story_retriever(
 
 
 def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
-    """Return the embedder, or None if loading fails; with stories, raise `SettingsError`."""
+    """Load the embedder. On failure, raise `SettingsError` if stories need it, else return None."""
     try:
         return make_embedder(settings.embedding, settings.data_dir)
     except SettingsError as error:
@@ -113,7 +113,7 @@ def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
         return None
 
 
-def stories_by_preset(
+def select_stories(
     presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
     """Return, by preset name, the stories of the presets whose prompts include stories."""
@@ -159,7 +159,7 @@ async def open_resources(
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
     stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
-    presets, disabled = _usable_presets(settings, folder, options, progress)
+    presets, disabled = _select_usable_presets(settings, folder, options, progress)
     for problem in plugins.problems.values():
         progress(problem)
     async with contextlib.AsyncExitStack() as stack:
@@ -199,19 +199,19 @@ async def open_resources(
         )
 
 
-def _usable_presets(
+def _select_usable_presets(
     settings: Settings, read: PresetsInFolder, options: RunOptions, progress: Callable[[str], None]
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
     """Return the usable presets, and the reasons why other presets are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
     needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
-    refused = refused_presets(presets.values(), settings) if needs_providers else {}
-    disabled = {**read.disabled, **refused}
+    refusals = find_refused_presets(presets.values(), settings) if needs_providers else {}
+    disabled = {**read.disabled, **refusals}
     default = options.preset or settings.default_preset
     for name, reason in disabled.items():
         if preset_id(name) != preset_id(default):  # if it is disabled, fail later
             progress(f"the preset {name} is disabled: {reason}")
-    return {name: one for name, one in presets.items() if name not in refused}, disabled
+    return {name: one for name, one in presets.items() if name not in refusals}, disabled
 
 
 @contextlib.asynccontextmanager
@@ -237,14 +237,14 @@ async def _open_models(
         backends: dict[str, Backend] = {}
         add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_backends, backends)
-        told = stories_by_preset(presets, stories) if is_worker else {}
-        remembers = is_worker and any(one.memory for one in presets.values())
-        embedder = _make_embedder(settings, has_stories=bool(told)) if told or remembers else None
+        texts = select_stories(presets, stories) if is_worker else {}
+        recalls = is_worker and any(one.memory for one in presets.values())
+        embedder = _make_embedder(settings, has_stories=bool(texts)) if texts or recalls else None
         retrieve_stories = None
         if embedder is not None:
             stack.push_async_callback(embedder.close)
-            if told:
-                opening_stories = open_story_retriever(embedder, told, database)
+            if texts:
+                opening_stories = open_story_retriever(embedder, texts, database)
                 retrieve_stories = await stack.enter_async_context(opening_stories)
         servers = settings.mcp_servers if is_worker else {}  # later presets may use them
         opening_servers = open_tool_servers(servers, settings.data_dir)
@@ -252,8 +252,8 @@ async def _open_models(
         if is_worker and options.answers_messages:
             preloading = asyncio.create_task(_preload(backends[default.provider], default))
             stack.push_async_callback(cancel_and_wait, [preloading])
-        own = embedder if remembers else None
-        yield Models(renderer, backends, retrieve_stories, own, tool_servers, session_key)
+        for_memory = embedder if recalls else None
+        yield Models(renderer, backends, retrieve_stories, for_memory, tool_servers, session_key)
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
@@ -273,11 +273,11 @@ def make_chat_settings(
 ) -> ChatSettings:
     """Return the chat settings; cache them unless changes by other processes may go unnoticed."""
     clock = SystemClock()
-    stored = SqlChatSettings(database, clock)
+    settings = SqlChatSettings(database, clock)
     if not (database.is_sqlite or has_remote_signals):
-        return stored
+        return settings
     max_age_seconds = None if database.is_sqlite else _MAX_SETTING_AGE_SECONDS
-    return CachedChatSettings(stored, signals, clock, max_age_seconds)
+    return CachedChatSettings(settings, signals, clock, max_age_seconds)
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
@@ -320,25 +320,25 @@ async def _open_coordination(
         yield signals, windows, limits
 
 
-async def with_stored_keys(settings: Settings) -> Settings:
+async def add_stored_keys(settings: Settings) -> Settings:
     """Return the settings with stored API keys added; raises `SettingsError`, `StoreError`."""
-    named = {
+    keyed_providers = {
         name: provider
         for name, provider in settings.providers.items()
         if isinstance(provider, HttpProviderSettings) and provider.stored_keys
     }
-    if not named:
+    if not keyed_providers:
         return settings
     cipher = import_extra("bot.storage.fernets", "a stored key").KeyCipher(
         settings.all_encryption_keys
     )
-    stored: Sequence[StoredKey] = ()
+    stored_keys: Sequence[StoredKey] = ()
     if await read_revision(settings.sqlalchemy_url) is not None:
         async with open_without_migrating(settings.sqlalchemy_url) as database:
-            stored = await ProviderKeys(database, SystemClock()).read()
+            stored_keys = await ProviderKeys(database, SystemClock()).read()
     providers = dict(settings.providers)
-    for name, provider in named.items():
-        tokens = [one.token for one in stored if one.provider == name]
+    for name, provider in keyed_providers.items():
+        tokens = [one.token for one in stored_keys if one.provider == name]
         keys = [SecretStr(cipher.decrypt(name, token)) for token in tokens]
         if not keys:
             raise SettingsError(

@@ -56,8 +56,8 @@ class Service:
                 work.append(self._presets.watch)
             jobs = [asyncio.ensure_future(job()) for job in work]
             try:
-                ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-                for job in ended:
+                ended_jobs, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                for job in ended_jobs:
                     await job  # raises the error of a failed job
             finally:
                 await self._drain()
@@ -109,7 +109,7 @@ class Service:
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
-            container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
+            container.progress(f"log in to the console once, within 10 minutes:\n{link}")
 
     async def _drain(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
@@ -121,29 +121,29 @@ class Service:
         """Return the probes for /readyz; while stopping, no role is ready."""
         roles = sorted(self.container.options.roles)
         return {
-            **self._server_probes(),
-            **{str(role): partial(self._role_problem, role) for role in roles},
+            **self._make_server_probes(),
+            **{str(role): partial(self._find_role_problem, role) for role in roles},
         }
 
-    def _server_probes(self) -> dict[str, Probe]:
+    def _make_server_probes(self) -> dict[str, Probe]:
         container = self.container
         receivers = container.receivers.items()
         has_redis = container.settings.redis_url is not None
         return {
-            "database": container.database_problem,
+            "database": container.find_database_problem,
             **({"redis": container.signals.find_problem} if has_redis else {}),
-            **{name: partial(self._platform_problem, one) for name, one in receivers},
+            **{name: partial(self._find_platform_problem, one) for name, one in receivers},
         }
 
     async def _check_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
-        servers = await run_probes(self._server_probes(), _PROBE_TIMEOUT_SECONDS)
+        servers = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
-    async def _platform_problem(self, receiver: Receiver) -> str | None:
+    async def _find_platform_problem(self, receiver: Receiver) -> str | None:
         return self.container.supervisor.problem(receiver)
 
-    async def _role_problem(self, role: Role) -> str | None:
+    async def _find_role_problem(self, role: Role) -> str | None:
         if self._is_stopping:
             return "stopping"
         return self.container.provider_notices.worker_problem() if role is Role.WORKER else None
@@ -161,7 +161,7 @@ async def open_service(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Service]:
-    """Open a service on given, configured or terminal platforms; raises like `open_resources`."""
+    """Open a service on `platforms`; by default, on the configured ones or in the terminal."""
     if not sys.stderr.isatty():  # a hang-up of the terminal must end the process
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()

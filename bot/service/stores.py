@@ -68,7 +68,7 @@ class StorageContainer:
     def __post_init__(self) -> None:
         """Create the simple components; others are created on first use."""
         settings, resources, clock = self.settings, self.resources, self.clock
-        self.owner = self.owner or _lease_owner(settings, data_dir_use(self.specs))
+        self.owner = self.owner or _choose_lease_owner(settings, data_dir_use(self.specs))
         self.database = database = resources.database
         self.signals = resources.signals
         self.resolver = resources.resolver
@@ -149,8 +149,8 @@ class StorageContainer:
     @cached_property
     def conversations(self) -> Conversations:
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        shared = self.resources.shared_windows
-        return Conversations(self.database, self.clock, sender, self._record_tombstone, shared)
+        windows = self.resources.shared_windows
+        return Conversations(self.database, self.clock, sender, self._record_tombstone, windows)
 
     def _record_tombstone(self, tombstone: Tombstone) -> None:
         record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
@@ -169,7 +169,7 @@ class StorageContainer:
         sender = EventSender(self.settings.events, EventLog(self.database, self.clock), self.clock)
         await (sender.run() if self.is_alone else self.exclusive_role("events").run(sender.run))
 
-    async def database_problem(self) -> str | None:
+    async def find_database_problem(self) -> str | None:
         """Return why the database does not respond, or None if it does."""
         try:
             await self.database.ping()
@@ -197,31 +197,31 @@ class StorageContainer:
     @cached_property
     def provider_slots(self) -> ProviderSlots:
         providers = self.settings.providers
-        longest = max((one.total_seconds for one in providers.values()), default=0.0)
+        longest_seconds = max((one.total_seconds for one in providers.values()), default=0.0)
         return ProviderSlots(
             self.rate_limits,
             self.clock,
             {name: one.max_in_flight for name, one in providers.items() if one.max_in_flight},
-            lease_seconds=longest + _SLOT_MARGIN_SECONDS,
+            lease_seconds=longest_seconds + _SLOT_MARGIN_SECONDS,
             max_waiting=self.settings.limits.waiting,
             signals=self.signals,
         )
 
     @cached_property
     def spending(self) -> Spending:
-        rules = _budget_rules(self.settings.budgets, self.resolver)
+        rules = _make_budget_rules(self.settings.budgets, self.resolver)
         providers = self.settings.providers
         return Spending(providers, self.clock, self.budgets, self.notices, rules)
 
 
-def _lease_owner(settings: Settings, use: DataDirUse) -> str:
+def _choose_lease_owner(settings: Settings, use: DataDirUse) -> str:
     """Return this process's name in leases, which with SQLite stays the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
+def _make_budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
     """Return the rules for budgets from the settings; raises `SettingsError`."""
     limits = {
         (kind, period): round(dollars * MICROS_PER_DOLLAR)

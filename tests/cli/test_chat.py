@@ -130,7 +130,7 @@ def test_other_presets_work_if_one_preset_is_unusable(settings: dict[str, str]) 
     lacking = {"name": "lacking", "provider": "open_router", "model": "m"}
     (presets / "lacking.json").write_text(json.dumps(lacking))
     (presets / "broken.json").write_text("{")
-    reason = "the preset lacking is disabled: it uses the provider 'open_router', which is not set"
+    reason = "the preset lacking is disabled: the provider 'open_router' is not set"
     lines, errors = chat(settings, "hello\n/preset use lacking\n/preset use broken\n/preset list\n")
     assert lines.startswith("I am the assistant.\n⚠ " + reason)
     assert "the preset broken is disabled" in lines

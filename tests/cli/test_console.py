@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bot.chat.access import ApiScope
-from bot.console.login import token_digest
+from bot.console.login import hash_token
 from bot.console.server import publish_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -27,7 +27,7 @@ def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
 
     async def use_twice(database: Database) -> list[bool]:
         tokens = ConsoleTokens(database, SystemClock())
-        return [await tokens.use_login(token_digest(token)) for _ in range(2)]
+        return [await tokens.use_login(hash_token(token)) for _ in range(2)]
 
     assert address == "http://127.0.0.1:8713/login"
     assert use_database(use_twice) == [True, False]
@@ -47,7 +47,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     token = console("token", "add", "backup", *scopes)
 
     found = use_database(
-        lambda database: ConsoleTokens(database, SystemClock()).find_api_token(token_digest(token))
+        lambda database: ConsoleTokens(database, SystemClock()).find_api_token(hash_token(token))
     )
     assert token.startswith("troupe_")
     assert found is not None

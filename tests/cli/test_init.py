@@ -31,7 +31,7 @@ QUESTIONS = (
     "Token for Telegram",
     "sending a code to the bot on Discord?",
     "sending a code to the bot on Telegram?",
-    "Write it?",
+    "Write the file?",
 )
 
 
@@ -176,7 +176,7 @@ async def test_invalid_flags_are_reported(
 async def test_init_without_flags_writes_nothing(folder: Path) -> None:
     result = await init("--yes")
     assert result.exit_code == 0
-    assert "nothing is written" in result.output
+    assert "nothing was written" in result.output
     assert files_in(folder) == []
 
 
@@ -213,7 +213,7 @@ async def test_answers_to_all_questions_set_up_both_bots_and_an_admin(
         await here.answer("bot on Telegram?", "")
         code = await here.find(r"waiting for the code (\d{6})")
         await send_code(platforms, "telegram", code)
-        await here.answer("Write it?", "")
+        await here.answer("Write the file?", "")
         assert await here.wait() == 0
     assert platforms.telegram.token not in here.output
     assert "▀" in here.output  # the link as a QR code
@@ -238,7 +238,7 @@ async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: 
             await here.find("it answers")
             await here.answer("Token for Discord", "")
             await here.answer("Token for Telegram", "")
-            await here.answer("Write it?", "")
+            await here.answer("Write the file?", "")
             assert await here.wait() == 0
         written = dotenv_values(folder / ".env")
         assert written["TROUPE_PROVIDERS__LOCAL__BASE_URL"] == model.base_url
@@ -258,7 +258,7 @@ async def test_azure_deployment_address_sets_the_model(folder: Path) -> None:
             await here.find("it answers")
             await here.answer("Token for Discord", "")
             await here.answer("Token for Telegram", "")
-            await here.answer("Write it?", "")
+            await here.answer("Write the file?", "")
             assert await here.wait() == 0
         assert model.log[0]["path"] == f"{path}?api-version=2025-01-01-preview"
         assert model.log[0]["headers"]["api-key"] == "az-1"
@@ -329,7 +329,7 @@ async def test_token_is_asked_for_again_if_the_network_is_down(
             await here.find(f"{platform} cannot be reached")
             await here.answer(f"Token for {platform}", "")
         assert await here.wait() == 0
-    assert "nothing is written" in here.output
+    assert "nothing was written" in here.output
     assert files_in(folder) == []
 
 
@@ -355,7 +355,7 @@ async def test_enter_skips_waiting_for_the_code(folder: Path, platforms: Platfor
         await here.answer("Token for Telegram", platforms.telegram.token)
         await here.answer("bot on Telegram?", "y")
         await here.answer("waiting for the code", "")
-        await here.answer("Write it?", "y")
+        await here.answer("Write the file?", "y")
         assert await here.wait() == 0
     assert dotenv_values(folder / ".env") == {"TROUPE_TELEGRAM__TOKEN": platforms.telegram.token}
 

@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
-from bot.service.resources import with_stored_keys
+from bot.service.resources import add_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import AuditLog
@@ -32,7 +32,7 @@ def run_keys(*words: str, given: str | None = None) -> str:
 
 
 def provider_keys() -> list[str]:
-    settings = asyncio.run(with_stored_keys(read_settings()))
+    settings = asyncio.run(add_stored_keys(read_settings()))
     provider: Any = settings.providers["groq"]
     assert isinstance(provider, HttpProviderSettings)
     return [key.get_secret_value() for key in provider.keys]
@@ -46,7 +46,7 @@ def test_stored_keys_are_used_and_not_readable_in_the_files(folder: Path) -> Non
     files = [file for file in (folder / "data").rglob("*") if file.is_file()]
     assert files
     assert not any(b"SECRET" in file.read_bytes() for file in files)
-    settings = asyncio.run(with_stored_keys(read_settings()))
+    settings = asyncio.run(add_stored_keys(read_settings()))
     assert {SECRET, OTHER, OLD} <= collect_secrets(settings)
     listed = run_keys("list")
     assert re.match(r"1  groq  .*…1111\n2  groq  .*…2222\n", listed)

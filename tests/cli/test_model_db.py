@@ -27,7 +27,7 @@ def test_model_pull_imports_and_describes_model(folder: Path) -> None:
     assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
     assert "license   mit" in told
     assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
-    assert "CONTEXT_TOKENS is above the model's limit of 512 tokens" in told
+    assert "__CONTEXT_TOKENS is above the model's limit of 512 tokens" in told
     assert troupe("model", "list") == "tiny  0 MB\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
@@ -40,7 +40,9 @@ def test_model_pull_imports_and_describes_model(folder: Path) -> None:
 
 def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
     before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
-    assert before.startswith(f"no tables yet; this version of Troupe needs {NEWEST_REVISION}")
+    assert before.startswith(
+        f"no tables yet; `troupe db upgrade` brings the database to {NEWEST_REVISION}"
+    )
     assert after == f"{NEWEST_REVISION}\n"
     with contextlib.closing(sqlite3.connect(folder / "data" / "troupe.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -49,7 +51,8 @@ def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
 
 def test_db_backup_and_copy_create_independent_databases(folder: Path) -> None:
     troupe("db", "upgrade")
-    assert troupe("db", "backup", "backup.db").startswith("backup.db contains the database (0.")
+    report = troupe("db", "backup", "backup.db")
+    assert report.startswith("the database was backed up to backup.db (0.")
     told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
     assert "set TROUPE_DATABASE_URL to the other one\n" in told
     for name in ("backup.db", "other.db"):
@@ -87,9 +90,9 @@ def test_db_copy_and_backup_report_a_missing_database_or_bad_target(folder: Path
         with pytest.raises(SettingsError, match="there is no database in data yet"):
             troupe("db", *words)
     troupe("db", "upgrade")
-    with pytest.raises(SettingsError, match="--to is not a database URL; it looks like"):
+    with pytest.raises(SettingsError, match="--to is not a database URL; write it as"):
         troupe("db", "copy", "--to", "other")
-    with pytest.raises(SettingsError, match="it must be the database to copy to"):
+    with pytest.raises(SettingsError, match="name a different one"):
         troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
 
 

@@ -93,7 +93,8 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
     name, words = line.split()[0], {"poison", "an answer"}
     assert not any(one in line for one in words), "a list has no words of people"
     assert run("dead-letters", "show", name)[0] in words
-    assert run("dead-letters", "retry", name) == [f"{name} will be retried in telegram:5"]
+    report = f"{name} will be retried in the conversation telegram:5"
+    assert run("dead-letters", "retry", name) == [report]
     assert run(*LIST) == ["there are no dead letters"]
     check_audit("retry dead letter")
 
@@ -143,7 +144,8 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
     assert len(run(*LIST)) > 1
 
     assert run("db", "restore", "backup.db")[-1] == (
-        "restored backup.db; the old database is data/troupe.db.replaced. Now start the service"
+        "restored backup.db; the old database was kept as data/troupe.db.replaced."
+        " Now start the service"
     )
 
     assert run(*LIST) == ["there are no dead letters"]
@@ -251,7 +253,7 @@ def test_forgetting_a_person_deletes_their_characters(
 def test_operator_can_delete_only_one_subject_at_a_time() -> None:
     use_database(do_nothing)
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
-        with pytest.raises(UserError, match="use one of --user"):
+        with pytest.raises(UserError, match="use exactly one of --user"):
             run("forget", *words)
 
 

@@ -142,8 +142,8 @@ def test_import_writes_modelfile_as_preset(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "words", "lacks"),
     [
-        ("/models/x.gguf", ["--provider", "local"], "'/models/x.gguf' is a file, and the provider"),
-        ("E:\\models\\x.gguf", ["--provider", "local"], "x.gguf' is a file, and the provider"),
+        ("/models/x.gguf", ["--provider", "local"], "'/models/x.gguf' is a file, but the provider"),
+        ("E:\\models\\x.gguf", ["--provider", "local"], "x.gguf' is a file, but the provider"),
         ("llama3", ["--provider", "open_router"], "set TROUPE_PROVIDERS__OPEN_ROUTER__API_KEY"),
         ("/models/x.gguf", ["--provider", "mine"], "there is no model /models/x.gguf"),
     ],

@@ -82,7 +82,7 @@ async def test_answer_page_shows_the_prompt_and_its_parts(console: ConsoleUnderT
     assert "cheap/small$0.0001dear/big$0.0129" in " ".join(Elements(shown).text.split())
     assert 'href="/answers/2/compare/1"' in shown
     assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
-    assert "provider counts tokens itself" in await console.page("/answers/2?form=tokens")
+    assert "provider does not report its tokens" in await console.page("/answers/2?form=tokens")
     assert "Be Nora. 日本" in await console.page("/answers/2?form=text")
 
 
@@ -99,8 +99,9 @@ async def test_parameters_are_shown_with_their_origin(console: ConsoleUnderTest)
     text = Elements(await console.page("/answers/1")).text
 
     for line in (
-        *("temperature0.5 preset, version 3", "seed5 changed for this answer; the preset says 4"),
-        *("top_p1 default", "stop'###' preset, version 3"),
+        "temperature0.5 from version 3 of the preset",
+        "seed5 changed for this answer; the preset has 4",
+        *("top_p1 default", "stop'###' from version 3 of the preset"),
         "stop'Ann:' names of the other speakers",
     ):
         assert line in text

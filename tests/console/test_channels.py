@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from bot.chat.access import ApiScope, ApiToken
-from bot.console.login import token_digest
+from bot.console.login import hash_token
 from tests.platforms.web.channel import write_settings
 from tests.support.console import MARLOWE, NORA, Playground, opened, post_say
 from tests.waiting import PATIENCE_SECONDS
@@ -121,7 +121,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
         while json.loads((await read(playground, f"{path}/export"))[1])["messages"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     _, page = await read(playground, path)
-    assert "No messages of people are stored." in page
+    assert "No messages from people are stored." in page
 
 
 async def test_access_rules_can_be_set_and_deleted(playground: Playground) -> None:
@@ -162,7 +162,7 @@ async def test_say_sends_once_per_key_in_channels_allowed_by_the_token(
 
     async def add_token(name: str, *channels: str) -> str:
         new = ApiToken(name, (ApiScope.SAY,), container.clock.now(), channels)
-        await container.console_tokens.add_api_token(token_digest(name), new)
+        await container.console_tokens.add_api_token(hash_token(name), new)
         return name
 
     anywhere, elsewhere = await add_token("home"), await add_token("ci", "web:new")

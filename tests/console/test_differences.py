@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.differences import differing_lines, differing_pieces, edit_opcodes
+from bot.console.differences import compare_lines, compare_texts, find_edits
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
@@ -12,7 +12,7 @@ _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 def rebuild(before: list[str], after: list[str]) -> list[str]:
     """Rebuild the second sequence from the equal and the added parts."""
     made: list[str] = []
-    for tag, begin, end, other, other_end in edit_opcodes(before, after):
+    for tag, begin, end, other, other_end in find_edits(before, after):
         made += before[begin:end] if tag == "equal" else after[other:other_end]
     return made
 
@@ -33,14 +33,14 @@ def test_many_repeated_lines_are_compared_quickly() -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_comparison_contains_both_texts(before: str, after: str) -> None:
-    pieces = differing_pieces(before, after)
+    pieces = compare_texts(before, after)
 
     assert "".join(one.text for one in pieces if one.change != "added") == before
     assert "".join(one.text for one in pieces if one.change != "removed") == after
 
 
 def test_comparison_shows_what_changed() -> None:
-    pieces = differing_pieces("the old lamp", "the new lamp")
+    pieces = compare_texts("the old lamp", "the new lamp")
 
     assert [(one.text, one.change) for one in pieces] == [
         *(("the ", "same"), ("old", "removed"), ("new", "added"), (" lamp", "same"))
@@ -50,7 +50,7 @@ def test_comparison_shows_what_changed() -> None:
 def test_only_the_first_of_many_different_lines_are_shown() -> None:
     before, after = ("\n".join(f"{word}{at}" for at in range(50_000)) for word in ("a", "b"))
 
-    lines, changes = differing_lines(before, after)
+    lines, changes = compare_lines(before, after)
 
     assert changes == 1
     assert len(lines) == 2001
@@ -61,7 +61,7 @@ def test_equal_lines_around_changes_are_shown() -> None:
     before = [str(number) for number in range(30)]
     after = [*before[:5], "five", *before[6:9], "nine", *before[10:29]]
 
-    lines, changes = differing_lines("\n".join(before), "\n".join(after))
+    lines, changes = compare_lines("\n".join(before), "\n".join(after))
 
     assert changes == 3
     assert [(one.change, one.text) for one in lines if one.change != "same"] == [

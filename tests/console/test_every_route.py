@@ -158,7 +158,7 @@ async def test_only_public_routes_respond_without_login(
 async def test_every_route_refuses_tokens_without_its_scope(served: ServedConsole) -> None:
     table = served.table
     enough = {
-        one: frozenset({table[one].scope, table[one].also} & set(ApiScope))
+        one: frozenset({table[one].scope, table[one].other_scope} & set(ApiScope))
         for one in served.routes - PUBLIC
     }
     lacking = {one: await served.bearer(*(set(ApiScope) - one)) for one in set(enough.values())}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
-from bot.console.answer_pages import waterfall_steps
+from bot.console.answer_pages import build_waterfall
 from bot.console.message_view import view_message
 from bot.console.prompt_view import budget_segments
 from tests.support.store import RECEIPT
@@ -29,23 +29,23 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
 
 
 def test_waterfall_shows_steps_edits_and_delivery_in_order() -> None:
-    steps = waterfall_steps(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
+    steps = build_waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
     assert [(one.step, one.seconds) for one in steps] == [
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
         ("decode", 3.0),
     ]
     assert [one.begin for one in steps] == [0, 0, 0.75, 1, 3]
-    without_a_word = waterfall_steps(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
+    without_a_word = build_waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
     assert [one.seconds for one in without_a_word] == [0, 0, 0, 2, 0]
 
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
-    *_, edits, delivered = waterfall_steps(replace(RECEIPT, timings=timings), 10.0)
+    *_, edits, delivered = build_waterfall(replace(RECEIPT, timings=timings), 10.0)
     assert (edits.step, edits.seconds, edits.begin, edits.marks) == ("edits", 1.5, 4, (4, 5.5))
     assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
     assert (delivered.begin, delivered.end) == (6, 10)
 
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
-    last = waterfall_steps(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
+    last = build_waterfall(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
     assert (last.step, last.seconds) == ("delivered", 0.5)
 
 

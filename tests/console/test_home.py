@@ -9,7 +9,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.chat.usage import AnswerCharge, UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.home import HomePage, usage_sums
+from bot.console.home import HomePage, sum_usage
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import SqlMessageNotes
@@ -81,7 +81,7 @@ def test_usage_is_summed_per_name_and_sorted() -> None:
     rows = [(0, "small", total), (3, "large", replace(total, answers=9)), (5, "large", total)]
 
     cheap = replace(total, prompt_tokens=9_000, cost=1)
-    large, small, _ = usage_sums([(0, "cheap", cheap), *rows])
+    large, small, _ = sum_usage([(0, "cheap", cheap), *rows])
 
     assert [(one.name, one.answers) for one in (large, small)] == [("large", 11), ("small", 2)]
     assert (large.prompt_tokens, large.cost, large.answers_without_cost) == (200, 0.01, 2)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import short_error_id
-from bot.console.operation import OperationPage, process_report
+from bot.console.operation import OperationPage, build_process_report
 from bot.errors import BackendUnavailable
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -232,7 +232,7 @@ async def test_errors_and_models_in_readable_process_reports_are_shown(
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     await nodes.register("host:<2>", "worker", "0.2.0")
-    await nodes.store_report("host:<2>", process_report(backends, elsewhere.events))
+    await nodes.store_report("host:<2>", build_process_report(backends, elsewhere.events))
     await nodes.register("host:3", "worker", "0.2.0")
     CHECKED_ANSWERS.labels("words").inc(2)
     CHECKED_ANSWERS.labels("unchecked").inc()  # it was shown

@@ -392,7 +392,7 @@ async def test_refused_replay_states_the_reason(database: Database) -> None:
     with pytest.raises(UserError, match="This channel's budget"):
         await make_replay(setup, database, model, channel_limit=10).replay(answer, "", "")
     replay = replace(made, requests=replace(made.requests, backends={}))
-    with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):
+    with pytest.raises(BackendUnavailable, match="'p' is no longer set up"):
         await replay.replay(answer, "", "")
     assert model.prompts == []
 

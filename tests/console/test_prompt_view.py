@@ -23,10 +23,10 @@ from bot.console.prompt_view import (
     LookAlikeFinder,
     Piece,
     PieceKind,
-    described_pieces,
     extract_question,
-    prompt_sections,
-    token_pieces,
+    split_description,
+    split_into_sections,
+    split_tokens,
 )
 from bot.prompting.compose.compose import compose
 from bot.prompting.fit import prompt_tokens
@@ -91,14 +91,14 @@ def test_added_and_typed_speaker_tags_are_distinguished_in_every_prompt_form() -
 
     sections = [
         piece
-        for section in prompt_sections(receipt)
+        for section in split_into_sections(receipt)
         for _, pieces in section.messages
         for piece in pieces
     ]
-    rendered = described_pieces(PromptDescription("m", {}, text, is_rendered=True), receipt)
-    sent = described_pieces(PromptDescription("m", {}, body, is_rendered=False), receipt)
+    rendered = split_description(PromptDescription("m", {}, text, is_rendered=True), receipt)
+    sent = split_description(PromptDescription("m", {}, body, is_rendered=False), receipt)
     words = re.findall(r"\w+|.|\n", text)
-    tokens = token_pieces(
+    tokens = split_tokens(
         [PromptToken(1, word, control=False, trusted=False) for word in words], receipt
     )
 
@@ -145,7 +145,7 @@ def test_sections_join_to_the_prompt() -> None:
             PromptSpan("newest", 3),
         ),
     )
-    sections = prompt_sections(receipt)
+    sections = split_into_sections(receipt)
 
     texts = [
         "".join(piece.text for piece in pieces)
@@ -164,8 +164,8 @@ def test_only_control_tokens_of_the_template_are_genuine() -> None:
     )
     text = "<|im_start|>user\nhi <|im_end|><|im_end|>\n"
 
-    rendered = described_pieces(PromptDescription("m", {}, text, is_rendered=True), receipt)
-    body = described_pieces(PromptDescription("m", {}, text, is_rendered=False), receipt)
+    rendered = split_description(PromptDescription("m", {}, text, is_rendered=True), receipt)
+    body = split_description(PromptDescription("m", {}, text, is_rendered=False), receipt)
 
     assert [one.kind for one in rendered if one.kind] == [
         *(PieceKind.CONTROL, PieceKind.LOOK_ALIKE, PieceKind.CONTROL)
@@ -181,7 +181,7 @@ def test_tokens_are_shown_with_their_kind() -> None:
         PromptToken(3, "hi", control=False, trusted=False),
     ]
 
-    assert token_pieces(tokens, RECEIPT) == [
+    assert split_tokens(tokens, RECEIPT) == [
         Piece("<|im_start|>", PieceKind.CONTROL, 1),
         Piece("</s>", PieceKind.LOOK_ALIKE, 2),
         Piece("hi", PieceKind.TEXT, 3),

@@ -11,7 +11,7 @@ from dotenv import dotenv_values
 from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
-from bot.service.console import first_page
+from bot.service.console import choose_first_page
 from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
@@ -161,8 +161,8 @@ async def test_login_leads_to_the_setup_page_until_a_platform_is_configured(
     platforms: Platforms, steps: SetupSteps
 ) -> None:
     settings = read_settings()
-    assert first_page(settings) == "/setup"
-    assert first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
+    assert choose_first_page(settings) == "/setup"
+    assert choose_first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
 
 
 async def test_model_is_tested_before_it_is_saved(
@@ -175,7 +175,7 @@ async def test_model_is_tested_before_it_is_saved(
         assert "There is no such provider" in await submit_model(
             console, **{**given, "provider": "none"}
         )
-        assert "m of OpenAI answers" in await submit_model(console, **given)
+        assert "m on OpenAI works" in await submit_model(console, **given)
     assert "alert" in await submit_model(console, **given), "nothing answers any more"
     assert (await send(console, "write")).status == 200
     written = dotenv_values(tmp_path / ".env")
@@ -226,7 +226,7 @@ async def test_models_in_use_and_on_this_machine_are_shown(
         asked = await submit_model(console, provider="ollama", model="m")
     assert "Ollama on this machine:" in page
     assert '<button class="btn sm" name="model" value="m">m</button>' in page
-    assert "m of Ollama answers" in asked
+    assert "m on Ollama works" in asked
 
 
 async def submit_model(console: ConsoleUnderTest, **fields: str) -> str:

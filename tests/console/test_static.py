@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.console.pages import static_files
+from bot.console.pages import read_static_files
 from tests.checkout import CHECKOUT
 from tests.support.console import ConsoleUnderTest
 
@@ -21,7 +21,7 @@ _CHARTS = {"uplot.min.js", "uplot.min.css"}
 
 
 def test_third_party_files_are_unchanged_and_licensed() -> None:
-    files = static_files()
+    files = read_static_files()
     lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
     sums = {name: digest for digest, name in lines}
 
@@ -41,7 +41,7 @@ def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
     names = {file.name for file in tmp_path.iterdir()}
     assert {_TEXT_EDITOR, "SHA256SUMS", *_CHARTS} <= names
     assert {name: (tmp_path / name).read_bytes() for name in names} == {
-        name: static_files()[name] for name in names
+        name: read_static_files()[name] for name in names
     }
 
 
@@ -56,7 +56,7 @@ def test_lock_file_has_versions_and_hashes_but_no_urls() -> None:
 
 
 def test_files_of_the_first_page_load_are_small() -> None:
-    files = static_files()
+    files = read_static_files()
     loaded = [
         files[name]
         for name in files
@@ -71,7 +71,7 @@ async def test_static_urls_contain_hashes_and_unknown_files_are_not_served(
     console: ConsoleUnderTest,
 ) -> None:
     page = await (await console.client.get("/login")).text()
-    digest = hashlib.sha256(static_files()["console.css"]).hexdigest()[:8]
+    digest = hashlib.sha256(read_static_files()["console.css"]).hexdigest()[:8]
 
     assert f"/static/console.css?v={digest}" in page
     assert (await console.client.get(f"/static/console.css?v={digest}")).status == 200

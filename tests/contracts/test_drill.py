@@ -70,8 +70,8 @@ def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> No
 
 async def test_person_is_forgotten_on_sqlite(settings: Settings) -> None:
     result = await run_drill(settings)
-    assert result.after == {}
-    assert set(result.kept) == {"receipt.person", "audit.who", "choice.chosen_by"}
+    assert result.counts_after == {}
+    assert set(result.retained_ids) == {"receipt.person", "audit.who", "choice.chosen_by"}
     assert await rows_of_drills(settings) == []
 
 
@@ -88,15 +88,15 @@ async def test_person_is_forgotten_on_postgresql_with_redis(
             encrypt_texts=True,
         )
         result = await run_drill(settings)
-        assert result.before["redis window"]
-        assert result.after == {}
-        assert set(result.kept) <= set(KEPT_IDS)
+        assert result.counts_before["redis window"]
+        assert result.counts_after == {}
+        assert set(result.retained_ids) <= set(KEPT_IDS)
         leave_out("turn.text", monkeypatch)
-        assert "turn.text" in (await run_drill(settings)).after
+        assert "turn.text" in (await run_drill(settings)).counts_after
         monkeypatch.undo()
         monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
         monkeypatch.setattr(RedisWindows, "drop", forget_nothing)
-        assert "redis window" in (await run_drill(settings)).after
+        assert "redis window" in (await run_drill(settings)).counts_after
         assert await rows_of_drills(settings) == []
 
 
@@ -109,7 +109,7 @@ async def test_drill_notices_all_tables_that_are_not_cleared(
 ) -> None:
     for place in STATEMENTS:
         leave_out(place, monkeypatch)
-    assert set(STATEMENTS) <= set((await run_drill(settings)).after)
+    assert set(STATEMENTS) <= set((await run_drill(settings)).counts_after)
     assert await rows_of_drills(settings) == []
 
 
@@ -119,7 +119,7 @@ async def test_drill_notices_a_table_that_is_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     leave_out(place, monkeypatch)
-    assert place in (await run_drill(settings)).after
+    assert place in (await run_drill(settings)).counts_after
     assert await rows_of_drills(settings) == []
 
 
@@ -142,7 +142,7 @@ async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
 
     monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     monkeypatch.setattr(drill._Drill, "_forget", forget_less)
-    left = (await run_drill(settings)).after
+    left = (await run_drill(settings)).counts_after
     assert left
     assert all(one.startswith(place) for one in left)
 

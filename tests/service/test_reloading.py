@@ -115,9 +115,9 @@ async def test_other_process_finds_the_change_by_polling_the_database(
     ("content", "reason"),
     [
         ("{", "nora.json, line 1"),
-        ('{"name": "nora", "provider": "gone", "model": "m"}', "'gone', which is not set up"),
-        ('{"name": "other", "provider": "test", "model": "m"}', "default preset has no file"),
-        (None, "default preset has no file"),
+        ('{"name": "nora", "provider": "gone", "model": "m"}', "'gone' is not set up"),
+        ('{"name": "other", "provider": "test", "model": "m"}', "no file contains the default"),
+        (None, "no file contains the default"),
     ],
 )
 async def test_invalid_file_keeps_its_preset_and_affects_no_other(
@@ -148,7 +148,7 @@ async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: 
     resolver = container.resolver
     write_preset(settings, "niko", provider="gone")
     await container.published_presets.reload_files()
-    with pytest.raises(UserError, match=r"niko is disabled: .* it uses the provider 'gone'"):
+    with pytest.raises(UserError, match=r"niko is disabled: .* the provider 'gone'"):
         resolver.find("niko")
 
     write_preset(settings, "niko")

@@ -8,7 +8,7 @@ import pytest
 
 from bot.errors import PresetError, SettingsError
 from bot.prompting.presets.preset import Preset
-from bot.service.backends import add_backends, tool_problems
+from bot.service.backends import add_backends, find_tool_problems
 from bot.settings import collect_secrets, read_settings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
@@ -62,9 +62,9 @@ def test_preset_can_use_only_servers_listed_by_the_operator() -> None:
     settings = read_settings(
         mcp_servers={"files": {"command": "a"}}, providers={"service": {"base_url": "http://x/v1"}}
     )
-    assert tool_problems(preset(mcp_servers=["files"]), settings) == []
+    assert find_tool_problems(preset(mcp_servers=["files"]), settings) == []
     one = preset(mcp_servers=["shell"])
-    with pytest.raises(PresetError, match=r"allows no MCP server 'shell' \(known: files\)"):
+    with pytest.raises(PresetError, match=r"no MCP server 'shell' is set up \(known: files\)"):
         add_backends({}, settings, [one], Renderer())
 
 
@@ -79,10 +79,10 @@ def test_models_without_tool_support_are_reported_at_validation(given: dict[str,
     settings = read_settings(
         mcp_servers={"files": {"command": "a"}}, providers={"echo": {"kind": "echo"}}
     )
-    [problem] = tool_problems(preset("echo", **given), settings)
+    [problem] = find_tool_problems(preset("echo", **given), settings)
     assert "models of the provider 'echo' (kind echo) cannot call tools" in problem
-    assert tool_problems(preset("echo"), settings) == []
-    assert tool_problems(preset("local", **given), settings) == []
+    assert find_tool_problems(preset("echo"), settings) == []
+    assert find_tool_problems(preset("local", **given), settings) == []
 
 
 def test_missing_package_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bot.chat.drafts import ImportedFile, PresetDraft
-from bot.console.differences import edit_opcodes
+from bot.console.differences import find_edits
 from bot.console.presets.form import apply_form, write_preset_json
-from bot.console.presets.lorebook_entries import PREFIX, apply_entry_forms
+from bot.console.presets.lorebook_entries import FIELD_PREFIX, apply_entry_forms
 from bot.errors import RequestRefused, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
@@ -46,13 +46,13 @@ class EditedPreset:
     name: str
     version: int
     """The number of the newest published version; 0 if it was never published."""
-    published: str
+    published_text: str
     """The text of the newest published version; empty if there is none."""
     draft: PresetDraft | None
 
     @property
     def content(self) -> str:
-        return self.published if self.draft is None else self.draft.content
+        return self.published_text if self.draft is None else self.draft.content
 
     @property
     def revision(self) -> int:
@@ -89,15 +89,15 @@ class PresetEditor:
     drafts: PresetDrafts
     audit: AuditLog
     clock: Clock
-    find_unsupported: Callable[[Preset], Sequence[str]]
-    """Returns a line for each parameter that some provider of the preset does not support."""
+    find_unsupported_parameters: Callable[[Preset], Sequence[str]]
+    """Returns a line for each parameter that one of the preset's providers does not support."""
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
     prepare: Callable[[Preset], Preset]
     """Prepares the model of a preset, and returns the preset as this process uses it; raises
     `SettingsError` if its provider is not set up or refuses its parameters."""
     announce: Callable[[Sequence[str]], Awaitable[None]]
-    _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    _long_check_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def list_presets(self) -> Sequence[ListedPreset]:
         """Return all published presets, and drafts that were never published, sorted by name."""
@@ -113,9 +113,9 @@ class PresetEditor:
                 return file if opened.read(len(SIGNATURE)) == SIGNATURE else None
         return None
 
-    def picture(self, name: str) -> str:
-        found = self.picture_file(name)
-        return "" if found is None else f"/presets/{quote(name, safe='')}/picture"
+    def picture_path(self, name: str) -> str:
+        file = self.picture_file(name)
+        return "" if file is None else f"/presets/{quote(name, safe='')}/picture"
 
     def _to_listed(self, name: str, *, has_draft: bool) -> ListedPreset:
         preset = self.resolver.presets.get(name)
@@ -129,7 +129,7 @@ class PresetEditor:
             has_draft,
             is_default=name == self.resolver.default.name,
             is_character=preset is None or preset.is_character,
-            picture=self.picture(name),
+            picture=self.picture_path(name),
         )
 
     async def open_preset(self, name: str) -> EditedPreset:
@@ -144,24 +144,24 @@ class PresetEditor:
 
     async def version_text(self, name: str, number: int) -> str:
         """Return a version's text; raises `RequestRefused` with 404 if there is none."""
-        found = await self.versions.find(name, number)
-        if found is None:
+        version = await self.versions.find(name, number)
+        if version is None:
             raise RequestRefused(404, translatable("There is no such version."))
-        return found.content
+        return version.content
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
         """Save a draft, even an invalid one; raises `RequestRefused` if `revision` is outdated."""
         _check_length(content)
         edited = await self.open_preset(name)
         if revision != edited.revision:
-            raise draft_conflict()
+            raise draft_conflict_error()
         if content == edited.content:
             return edited
         base = edited.version if edited.draft is None else edited.draft.base_version
         source = None if edited.draft is None else edited.draft.source
         draft = PresetDraft(name, base, revision + 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise draft_conflict()
+            raise draft_conflict_error()
         return replace(edited, draft=draft)
 
     async def save_fields(
@@ -170,10 +170,10 @@ class PresetEditor:
         """Save a form's values in the draft; raises `RequestRefused` if `revision` is outdated."""
         edited = await self.open_preset(name)
         value = await self.parse_json(edited)
-        if any(name.startswith(PREFIX) for name in fields):
+        if any(name.startswith(FIELD_PREFIX) for name in fields):
             value = await self.with_lorebook(value)
-        changed = apply_entry_forms(apply_form(value, fields), fields)
-        content = edited.content if changed == value else write_preset_json(changed)
+        new_value = apply_entry_forms(apply_form(value, fields), fields)
+        content = edited.content if new_value == value else write_preset_json(new_value)
         return await self.save_draft(name, content, revision)
 
     async def parse_json(self, edited: EditedPreset) -> dict[str, object]:
@@ -208,13 +208,13 @@ class PresetEditor:
         _check_length(content)
         names = [one.name for one in await self.list_presets()]
         self.check_name(name, names)
-        wanted = confusable_skeleton(name.casefold())
-        similar = [one for one in names if confusable_skeleton(one.casefold()) == wanted]
-        if similar:
+        skeleton = confusable_skeleton(name.casefold())
+        similar_names = [one for one in names if confusable_skeleton(one.casefold()) == skeleton]
+        if similar_names:
             raise UserError.translatable(
-                "{name} looks like the preset {other}; choose another name.",
+                "{name} looks too similar to the preset {other}; choose another name.",
                 name=repr(name),
-                other=repr(similar[0]),
+                other=repr(similar_names[0]),
             )
         draft = PresetDraft(name, 0, 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
@@ -225,56 +225,54 @@ class PresetEditor:
         """Check a preset's text, and whether the preset's providers support its parameters."""
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
             return self._check(content)
-        async with self._long_checks:
+        async with self._long_check_slots:
             return await asyncio.to_thread(self._check, content)
 
-    def accepts(self, preset: Preset, name: str, value: float) -> bool:
+    def accepts_parameter(self, preset: Preset, name: str, value: float) -> bool:
         """Whether all providers of a preset accept this value of a sampling parameter."""
-        bare, changed = (
-            preset.model_copy(update={"parameters": one}) for one in ({}, {name: value})
-        )
-        return self.find_unsupported(bare) == self.find_unsupported(changed)
+        bare, trial = (preset.model_copy(update={"parameters": one}) for one in ({}, {name: value}))
+        return self.find_unsupported_parameters(bare) == self.find_unsupported_parameters(trial)
 
     def _check(self, content: str) -> CheckedPreset:
-        checked = check_preset(content)
-        if checked.preset is None or checked.document is None:
-            return checked
+        result = check_preset(content)
+        if result.preset is None or result.document is None:
+            return result
         problems = [
-            PresetProblem(_parameter_line(checked.document, text), text)
-            for text in self.find_unsupported(checked.preset)
+            PresetProblem(_find_parameter_line(result.document, text), text)
+            for text in self.find_unsupported_parameters(result.preset)
         ]
-        return replace(checked, preset=None, problems=problems) if problems else checked
+        return replace(result, preset=None, problems=problems) if problems else result
 
     def load_files(self, preset: Preset) -> Preset:
         """Return a preset with its lorebook and character file loaded."""
         folder = self.open_folder()
-        loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
-        return merge_character_file(loaded, folder)[0]
+        preset_with_lorebook = load_preset_lorebook(preset, folder / f"{preset.id}.json")
+        return merge_character_file(preset_with_lorebook, folder)[0]
 
-    def check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if the name's file would be the file of a preset named in `others`."""
-        wanted = preset_id(name)
-        if found := next((one for one in others if preset_id(one) == wanted), None):
-            raise _name_taken_error(found)
+    def check_name(self, name: str, other_names: Iterable[str]) -> None:
+        """Raise `UserError` if a preset in `other_names` already uses the file for this name."""
+        file_id = preset_id(name)
+        if taken_name := next((one for one in other_names if preset_id(one) == file_id), None):
+            raise _name_taken_error(taken_name)
 
     async def log_change(self, who: str, action: str, name: str, before: str, after: str) -> None:
-        removed, added = await asyncio.to_thread(changed_lines, before, after)
-        await self.audit.record(who, action, name, removed, added)
+        removed_lines, added_lines = await asyncio.to_thread(list_changed_lines, before, after)
+        await self.audit.record(who, action, name, removed_lines, added_lines)
 
 
-def _parameter_line(document: JsonDocument, text: str) -> int:
+def _find_parameter_line(document: JsonDocument, text: str) -> int:
     """Return the line number of the parameter that an error's text quotes."""
-    quoted = re.search(r"'([^']+)'", text)
-    path = ("parameters", quoted[1]) if quoted else ("parameters",)
+    quoted_name = re.search(r"'([^']+)'", text)
+    path = ("parameters", quoted_name[1]) if quoted_name else ("parameters",)
     return document.line_at(path)
 
 
-def changed_lines(before: str, after: str) -> tuple[str, str]:
-    old, new = before.splitlines(), after.splitlines()
-    codes = [one for one in edit_opcodes(old, new) if one[0] != "equal"]
-    removed = "\n".join(line for _, begin, end, *_ in codes for line in old[begin:end])
-    added = "\n".join(line for *_, begin, end in codes for line in new[begin:end])
-    return _shorten(removed), _shorten(added)
+def list_changed_lines(before: str, after: str) -> tuple[str, str]:
+    old_lines, new_lines = before.splitlines(), after.splitlines()
+    codes = [one for one in find_edits(old_lines, new_lines) if one[0] != "equal"]
+    removed_lines = "\n".join(line for _, begin, end, *_ in codes for line in old_lines[begin:end])
+    added_lines = "\n".join(line for *_, begin, end in codes for line in new_lines[begin:end])
+    return _shorten(removed_lines), _shorten(added_lines)
 
 
 def _shorten(text: str) -> str:
@@ -284,17 +282,17 @@ def _shorten(text: str) -> str:
 def _check_length(content: str) -> None:
     if len(content) > MAX_CONTENT_CHARS:
         raise UserError.translatable(
-            "A preset may have up to {limit} characters; this one would have {count}.",
+            "A preset may be up to {limit} characters long; this one would be {count}.",
             limit=f"{MAX_CONTENT_CHARS:,}",
             count=f"{len(content):,}",
         )
 
 
 def _name_taken_error(name: str) -> UserError:
-    text = translatable("There is already a preset {name}; choose another name.", name=name)
+    text = translatable("There is already a preset named {name}; choose another name.", name=name)
     return UserError(text)
 
 
-def draft_conflict() -> RequestRefused:
+def draft_conflict_error() -> RequestRefused:
     text = translatable("Somebody else has saved this draft in the meantime; reload the page.")
     return RequestRefused(409, text)

@@ -26,7 +26,7 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _ACCEPTED_KINDS = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
-_ADDABLE_KINDS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
+_MERGEABLE_KINDS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
 """Files of these kinds are merged into the preset that they are dropped on."""
 
 
@@ -53,7 +53,7 @@ class PresetImports:
         content = file.content
         kind = await asyncio.to_thread(check_file_kind, content, path, _ACCEPTED_KINDS)
         try:
-            if into and kind in _ADDABLE_KINDS:
+            if into and kind in _MERGEABLE_KINDS:
                 return await self._add_to_draft(into, path, content, who)
             preset, notes = await asyncio.to_thread(self._read_preset, kind, path, content, name)
         except (CharacterError, TemplateError) as error:
@@ -68,7 +68,7 @@ class PresetImports:
     ) -> tuple[Preset, Sequence[str]]:
         default = self.editor.resolver.default
         if kind is FileKind.LOREBOOK:
-            raise UserError(translatable("This is a lorebook: open a preset, and drop it there."))
+            raise UserError(translatable("This is a lorebook. Open a preset and drop it there."))
         if kind in CHARACTER_IMPORTS:
             card = read_card(content, path.name)
             preset = preset_from_card(
@@ -81,11 +81,11 @@ class PresetImports:
             )
             return preset, card_notes(card, preset)
         if kind is FileKind.HARUHI:
-            return self._keep_character(path, content, name, default), []
+            return self._save_character(path, content, name, default), []
         imported = preset_from_text(_decode(path, content), path, name or None)
         return imported.preset, imported.notes
 
-    def _keep_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
+    def _save_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
         """Save a character file with its stories to the presets folder; return its preset."""
         keys, _ = read_character_content(path, content)
         data = {
@@ -99,7 +99,7 @@ class PresetImports:
         preset = validate_preset(data, path.name)
         target = self.editor.open_folder() / path.name
         if target.exists() and target.read_bytes() != content:
-            text = translatable("There is already another file {name}.", name=repr(path.name))
+            text = translatable("Another file is named {name}; rename yours.", name=repr(path.name))
             raise UserError(text)
         write_whole_file(target, content)
         return preset
@@ -109,8 +109,8 @@ class PresetImports:
     ) -> tuple[str, Sequence[str]]:
         edited = await self.editor.open_preset(name)
         preset = await self.editor.parse_preset(edited)
-        given = _decode(path, content)
-        imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
+        file_text = _decode(path, content)
+        imported = await asyncio.to_thread(preset_from_text, file_text, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editor.save_draft(name, text, edited.revision)
         await self.editor.log_change(who, "import into", name, edited.content, text)
@@ -152,12 +152,12 @@ async def send_preset(editor: PresetEditor, edited: EditedPreset, form: ExportFo
 
 
 def _export(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
-    complete = editor.load_files(preset)
+    loaded_preset = editor.load_files(preset)
     match form:
         case ExportForm.JSON:
-            return export_preset(complete).encode()
+            return export_preset(loaded_preset).encode()
         case ExportForm.MODELFILE:
-            return modelfile_from_preset(complete).encode()
+            return modelfile_from_preset(loaded_preset).encode()
         case _:
-            card = load_card(complete, editor.open_folder())
+            card = load_card(loaded_preset, editor.open_folder())
             return write_card(card, _CONTAINERS[form])

@@ -88,7 +88,7 @@ class FormField:
         return value_to_texts(self.spec, self.spec.default)[0]
 
 
-def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
+def make_form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
     return {
         spec.name: FormField(spec, spec.name, value_to_texts(spec, value_at(value, spec.path)))
         for spec in field_specs()
@@ -105,9 +105,9 @@ def narrow_range(field: FormField, is_accepted: Callable[[str, float], bool]) ->
     return replace(field, spec=replace(spec, maximum=steps[at - 1] / 100 if at else None))
 
 
-def keys_without_field(value: Mapping[str, object]) -> list[str]:
-    shown = {one.path[0] for one in field_specs()} | KEYS_NOT_IN_FORM
-    return [key for key in value if key not in shown]
+def list_keys_without_field(value: Mapping[str, object]) -> list[str]:
+    known_keys = {one.path[0] for one in field_specs()} | KEYS_NOT_IN_FORM
+    return [key for key in value if key not in known_keys]
 
 
 @cache
@@ -117,28 +117,28 @@ def field_specs() -> tuple[FieldSpec, ...]:
 
 
 def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
-    for key, given in schema["properties"].items():
+    for key, spec in schema["properties"].items():
         inner = (*path, key)
         if ".".join(inner) in KEYS_NOT_IN_FORM:
             continue
-        one = _resolve_schema(given, parts)
+        one = _resolve_schema(spec, parts)
         if "properties" in one and not path:
             yield from _collect_specs(one, parts, inner)
-        elif (kind := _field_kind(one, inner)) is not None:
+        elif (kind := _choose_field_kind(one, inner)) is not None:
             minimum, maximum, choices = one.get("minimum"), one.get("maximum"), one.get("enum", ())
-            yield FieldSpec(inner, kind, given.get("default"), minimum, maximum, tuple(choices))
+            yield FieldSpec(inner, kind, spec.get("default"), minimum, maximum, tuple(choices))
 
 
-def _resolve_schema(schema: _Schema, parts: _Schema) -> _Schema:
+def _resolve_schema(schema: _Schema, definitions: _Schema) -> _Schema:
     """Return the schema that a reference or an optional value stands for."""
     if "$ref" in schema:
-        part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
-        return part
-    given = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    return _resolve_schema(given[0], parts) if len(given) == 1 else schema
+        definition: _Schema = definitions[schema["$ref"].rpartition("/")[2]]
+        return definition
+    alternatives = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return _resolve_schema(alternatives[0], definitions) if len(alternatives) == 1 else schema
 
 
-def _field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
+def _choose_field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
     """Return the kind of form field for a value; None if only JSON can express it."""
     match schema:
         case {"enum": _}:
@@ -184,29 +184,29 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return a preset's JSON changed to a form's values; keys without a field are kept."""
-    changed: dict[str, Any] = json.loads(json.dumps(value))
+    """Return a preset's JSON with a form's values; keys without a field stay unchanged."""
+    new_value: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():
-        before = map(plain_lines, value_to_texts(spec, value_at(value, spec.path)))
-        given = _submitted_texts(spec, fields)
-        if given and list(given) != list(before):  # untouched values stay exactly as they were
-            set_value_at(changed, spec.path, texts_to_value(spec, given))
-            if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
-                del changed[spec.path[0]]
-    return changed
+        old_texts = map(normalize_lines, value_to_texts(spec, value_at(value, spec.path)))
+        new_texts = _read_submitted_texts(spec, fields)
+        if new_texts and list(new_texts) != list(old_texts):  # an untouched value stays as it is
+            set_value_at(new_value, spec.path, texts_to_value(spec, new_texts))
+            if len(spec.path) > 1 and new_value.get(spec.path[0]) == {}:
+                del new_value[spec.path[0]]
+    return new_value
 
 
 def write_preset_json(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
-def _submitted_texts(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
+def _read_submitted_texts(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
     if spec.kind != "texts":
-        return [plain_lines(fields[spec.name])] if spec.name in fields else []
+        return [normalize_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
     numbers = (name.removeprefix(prefix) for name in fields if name.startswith(prefix))
-    known = sorted(int(one) for one in numbers if one.isascii() and one.isdecimal())
-    return [plain_lines(fields[f"{prefix}{number}"]) for number in known]
+    sorted_numbers = sorted(int(one) for one in numbers if one.isascii() and one.isdecimal())
+    return [normalize_lines(fields[f"{prefix}{number}"]) for number in sorted_numbers]
 
 
 def texts_to_value(spec: FieldSpec, texts: Sequence[str]) -> object:
@@ -228,7 +228,7 @@ def texts_to_value(spec: FieldSpec, texts: Sequence[str]) -> object:
 
 
 def _parse_number(text: str) -> float | str:
-    """Parse a number; other text is returned unchanged, for the check to report."""
+    """Parse a number; return other text unchanged, so that the check reports it."""
     try:
         number = float(text)
     except ValueError:
@@ -238,7 +238,7 @@ def _parse_number(text: str) -> float | str:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else number
 
 
-def plain_lines(text: str) -> str:
+def normalize_lines(text: str) -> str:
     """Replace a browser's CRLF and CR line breaks with LF, as used in JSON."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

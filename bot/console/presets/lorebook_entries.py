@@ -12,7 +12,7 @@ from typing import Any
 from bot.console.presets.form import (
     FieldSpec,
     FormField,
-    plain_lines,
+    normalize_lines,
     set_value_at,
     texts_to_value,
     value_at,
@@ -21,7 +21,7 @@ from bot.console.presets.form import (
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.value_class import value_class
 
-PREFIX = "lorebook."
+FIELD_PREFIX = "lorebook."
 """Prefix of field names: "lorebook.3.keys" belongs to the third entry."""
 _NUMBERED_CHOICES: Mapping[str, Sequence[str]] = {
     "logic": [one.value for one in LOGICS],
@@ -63,7 +63,7 @@ _CARD_PATHS: Mapping[str, tuple[str, ...]] = {
         for name in ("depth", "role", "probability", "scan_depth", "match_whole_words")
     },
 }
-"""The paths of fields that cards store under other names; see `_field_path`."""
+"""The paths of fields that cards store under other names; see `_find_field_path`."""
 _REQUIRED_FIELDS: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
 
@@ -84,9 +84,9 @@ def entry_form(book: object, number: int) -> EntryForm | None:
     fields = []
     for spec in _FIELD_SPECS:
         name = spec.path[0]
-        named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
+        field_spec = replace(spec, path=(FIELD_PREFIX.rstrip("."), str(number), name))
         texts = value_to_texts(spec, _get_value(book, entry, name))
-        fields.append(FormField(named, f"entry.{name}", texts))
+        fields.append(FormField(field_spec, f"entry.{name}", texts))
     title = str(_get_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
 
@@ -98,24 +98,24 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")
-    numbers = {name.split(".")[1] for name in fields if name.startswith(PREFIX)}
+    numbers = {name.split(".")[1] for name in fields if name.startswith(FIELD_PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
         entry = _find_entry(book, number)
         for spec in _FIELD_SPECS if entry is not None else ():
             name = spec.path[0]
-            given = fields.get(f"{PREFIX}{number}.{name}")
-            before = plain_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
-            if given is not None and plain_lines(given) != before:
-                _set_value(book, entry, name, texts_to_value(spec, [plain_lines(given)]))
+            new_text = fields.get(f"{FIELD_PREFIX}{number}.{name}")
+            old_text = normalize_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
+            if new_text is not None and normalize_lines(new_text) != old_text:
+                _set_value(book, entry, name, texts_to_value(spec, [normalize_lines(new_text)]))
     return changed
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
     """Return the preset with an empty lorebook entry, and its number, or raise `ValueError`."""
-    changed: dict[str, Any] = json.loads(json.dumps(value))
-    book = changed.get("lorebook")
+    new_value: dict[str, Any] = json.loads(json.dumps(value))
+    book = new_value.get("lorebook")
     if book is None:
-        book = changed["lorebook"] = {"entries": []}
+        book = new_value["lorebook"] = {"entries": []}
     entries = book.get("entries") if isinstance(book, dict) else None
     if not isinstance(entries, dict | list) or len(entries) >= MAX_ENTRIES:
         raise ValueError(book)
@@ -126,18 +126,18 @@ def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
     else:
         uid = 1 + max((int(one) for one in entries if one.isdecimal()), default=-1)
         entries[str(uid)] = {"uid": uid, "key": [], "content": "", "comment": "", "order": 100}
-    return changed, len(entries)
+    return new_value, len(entries)
 
 
 def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
     """Return a preset's JSON without one entry; raises `KeyError` if there is none."""
-    changed: dict[str, Any] = json.loads(json.dumps(value))
-    book: Any = changed.get("lorebook")
+    new_value: dict[str, Any] = json.loads(json.dumps(value))
+    book: Any = new_value.get("lorebook")
     if not 1 <= number <= len(_list_entries(book)):
         raise KeyError(number)
     entries = book["entries"]
     del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
-    return changed
+    return new_value
 
 
 def _list_entries(book: object) -> Sequence[Any]:
@@ -148,8 +148,8 @@ def _list_entries(book: object) -> Sequence[Any]:
 
 
 def _find_entry(book: object, number: int) -> Any:
-    rows = _list_entries(book)
-    entry = rows[number - 1] if 1 <= number <= len(rows) else None
+    entries = _list_entries(book)
+    entry = entries[number - 1] if 1 <= number <= len(entries) else None
     return entry if isinstance(entry, Mapping) else None
 
 
@@ -157,8 +157,8 @@ def _is_card(book: object) -> bool:
     return isinstance(book, Mapping) and isinstance(book.get("entries"), list)
 
 
-def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return the path of an entry's field; if a card has two copies, the effective one's."""
+def _find_field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Return the path of an entry's field; if a card stores it twice, the one that takes effect."""
     if not _is_card(book):
         return _WORLD_INFO_KEYS.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
@@ -170,19 +170,19 @@ def _field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[s
 
 def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
-    found = value_at(entry, _field_path(book, entry, name))
+    value = value_at(entry, _find_field_path(book, entry, name))
     names = _NUMBERED_CHOICES.get(name, ())
     if name == "enabled" and not _is_card(book):
-        disabled = entry.get("disable")
-        return not disabled if isinstance(disabled, bool) else disabled
-    if names and type(found) is int and 0 <= found < len(names):
-        return names[found]
-    return found
+        disable_flag = entry.get("disable")
+        return not disable_flag if isinstance(disable_flag, bool) else disable_flag
+    if names and type(value) is int and 0 <= value < len(names):
+        return names[value]
+    return value
 
 
 def _set_value(book: object, entry: dict[str, Any], name: str, new_value: object) -> None:
     """Set an entry's field; None means the default."""
-    path, names = _field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
+    path, names = _find_field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
     value = _REQUIRED_FIELDS.get(name) if new_value is None else new_value
     if new_value in names:
         value = names.index(str(new_value))

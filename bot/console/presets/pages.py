@@ -16,19 +16,19 @@ from bot.chat.drafts import ImportedFile, PresetDraft, Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
-from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
+from bot.console.differences import DifferingPiece, compare_lines, compare_texts
 from bot.console.memory_page import MemoryPage
 from bot.console.presets.editing import (
     MAX_CONTENT_CHARS,
     EditedPreset,
     ListedPreset,
     PresetEditor,
-    draft_conflict,
+    draft_conflict_error,
 )
 from bot.console.presets.files import ExportForm, PresetImports, send_preset
 from bot.console.presets.form import (
-    form_fields,
-    keys_without_field,
+    list_keys_without_field,
+    make_form_fields,
     narrow_range,
     write_preset_json,
 )
@@ -84,17 +84,17 @@ Revision = Annotated[
     ),
 ]
 EntryNumber = Annotated[int, Field(ge=1, le=_MAX_INT)]
-OpenEntry = Annotated[
+OpenEntryNumber = Annotated[
     int, Field(ge=0, le=_MAX_INT, description="The lorebook entry that is edited; 0: none.")
 ]
-OtherName = Annotated[str, Field(max_length=64)]
+OptionalName = Annotated[str, Field(max_length=64)]
 SceneId = Annotated[
     str, Field(max_length=400, description="The name of a sample, or the key of a conversation.")
 ]
-TriedText = Annotated[
+TrialText = Annotated[
     str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
 ]
-"""The text to try the lorebook on, with plain line breaks."""
+"""The text to test the lorebook with; its line breaks are LF."""
 
 
 def preset_path(name: str) -> str:
@@ -107,8 +107,8 @@ class EditorQuery(BaseModel):
     scene: SceneId = "tavern"
     against: int = Field(0, ge=0, le=_MAX_INT, description="The version to compare with.")
     find: str = Field("", max_length=200)
-    text: TriedText = ""
-    entry: OpenEntry = 0
+    text: TrialText = ""
+    entry: OpenEntryNumber = 0
 
 
 NewPresetName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
@@ -170,41 +170,41 @@ class PresetPages(RouteGroup):
     """Returns the number of channels, threads and servers in which each preset was chosen."""
     memories: MemoryPage
 
-    @route("GET /api/v1/presets", ApiScope.READ, also=ApiScope.PRESETS)
+    @route("GET /api/v1/presets", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
         return {"presets": await self.editor.list_presets()}
 
     @route("GET /presets", ApiScope.READ, template="presets/list.html")
     async def list_page(self, query: EditorQuery) -> Values:
-        listed = await self.editor.list_presets()
-        used = await self.count_uses()
-        return {**_filtered_list(listed, query.find), "count": len(listed), "used": used}
+        presets = await self.editor.list_presets()
+        use_counts = await self.count_uses()
+        return {**_filter_presets(presets, query.find), "count": len(presets), "used": use_counts}
 
     @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
     async def create(
-        self, request: ConsoleRequest, name: NewPresetName, template: OtherName = "character"
+        self, request: ConsoleRequest, name: NewPresetName, template: OptionalName = "character"
     ) -> Mapping[str, str]:
         """Create a draft from a template, or as a copy of another preset."""
-        kind, _, copied = template.partition(":")
+        kind, _, source_name = template.partition(":")
         if kind == "copy":
-            return await self.copy(request, copied, NewName(name=name))
+            return await self.copy(request, source_name, NewName(name=name))
         default = self.editor.resolver.default
-        own = {"name": name.strip(), "provider": default.provider, "model": default.model}
-        content = {**own, **_NEW_PRESET_TEMPLATES.get(kind, {})}
+        identity = {"name": name.strip(), "provider": default.provider, "model": default.model}
+        content = {**identity, **_NEW_PRESET_TEMPLATES.get(kind, {})}
         return await self._begin_draft(request, content, None, "create preset")
 
-    @route("GET /api/v1/preset-schema", ApiScope.READ, also=ApiScope.PRESETS)
+    @route("GET /api/v1/preset-schema", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def send_schema(self) -> web.Response:
         """Get the JSON schema of presets."""
         return add_security_headers(web.json_response(Preset.model_json_schema()))
 
-    @route("POST /api/v1/preset-check", ApiScope.READ, also=ApiScope.PRESETS)
+    @route("POST /api/v1/preset-check", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editor.check(content)).problems}
 
-    @route(f"GET {_API}", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
         return await self._to_detail(await self.editor.open_preset(name))
@@ -213,85 +213,86 @@ class PresetPages(RouteGroup):
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
         edited = await self.editor.open_preset(name)
-        listed = await self.editor.list_presets()
+        presets = await self.editor.list_presets()
         against = query.against or edited.version
-        lines, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
+        old, new = edited.published_text, edited.content
+        lines, changes = await asyncio.to_thread(compare_lines, old, new)
         if against != edited.version:
-            compared = await self.editor.version_text(name, against)
-            lines, _ = await asyncio.to_thread(differing_lines, compared, edited.content)
-        checked = await self.editor.check(edited.content)
+            other_text = await self.editor.version_text(name, against)
+            lines, _ = await asyncio.to_thread(compare_lines, other_text, new)
+        result = await self.editor.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
         tokens = await self.previews.count_tokens(edited, query.entry) if is_counted else {}
         may_spend = request.caller.may_spend
-        recorded = await self.previews.list_recorded(name)
+        conversations = await self.previews.list_conversations(name)
         return {
             **query.model_dump(),
-            **_filtered_list(listed, query.find),
-            **self._form_values(checked.value, checked.preset),
+            **_filter_presets(presets, query.find),
+            **self._make_form_values(result.value, result.preset),
             "edited": edited,
             "default_name": self.editor.resolver.default.name,
             "base": preset_path(name),
-            "problems": checked.problems,
-            "shown_name": checked.preset.character_name if checked.preset else name,
+            "problems": result.problems,
+            "shown_name": result.preset.character_name if result.preset else name,
             "lines": lines,
             "changes": changes,
             "against": against,
             "versions": await self.editor.versions.history(name, _MAX_VERSIONS),
-            "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, recorded)],
+            "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, conversations)],
             "samples": len(SAMPLE_SCENES),
             "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
             if is_preview
             else None,
             "tried": await view_lorebook(self.editor, edited, query.text) if is_lorebook else None,
-            "opened": await open_entry(self.editor, checked.value, query.entry),
+            "opened": await open_entry(self.editor, result.value, query.entry),
             "memories": (await self.memories.find(preset=name))["memories"] if is_lorebook else (),
             "tokens": tokens,
-            "limit": checked.preset and checked.preset.max_input_tokens,
+            "limit": result.preset and result.preset.max_input_tokens,
         }
 
-    def _form_values(
+    def _make_form_values(
         self, value: Mapping[str, object] | None, preset: Preset | None
     ) -> dict[str, object]:
         if value is None:
             return {"fields": None, "others": [], "providers": []}
-        fields = form_fields(value)
+        fields = make_form_fields(value)
         if preset is not None:
-            accepts = partial(self.editor.accepts, preset)
+            accepts = partial(self.editor.accepts_parameter, preset)
             fields = {name: narrow_range(one, accepts) for name, one in fields.items()}
         return {
             "fields": fields,
-            "others": keys_without_field(value),
+            "others": list_keys_without_field(value),
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PAGE}/picture", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_PAGE}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
         file = self.editor.picture_file(name)
         try:
-            found = b"" if file is None else await asyncio.to_thread(file.read_bytes)
-            image, *_ = read_png(found)
+            card_bytes = b"" if file is None else await asyncio.to_thread(file.read_bytes)
+            image, *_ = read_png(card_bytes)
         except (OSError, PresetError):
             raise RequestRefused(404, translatable("There is no such file.")) from None
         response = add_security_headers(web.Response(body=image, content_type="image/png"))
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
 
-    @route(f"GET {_API}/versions", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/versions", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
-        found = await self.editor.versions.history(name, _MAX_VERSIONS)
-        return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
+        history = await self.editor.versions.history(name, _MAX_VERSIONS)
+        return {"versions": [{"version": number, "first_seen_at": at} for number, at in history]}
 
-    @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editor.version_text(name, number)}
 
-    @route(f"GET {_API}/tokens", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_API}/tokens", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def count_tokens(
-        self, name: str, entry: OpenEntry = 0
+        self, name: str, entry: OpenEntryNumber = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
         """Count the tokens of each text in the draft with its model's tokenizer.
 
@@ -302,7 +303,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE}/export", ApiScope.READ, also=ApiScope.PRESETS)
+    @route(f"GET {_PAGE}/export", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editor, await self.editor.open_preset(name), form)
@@ -311,7 +312,7 @@ class PresetPages(RouteGroup):
         draft = None if edited.draft is None else edited.draft.content
         problems = (await self.editor.check(edited.content)).problems
         return PresetDetail(
-            edited.name, edited.version, edited.published, draft, edited.revision, problems
+            edited.name, edited.version, edited.published_text, draft, edited.revision, problems
         )
 
     @route(f"PUT {_API}/draft", ApiScope.PRESETS)
@@ -331,14 +332,14 @@ class PresetPages(RouteGroup):
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
         await self.editor.drafts.delete(name)
-        await self._record(request, "discard draft", name, draft.content, edited.published)
+        await self._record(request, "discard draft", name, draft.content, edited.published_text)
         return {"content": ""}
 
     @route(f"POST {_PAGE}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
-        is_left = name in self.editor.resolver.presets
-        return redirect(preset_path(name) if is_left else "/presets")
+        is_published = name in self.editor.resolver.presets
+        return redirect(preset_path(name) if is_published else "/presets")
 
     @route(f"POST {_API}/publish", ApiScope.PRESETS)
     @route(f"POST {_PAGE}/publish", ApiScope.PRESETS, then=f"{_PAGE}?tab=versions")
@@ -349,16 +350,16 @@ class PresetPages(RouteGroup):
         editor = self.editor
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
-            raise draft_conflict()
+            raise draft_conflict_error()
         preset = await self._require_valid(name, draft.content)
         editor.check_name(name, editor.resolver.presets.keys() - {name})
-        live = await asyncio.to_thread(self._write_files, preset, draft)
-        number = (await editor.versions.save([preset_version(live)]))[name]
-        editor.resolver.publish(editor.prepare(live), number)
+        live_preset = await asyncio.to_thread(self._write_files, preset, draft)
+        number = (await editor.versions.save([preset_version(live_preset)]))[name]
+        editor.resolver.publish(editor.prepare(live_preset), number)
         await editor.announce([name])
         await editor.drafts.delete(name)
-        text = export_preset(live)
-        await self._record(request, "publish", f"{name} v{number}", edited.published, text)
+        text = export_preset(live_preset)
+        await self._record(request, "publish", f"{name} v{number}", edited.published_text, text)
         return {"name": name, "version": number}
 
     async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
@@ -368,29 +369,29 @@ class PresetPages(RouteGroup):
         return edited, edited.draft
 
     async def _require_valid(self, name: str, content: str) -> Preset:
-        checked = await self.editor.check(content)
-        if checked.preset is None:
-            first = checked.problems[0]
+        result = await self.editor.check(content)
+        if result.preset is None:
+            first = result.problems[0]
             refusal = translatable("Line {line}: {problem}", line=first.line, problem=first.text)
             raise UserError(refusal)
-        if checked.preset.name != name:
+        if result.preset.name != name:
             raise UserError.translatable(
                 "Presets cannot be renamed. Change the name back to {name}, or create a new"
                 " preset.",
                 name=repr(name),
             )
-        return checked.preset
+        return result.preset
 
     def _write_files(self, preset: Preset, draft: PresetDraft) -> Preset:
         """Write a preset's files; return the preset with all files that it refers to loaded."""
         folder = self.editor.open_folder()
-        live = load_preset_lorebook(preset, find_preset_file(folder, preset))
+        live_preset = load_preset_lorebook(preset, find_preset_file(folder, preset))
         if draft.source is not None:
             write_whole_file(card_file(folder, preset), draft.source.content)
-        live = merge_character_file(live, folder)[0]
-        self.editor.prepare(live)
+        live_preset = merge_character_file(live_preset, folder)[0]
+        self.editor.prepare(live_preset)
         write_preset(folder, preset)
-        return live
+        return live_preset
 
     @route(f"POST {_API}/rollback", ApiScope.PRESETS)
     @route(f"POST {_PAGE}/rollback", ApiScope.PRESETS, then=f"{_PAGE}?tab=changes")
@@ -400,9 +401,9 @@ class PresetPages(RouteGroup):
         """Make an old version's text the draft."""
         content = await self.editor.version_text(name, version)
         edited = await self.editor.open_preset(name)
-        saved = await self.editor.save_draft(name, content, edited.revision)
+        new_edited = await self.editor.save_draft(name, content, edited.revision)
         await self._record(request, "go back", f"{name} v{version}", edited.content, content)
-        return await self._to_detail(saved)
+        return await self._to_detail(new_edited)
 
     async def _record(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
@@ -437,8 +438,8 @@ class PresetPages(RouteGroup):
         edited = await editor.open_preset(name)
         if name == editor.resolver.default.name:
             raise UserError.translatable(
-                "{name} is the default preset, which answers where none is chosen; set another"
-                " TROUPE_DEFAULT_PRESET first.",
+                "{name} is the default preset. Before deleting it, set TROUPE_DEFAULT_PRESET to"
+                " another preset.",
                 name=name,
             )
         preset = editor.resolver.presets.get(name)
@@ -457,29 +458,29 @@ class PresetPages(RouteGroup):
         request: ConsoleRequest,
         file_name: Annotated[str, Field(min_length=1, max_length=255)],
         content: Annotated[str, Field(max_length=4 * MAX_CONTENT_CHARS, description="In base64.")],
-        name: OtherName = "",
-        into: OtherName = "",
+        name: OptionalName = "",
+        into: OptionalName = "",
     ) -> Mapping[str, str | Sequence[str]]:
         """Create a draft from a file, or add the file to the draft of the preset `into`."""
         try:
-            decoded = base64.b64decode(content, validate=True)
+            file_bytes = base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
-            raise RequestRefused(422, translatable("The content is not in base64.")) from None
-        file = ImportedFile(file_name, decoded)
-        made, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
-        return {"name": made, "notes": notes}
+            raise RequestRefused(422, translatable("The content is not valid base64.")) from None
+        file = ImportedFile(file_name, file_bytes)
+        draft, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
+        return {"name": draft, "notes": notes}
 
     @route("POST /presets/import", ApiScope.PRESETS)
     async def import_by_form(
-        self, request: ConsoleRequest, name: OtherName = "", into: OtherName = ""
+        self, request: ConsoleRequest, name: OptionalName = "", into: OptionalName = ""
     ) -> web.Response | Page:
-        given = (await request.http.post()).get("file")
-        if not isinstance(given, web.FileField):
+        field = (await request.http.post()).get("file")
+        if not isinstance(field, web.FileField):
             raise RequestRefused(422, translatable("Choose a file."))
-        file = ImportedFile(given.filename[:255], given.file.read())
-        made, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
-        address = preset_path(made)
-        values = {"name": made, "notes": notes, "address": address}
+        file = ImportedFile(field.filename[:255], field.file.read())
+        draft, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
+        address = preset_path(draft)
+        values = {"name": draft, "notes": notes, "address": address}
         return Page("presets/imported.html", values) if notes else redirect(address)
 
     @route(f"POST {_API}/lorebook/entries", ApiScope.PRESETS)
@@ -487,22 +488,22 @@ class PresetPages(RouteGroup):
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
-            changed, number = add_entry(await self._with_lorebook(name))
+            new_value, number = add_entry(await self._with_lorebook(name))
         except ValueError:
-            text = translatable("No entry can be added to this lorebook; see its JSON.")
+            text = translatable("The lorebook is full, or its JSON has no list of entries.")
             raise UserError(text) from None
-        saved = await self.editor.save_draft(name, write_preset_json(changed), revision)
-        return {"revision": saved.revision, "entry": number}
+        edited = await self.editor.save_draft(name, write_preset_json(new_value), revision)
+        return {"revision": edited.revision, "entry": number}
 
     @route(f"DELETE {_API}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
-            changed = remove_entry(await self._with_lorebook(name), entry)
+            new_value = remove_entry(await self._with_lorebook(name), entry)
         except KeyError:
             raise RequestRefused(404, translatable("There is no such entry.")) from None
-        return await self.save(name, write_preset_json(changed), revision)
+        return await self.save(name, write_preset_json(new_value), revision)
 
     async def _with_lorebook(self, name: str) -> dict[str, object]:
         value = await self.editor.parse_json(await self.editor.open_preset(name))
@@ -519,16 +520,16 @@ class PresetPages(RouteGroup):
         something no longer fits. Paid services are used only for callers who may spend money.
         """
         edited = await self.editor.open_preset(name)
-        before, draft = await self._published_and_draft(edited)
-        if before is None:
+        published, draft = await self._parse_versions(edited)
+        if published is None:
             raise UserError(translatable("This preset has not answered anything yet."))
         trials = []
         may_spend = request.caller.may_spend
-        for conversation in await self.previews.list_recorded(name):
+        for conversation in await self.previews.list_conversations(name):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
                 compose = partial(self.previews.compose, scene=scene, may_spend=may_spend)
-                old, _ = await compose(before, None)
+                old, _ = await compose(published, None)
                 new, problem = await compose(draft, None)
                 trials.append(_to_trial(conversation, old, new, problem))
         has_draft = edited.draft is not None
@@ -541,25 +542,25 @@ class PresetPages(RouteGroup):
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Get and compare answers of the published version and the draft; this counts as usage."""
         edited = await self.editor.open_preset(name)
-        before, draft = await self._published_and_draft(edited)
-        played = await self.previews.find_scene(name, scene)
+        published, draft = await self._parse_versions(edited)
+        chat = await self.previews.find_scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
-            if before is not None:
-                tasks.append(group.create_task(self._try_answer(before, edited.version, played)))
-            if edited.draft is not None or before is None:
-                tasks.append(group.create_task(self._try_answer(draft, None, played)))
+            if published is not None:
+                tasks.append(group.create_task(self._try_answer(published, edited.version, chat)))
+            if edited.draft is not None or published is None:
+                tasks.append(group.create_task(self._try_answer(draft, None, chat)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
-        pieces = differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
+        pieces = compare_texts(*texts) if len(texts) > 1 and all(texts) else []
         differ = any(one.change != "same" for one in pieces)
         return {"answers": answers, "pieces": pieces, "differ": differ}
 
-    async def _published_and_draft(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+    async def _parse_versions(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
         draft = await self.editor.parse_preset(edited)
-        if not edited.published:
+        if not edited.published_text:
             return None, draft
-        return (await self.editor.check(edited.published)).preset, draft
+        return (await self.editor.check(edited.published_text)).preset, draft
 
     async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)
@@ -567,17 +568,17 @@ class PresetPages(RouteGroup):
             return TrialAnswer(version, "", problem=problem)
         try:
             conversation = scene.message.address.conversation
-            ready = await self.previews.prepare(preset)
-            made = await self.ask_model(ready, receipt.prompt, conversation)
+            prepared_preset = await self.previews.prepare(preset)
+            answer = await self.ask_model(prepared_preset, receipt.prompt, conversation)
         except (UserError, BackendError, RequestRefused, SettingsError) as error:
             return TrialAnswer(version, "", problem=error.text)
-        return TrialAnswer(version, made.text, made.seconds)
+        return TrialAnswer(version, answer.text, answer.seconds)
 
 
 def _to_trial(
     conversation: str, old: Receipt | None, new: Receipt | None, problem: str
 ) -> Mapping[str, str | int | None]:
-    if new is None or (old is not None and _dropped_turns(new) > _dropped_turns(old)):
+    if new is None or (old is not None and _count_dropped_turns(new) > _count_dropped_turns(old)):
         outcome = "over"
     elif old is not None and (old.provider, old.prompt) == (new.provider, new.prompt):
         outcome = "same"
@@ -593,15 +594,15 @@ def _to_trial(
     }
 
 
-def _dropped_turns(receipt: Receipt) -> int:
+def _count_dropped_turns(receipt: Receipt) -> int:
     return sum(one.count for one in receipt.dropped if one.section == "history")
 
 
-def _filtered_list(presets: Sequence[ListedPreset], query: str) -> dict[str, object]:
-    wanted = query.strip().casefold()
-    found = [one for one in presets if wanted in one.search_text]
+def _filter_presets(presets: Sequence[ListedPreset], query: str) -> dict[str, object]:
+    search_text = query.strip().casefold()
+    matches = [one for one in presets if search_text in one.search_text]
     return {
-        "characters": [one for one in found if one.is_character],
-        "assistants": [one for one in found if not one.is_character],
+        "characters": [one for one in matches if one.is_character],
+        "assistants": [one for one in matches if not one.is_character],
         "find": query,
     }

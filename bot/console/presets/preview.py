@@ -28,7 +28,7 @@ _CHARACTER_SPEAKER = ""
 """The speaker in a sample's lines that stands for the preset's character."""
 
 
-def sample_scene(name: str, preset: str) -> Scene | None:
+def make_sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample conversation in which a preset should answer the last message."""
     turns = []
     for at, (speaker, text) in enumerate(SAMPLE_SCENES[name]):
@@ -56,7 +56,7 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
 
 
 _MAX_RECORDED_SCENES = 24
-_PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
+_LOREBOOK_PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_SEARCHED_ANSWERS = 200
 _RECORDED_PREFIX = "recorded "
@@ -73,10 +73,10 @@ class DraftPreviews:
     composer: DraftComposer
     answers: AnswerLog
 
-    async def list_recorded(self, name: str) -> Sequence[str]:
+    async def list_conversations(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
-        found = await self.answers.search(AnswerSearch(preset=name), _MAX_SEARCHED_ANSWERS)
-        return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED_SCENES]
+        rows = (await self.answers.search(AnswerSearch(preset=name), _MAX_SEARCHED_ANSWERS)).answers
+        return list(dict.fromkeys(one.conversation for one in rows))[:_MAX_RECORDED_SCENES]
 
     async def show(
         self, edited: EditedPreset, scene_id: str, *, may_spend: bool
@@ -95,23 +95,23 @@ class DraftPreviews:
 
         `entry` is the number of a lorebook entry to include; 0 for none.
         """
-        checked = await self.editor.check(edited.content)
-        if checked.preset is None or checked.value is None:
+        result = await self.editor.check(edited.content)
+        if result.preset is None or result.value is None:
             return {}
         texts: dict[str, str] = {}
         for spec in field_specs():
-            value = value_at(checked.value, spec.path)
+            value = value_at(result.value, spec.path)
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
-            texts |= await self._entry_texts(checked.value, entry)
-            preset = await self.prepare(checked.preset)
+            texts |= await self._list_entry_texts(result.value, entry)
+            preset = await self.prepare(result.preset)
             counts = await self.composer.count_tokens(preset, list(texts.values()))
         except (UserError, BackendError, SettingsError):
             return {}  # the preview shows the reason
         return dict(zip(texts, counts, strict=True))
 
-    async def _entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
+    async def _list_entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
         book = (await self.editor.with_lorebook(value)).get("lorebook")
@@ -122,8 +122,9 @@ class DraftPreviews:
     async def find_scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
         conversation = scene_id.removeprefix(_RECORDED_PREFIX)
-        scene = sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
-        if scene_id.startswith(_RECORDED_PREFIX) and conversation in await self.list_recorded(name):
+        scene = make_sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
+        is_recorded = scene_id.startswith(_RECORDED_PREFIX)
+        if is_recorded and conversation in await self.list_conversations(name):
             scene = await self.composer.find_recorded_scene(conversation)
         if scene is not None:
             return scene
@@ -143,7 +144,7 @@ class DraftPreviews:
         """Load the files of a preset, and prepare its model; raises `SettingsError`."""
         return self.editor.prepare(await asyncio.to_thread(self.editor.load_files, preset))
 
-    async def find_prepared(self, name: str) -> Preset:
+    async def find_prepared_preset(self, name: str) -> Preset:
         """Return the prepared draft of a preset or, if there is none, the published version."""
         edited = await self.editor.open_preset(name)
         return await self.prepare(await self.editor.parse_preset(edited))
@@ -164,8 +165,8 @@ async def open_entry(
     except (UserError, SettingsError) as error:
         return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
-    named = file if isinstance(file, str) else ""
-    return {**_NO_ENTRY, "form": entry_form(book, number), "file": named}
+    file_name = file if isinstance(file, str) else ""
+    return {**_NO_ENTRY, "form": entry_form(book, number), "file": file_name}
 
 
 async def view_lorebook(
@@ -176,17 +177,17 @@ async def view_lorebook(
     if preset is None:
         return _NO_TRIAL
     try:
-        complete = await asyncio.to_thread(editor.load_files, preset)
+        loaded_preset = await asyncio.to_thread(editor.load_files, preset)
     except (UserError, SettingsError) as error:
         return {**_NO_TRIAL, "problem": error.text}
-    book = complete.parsed_lorebook
+    book = loaded_preset.parsed_lorebook
     if book is None:
         return _NO_TRIAL
-    named = preset.token_counter
-    counter = get_counter(named) if named else counter_for_model(preset.model)
+    counter_name = preset.token_counter
+    counter = get_counter(counter_name) if counter_name else counter_for_model(preset.model)
     await counter.load()
     limit = preset.max_input_tokens
-    budget = limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
+    budget = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
     trial = await asyncio.to_thread(try_lorebook, book, text, budget=budget, count=counter)
     marks = [(one, PieceKind.KEY) for one in trial.marks]
     return {**_NO_TRIAL, "trial": trial, "pieces": list(cut_at_marks(text, marks))}

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bot.console.login import ConsoleLinks, token_digest
+from bot.console.login import ConsoleLinks, hash_token
 from tests.console.browser.chromium import NEEDS_CHROMIUM, count, text
 from tests.console.browser.conftest import Browser
 
@@ -141,7 +141,7 @@ async def test_page_reports_an_expired_session_and_a_new_link_returns_to_it(
 
     links = ConsoleLinks(container.console_tokens, container.clock, playground.address)
     used = await links.make_login_link()
-    await container.console_tokens.use_login(token_digest(used.partition("#")[2]))
+    await container.console_tokens.use_login(hash_token(used.partition("#")[2]))
     await tab.open(used)
     await tab.wait_for("document.querySelector('[role=alert]') !== null")
     fresh = await links.make_login_link()

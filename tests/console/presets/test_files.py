@@ -138,7 +138,7 @@ async def test_lorebook_is_added_to_the_open_preset_and_tried(console: Playgroun
     book = json.dumps(LOREBOOK).encode()
     status, answer = await add(console, "harbour.json", book)
     assert status == 422
-    assert "open a preset" in answer["error"]
+    assert "Open a preset" in answer["error"]
     status, answer = await add(console, "harbour.json", book, into="nora")
     assert (status, answer["name"]) == (200, "nora")
     page = await console.open("/presets/nora?tab=lorebook&text=the+lamp+is+out")

@@ -12,8 +12,8 @@ from bot.console.presets.form import (
     KEYS_NOT_IN_FORM,
     apply_form,
     field_specs,
-    form_fields,
-    keys_without_field,
+    list_keys_without_field,
+    make_form_fields,
     narrow_range,
 )
 from bot.console.presets.lorebook_entries import entry_form
@@ -38,7 +38,7 @@ PRESET: dict[str, object] = {
 def untouched_fields(value: dict[str, object]) -> dict[str, str]:
     """Return the fields that a browser sends if nothing in the form is changed."""
     fields = {}
-    for name, one in form_fields(value).items():
+    for name, one in make_form_fields(value).items():
         for number, text in enumerate(one.texts):
             sent_as = f"{name}.{number}" if one.spec.kind == "texts" else name
             fields[sent_as] = re.sub(r"\r\n?|\n", "\r\n", text)
@@ -48,7 +48,7 @@ def untouched_fields(value: dict[str, object]) -> dict[str, str]:
 def test_every_label_and_group_belongs_to_a_key_of_the_schema() -> None:
     template = PageRenderer(())._environment.get_template("presets/labels.html")
     shown: Any = template.make_module({"_": str})
-    fields = form_fields(PRESET).keys()
+    fields = make_form_fields(PRESET).keys()
     entry = entry_form({"entries": [{}]}, 1)
     assert entry is not None
     assert {name for _, group in shown.groups for name in group} <= fields
@@ -59,8 +59,8 @@ def test_every_label_and_group_belongs_to_a_key_of_the_schema() -> None:
 def test_every_preset_key_has_a_field_or_is_listed_as_missing() -> None:
     everything = dict.fromkeys(Preset.model_fields, None)
     shown = {one.path[0] for one in field_specs()}
-    assert {*shown, *keys_without_field(everything), "name", "version"} == everything.keys()
-    assert {"messages", "lorebook", "fallbacks"} <= set(keys_without_field(everything))
+    assert {*shown, *list_keys_without_field(everything), "name", "version"} == everything.keys()
+    assert {"messages", "lorebook", "fallbacks"} <= set(list_keys_without_field(everything))
     assert "parameters.n" in KEYS_NOT_IN_FORM
 
 
@@ -138,7 +138,7 @@ def test_sliders_end_at_the_highest_value_the_provider_accepts() -> None:
 
     ends = {
         name: narrow_range(one, is_accepted).spec.maximum
-        for name, one in form_fields({}).items()
+        for name, one in make_form_fields({}).items()
         if name in {"parameters.temperature", "parameters.top_p", "parameters.min_p"}
     }
     assert ends == {"parameters.temperature": 1, "parameters.top_p": 1, "parameters.min_p": None}

@@ -15,7 +15,7 @@ from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.errors import UserError
 from bot.prompting.presets.files import MAX_PROBLEMS, check_preset
 from bot.prompting.presets.preset import Preset
-from bot.service.backends import preset_problems
+from bot.service.backends import find_preset_problems
 from bot.settings import Settings, read_settings
 from bot.texts.text import translate
 from tests.support.console import Playground, call, edit, read
@@ -76,7 +76,7 @@ def test_errors_of_each_kind_are_translated(changes: dict[str, object]) -> None:
     checked = check_preset(text)
     problems = [one.text for one in checked.problems]
     if checked.preset is not None:
-        problems = list(preset_problems(checked.preset, settings))
+        problems = list(find_preset_problems(checked.preset, settings))
     assert problems
     for told in problems:
         assert _CHINESE.search(translate(told, "zh")), told
@@ -284,7 +284,7 @@ async def test_copy_is_a_draft_that_can_be_published(
         assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
     for name in ("n\u043era", "N\u041eRA", "nor\u0430"):  # with Cyrillic letters
         status, answer = await call(console, "POST", "/presets/marlowe/copies", {"name": name})
-        assert (status, "looks like the preset 'nora'" in answer["error"]) == (422, True)
+        assert (status, "too similar to the preset 'nora'" in answer["error"]) == (422, True)
     assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
 
 
@@ -344,7 +344,7 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
         checked_in.append(threading.get_ident())
         return []
 
-    editor = replace(console.service.console.preset_editor, find_unsupported=note_thread)
+    editor = replace(console.service.console.preset_editor, find_unsupported_parameters=note_thread)
     for system in ("", "x" * 100_000):
         assert (await editor.check(json.dumps({**_LEAST, "system": system}))).preset is not None
 
@@ -357,7 +357,7 @@ async def test_overlong_draft_is_refused_from_any_source(
 ) -> None:
     """A ten-megabyte card would become a forty-megabyte draft."""
     editor, text = console.service.console.preset_editor, "x" * (MAX_CONTENT_CHARS + 1)
-    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
+    with pytest.raises(UserError, match="may be up to 4,000,000 characters"):
         await editor.begin_draft("long", text, None, "session", "import")
-    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
+    with pytest.raises(UserError, match="may be up to 4,000,000 characters"):
         await editor.save_draft("nora", text, 0)
