@@ -177,12 +177,14 @@ def select_speakers(
         return (_decide_on_only_candidate(presets[0], incoming, recent, dice),)
     quoted_name = find_quoted_preset(incoming.quote, recent, presets)
     candidates = [
-        _with_choice(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted_name else one
+        _with_choice(one, _SCORE_REPLIED_TO, marked("was replied to"))
+        if one.preset == quoted_name
+        else one
         for one in _score_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
         return _rank(
-            one if one.chosen else _with_reason(one, "another character was called")
+            one if one.chosen else _with_reason(one, marked("another character was called"))
             for one in candidates
         )
     is_any_addressed = any(
@@ -198,7 +200,7 @@ def select_speakers(
     ]
     if is_any_addressed and not any(one.chosen for one in decisions):
         best_candidate = max(decisions, key=lambda one: one.score)
-        reason = "had the highest score, and one character must answer"
+        reason = marked("had the highest score, and one character must answer")
         decisions[decisions.index(best_candidate)] = _with_choice(best_candidate, 0, reason)
     return _rank(decisions)
 
