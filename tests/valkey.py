@@ -45,7 +45,7 @@ async def _run(program: Path, folder: Path) -> AsyncIterator[str]:
         async with run_supervised(
             program.name,
             [str(program), *options],
-            ready=lambda: _answers(url),
+            check_ready=lambda: _answers(url),
             log_file=folder / f"{program.name}.log",
         ):
             yield url

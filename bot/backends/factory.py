@@ -28,7 +28,9 @@ def make_backend(
         return backend
     timeout_seconds, renderer = settings.first_token_seconds, wrap_for_plugin(renderer)
     thread = PluginThread(plugin, timeout_seconds, BackendUnavailable, (BackendError,))
-    plugin_backend: Backend = thread.make(lambda: resolve_name(spec.factory)(*arguments, renderer))
+    plugin_backend: Backend = thread.call_factory(
+        lambda: resolve_name(spec.factory)(*arguments, renderer)
+    )
 
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         return thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)

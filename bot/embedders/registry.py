@@ -50,7 +50,9 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     thread = PluginThread(settings.kind, _TIMEOUT_SECONDS, EmbeddingError, (EmbeddingError,))
     factory = enabled_plugins("embedders")[settings.kind]
-    plugin: Embedder = thread.make(lambda: factory(settings, data_dir))
-    attributes = thread.make(lambda: {"model_id": plugin.model_id, "is_metered": plugin.is_metered})
+    plugin: Embedder = thread.call_factory(lambda: factory(settings, data_dir))
+    attributes = thread.call_factory(
+        lambda: {"model_id": plugin.model_id, "is_metered": plugin.is_metered}
+    )
     embedder: Embedder = wrap(plugin, Embedder, thread, **attributes)
     return embedder

@@ -25,7 +25,7 @@ _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
 _ABOUT_CHANNEL = "here"
 _RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
-"""Labels that no speaker may get; their keys cannot be preset names."""
+"""Labels that no speaker may get. Their keys are never preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # Quotations and forwarded messages on Discord and Telegram, and our notes on files.
 _NOT_OWN_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
@@ -89,7 +89,7 @@ class Transcript:
         return self.labels.characters.get(turn.turn.preset or "", "you")
 
     def find_speaker(self, name: str) -> MemorySubject | None:
-        """Return the speaker with this label or, if there is none, the only one with this name."""
+        """Return the speaker with this label, or else the only speaker with this name, if any."""
         named = [
             (confusable_skeleton(label), MemorySubject(kind, key, label))
             for kind, labels in (
@@ -106,7 +106,7 @@ class Transcript:
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
-    """Return a transcript without quotes, files and code; `characters` maps presets to names."""
+    """Build a transcript that omits quotations, files and code; `characters`: names by preset."""
     words = [(one, own_words(one.turn.text)) for one in turns]
     shown = [(one, text) for one, text in words if text]
     speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
@@ -115,13 +115,13 @@ def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str])
 
 
 def own_words(text: str) -> str:
-    """Return a message's own words on one line, without quotations, files, and code."""
+    """Return what a message's author wrote, on one line; drop quotations, files and code."""
     plain = _NOT_OWN_LINE.sub("", _CODE_BLOCK.sub("", strip_hidden_text(text)))
     return " ".join(plain.split())[:_MAX_TURN_CHARS].rstrip()
 
 
 def read_notes(response: str) -> list[Mapping[str, Any]]:
-    """Return the facts noted in a response: its complete JSON objects that have a quote."""
+    """Return the notes in a model's response: the complete JSON objects that contain a quote."""
     decoder, found, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
     text = response[:_MAX_RESPONSE_CHARS]
     while len(found) < MAX_NOTES and (at := text.find("{", at)) >= 0:
@@ -149,7 +149,7 @@ def check_notes(
     place: MemoryPlace,
     conversation: str,
 ) -> list[CheckedNote]:
-    """Return the noted facts whose quotes are in the conversation, as memories."""
+    """Convert notes to memories, dropping notes whose quotes do not occur in the transcript."""
     found = [_check_note(one, transcript, place, conversation) for one in notes]
     return [one for one in found if one is not None]
 
@@ -201,8 +201,8 @@ def _non_speaker_subject(
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
 
-    It is the channel if the note is about that, the speaker if the turn names `about`, or else
-    None.
+    The subject is the channel if the note is about the channel, the speaker if the turn contains
+    `about` (the name in the note), and None otherwise.
     """
     if about.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)
@@ -224,13 +224,13 @@ def is_quoted(quote: str, words: str) -> bool:
 
 
 def shares_words(note: str, words: str, names: Sequence[str] = ()) -> bool:
-    """Return whether a note shares a word, other than speakers' names, with what was said."""
+    """Return whether a note and a turn have a word in common, not counting speakers' names."""
     ours = _content_words(note).difference(*map(_content_words, names))
     return not ours.isdisjoint(_content_words(words))
 
 
 def _content_words(text: str) -> set[str]:
-    """Return the stems of words and, in scripts without spaces, all pairs of characters."""
+    """Return a text's word stems and, for scripts without spaces, all pairs of characters."""
     folded = _COMMON_WORDS.sub(" ", text.casefold())
     words = {one for one in _WORD.findall(folded) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
     runs = _UNSPACED_RUN.findall(folded)

@@ -2,7 +2,7 @@
 
 A model is asked after six exchanges, or after ten quiet minutes if there were at least two. The
 database records how far a conversation was read, so a restart neither repeats nor skips turns.
-After a restart during the quiet minutes, the model is only asked after the next answer. If a
+After a restart during the quiet minutes, the model is asked only after the next answer. If a
 request fails, the same turns are read again next time.
 """
 
@@ -31,9 +31,9 @@ _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
 _MAX_TURN_TOKENS = 8000  # of turns in one prompt
 _NOTICE_KEY = "persona_memories"
-"""The person's setting that records whether the notice is due or was shown; `/forget me` deletes it
-like all settings that start with "persona"."""
-_DUE, _SHOWN = "due", "shown"
+"""The key of the setting that says whether a person was told about memories of them. `/forget me`
+deletes it, like all settings whose keys start with "persona"."""
+_NOTICE_DUE, _NOTICE_SHOWN = "due", "shown"
 _log = structlog.get_logger(__name__)
 
 
@@ -43,21 +43,21 @@ class _WatchedConversation:
 
     preset: Preset
     message: IncomingMessage
-    """The first message of the newest author, who pays."""
-    present: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
-    """The times of questions, oldest first, each with the presets that were active then."""
+    """The first message of the newest author, who pays for the extraction."""
+    active_presets: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
+    """The time of each question and the presets that were active then, oldest first."""
     exchanges: int | None = None
-    """Exchanges since a model was last asked; None: to be read from the database."""
+    """The number of exchanges since a model was last asked, or None if it is not loaded yet."""
     stop_timer: Callable[[], None] = lambda: None
 
     def active_presets_at(self, turn: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
         """Return the presets active at a turn or, if unknown, the one that answered it."""
         at = turn.turn.at
-        if at < self.present[0][0]:
+        if at < self.active_presets[0][0]:
             answers = (other.turn.preset for other in turns if other.id >= turn.id)
             return (next(filter(None, answers), ""),)
-        later = (presets for asked_at, presets in self.present if asked_at >= at)
-        return next(later, self.present[-1][1])
+        later = (presets for asked_at, presets in self.active_presets if asked_at >= at)
+        return next(later, self.active_presets[-1][1])
 
 
 @dataclass(eq=False, repr=False)
@@ -67,7 +67,7 @@ class MemoryExtractor:
     recaller: MemoryRecaller
     progress: SqlExtractions
     summarizer: Summarizer
-    """Sends requests to models in the background, and tells which turns may be read."""
+    """Sends requests to models in the background, and decides which turns models may read."""
     settings: ChatSettings
     clock: Clock
     find_consent: Callable[[str], Awaitable[Consent | None]]
@@ -75,7 +75,7 @@ class MemoryExtractor:
     """Returns the names of characters by preset."""
 
     def __post_init__(self) -> None:
-        self._watched: dict[str, _WatchedConversation] = {}
+        self._watched_chats: dict[str, _WatchedConversation] = {}
         self._queue = ConversationQueue(self.extract_if_due, "memories_not_extracted")
 
     def record_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
@@ -84,21 +84,21 @@ class MemoryExtractor:
         if preset is None or message.is_withheld or self.summarizer.uses_sample_model(preset):
             return
         key, payer = message.address.conversation, message.author
-        watched = self._watched.get(key)
-        if watched is None or watched.message.author.id != payer.id:
+        chat = self._watched_chats.get(key)
+        if chat is None or chat.message.author.id != payer.id:
             # Keep no words of the message, because `/forget` must take effect within a minute.
             payer = replace(payer, name="")
             wordless = replace(message, author=payer, text="", quote=None, attachments=())
-            watched = watched or _WatchedConversation(preset, wordless)
-            self._watched[key], watched.message = watched, wordless
-        watched.preset = preset
-        watched.present.append((message.at, tuple(one.name for one in presets)))
-        del watched.present[: -2 * _MIN_EXCHANGES]
-        watched.stop_timer()
-        watched.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
-        if watched.exchanges is not None:
-            watched.exchanges += 1
-        if watched.exchanges is None or watched.exchanges >= _MIN_EXCHANGES:
+            chat = chat or _WatchedConversation(preset, wordless)
+            self._watched_chats[key], chat.message = chat, wordless
+        chat.preset = preset
+        chat.active_presets.append((message.at, tuple(one.name for one in presets)))
+        del chat.active_presets[: -2 * _MIN_EXCHANGES]
+        chat.stop_timer()
+        chat.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
+        if chat.exchanges is not None:
+            chat.exchanges += 1
+        if chat.exchanges is None or chat.exchanges >= _MIN_EXCHANGES:
             self._queue.add(key)
 
     @property
@@ -111,38 +111,38 @@ class MemoryExtractor:
         try:
             await self._queue.run()
         finally:
-            for one in self._watched.values():
+            for one in self._watched_chats.values():
                 one.stop_timer()
 
     async def extract_if_due(self, conversation: str) -> None:
         """Extract memories if there were enough exchanges; fewer suffice after a quiet time."""
-        watched = self._watched.get(conversation)
-        if watched is None:
+        chat = self._watched_chats.get(conversation)
+        if chat is None:
             return
-        watched.exchanges = 0  # exchanges during the read count twice, which costs another read
+        chat.exchanges = 0  # exchanges during this read count twice; that costs another read
         unread = await self.progress.load(conversation)
         exchanges = unread.exchanges
-        is_quiet = self.clock.now() - watched.present[-1][0].timestamp() >= _QUIET_SECONDS
+        is_quiet = self.clock.now() - chat.active_presets[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer starts to watch it again
-            del self._watched[conversation]
+            del self._watched_chats[conversation]
         if exchanges < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
-            watched.exchanges += exchanges
+            chat.exchanges += exchanges
             return
         if await self.progress.begin(conversation, unread):
-            await self._extract(conversation, watched, unread)
+            await self._extract(conversation, chat, unread)
 
     async def _extract(
-        self, conversation: str, watched_chat: _WatchedConversation, unread: UnreadTurns
+        self, conversation: str, chat: _WatchedConversation, unread: UnreadTurns
     ) -> None:
-        preset, message = watched_chat.preset, watched_chat.message
-        admissible = await self._admissible_turns(unread.turns)
-        presets = {one.turn.preset for one in admissible if one.turn.preset}
-        names = self.character_names(presets.union(*(active for _, active in watched_chat.present)))
+        preset, message = chat.preset, chat.message
+        readable_turns = await self._select_readable_turns(unread.turns)
+        presets = {one.turn.preset for one in readable_turns if one.turn.preset}
+        names = self.character_names(presets.union(*(active for _, active in chat.active_presets)))
         limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
-        turns = fit_turns(admissible, limit, count, _MAX_TURN_TOKENS)  # the next pass has the rest
-        read_up_to = (unread.turns if len(turns) == len(admissible) else turns)[-1].id
+        turns = fit_turns(readable_turns, limit, count, _MAX_TURN_TOKENS)  # the rest follows later
+        read_up_to = (unread.turns if len(turns) == len(readable_turns) else turns)[-1].id
         transcript = write_transcript(turns, names)
-        checked: list[CheckedNote] = []
+        checked_notes: list[CheckedNote] = []
         if transcript.turns:
             messages = (Message("user", transcript.text),)
             provider, prompt = background_prompt(
@@ -153,44 +153,44 @@ class MemoryExtractor:
             place = MemoryPlace.from_event(
                 message.address, message.scopes, is_private=message.is_private
             )
-            checked = check_notes(notes, transcript, place, conversation)
-            counts = {"noted": len(notes), "backed": len(checked)}
+            checked_notes = check_notes(notes, transcript, place, conversation)
+            counts = {"noted": len(notes), "backed": len(checked_notes)}
             _log.info("memories_extracted", conversation=conversation, **counts)
-        complete = [
-            await self._complete_note(one, watched_chat.active_presets_at(one.source, turns))
-            for one in checked
+        complete_notes = [
+            await self._complete_note(one, chat.active_presets_at(one.source, turns))
+            for one in checked_notes
         ]
         try:
-            await self.progress.finish(conversation, unread, read_up_to, complete)
+            await self.progress.finish(conversation, unread, read_up_to, complete_notes)
         finally:  # a failed transaction may be committed
-            self.recaller.memories.read_again_for([one.memory for one in complete])
+            self.recaller.memories.read_again_for([one.memory for one in complete_notes])
 
-    async def _admissible_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
-        """Drop turns of people who opted out, and observed turns of those who consent to `HERE`."""
-        read = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
-        observed = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
-        consents = {one: await self.find_consent(one) for one in observed}
-        willing = {
-            one for one, to in consents.items() if to in {Consent.SERVER, Consent.EVERYWHERE}
+    async def _select_readable_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
+        """Drop turns of people who opted out, and observed turns of those who allow only `HERE`."""
+        ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
+        people = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
+        consents = {one: await self.find_consent(one) for one in people}
+        consenters = {
+            one for one, scope in consents.items() if scope in {Consent.SERVER, Consent.EVERYWHERE}
         }
         return [
             one
             for one in turns
-            if id(one.turn) in read
-            and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in willing))
+            if id(one.turn) in ids
+            and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in consenters))
         ]
 
     async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:
-        """Add vectors, witnesses and state to a note; schedule the first notice to its person."""
+        """Add vectors, witnesses and state to a note; schedule a notice to its subject."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         outdated = await self.recaller.embed(note.outdated_fact) if note.outdated_fact else None
         memory = replace(note.memory, witnesses=witnesses, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
-        # Before the memory is stored, so that even a killed process keeps no memory in secret.
+        # Before the memory is stored, so that even a crash leaves no memory without a notice.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
-            await self.settings.set(person, _NOTICE_KEY, _DUE, person)
+            await self.settings.set(person, _NOTICE_KEY, _NOTICE_DUE, person)
         return replace(note, memory=memory, outdated_fact_vector=outdated and outdated[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
@@ -198,9 +198,9 @@ class MemoryExtractor:
         return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
-        """Return whether to tell a person that memories of them exist; True only once."""
+        """Return whether to tell a person about memories of them; True only once per person."""
         found = await self.settings.get_all([person], _NOTICE_KEY)
-        if found.get(person) != _DUE:
+        if found.get(person) != _NOTICE_DUE:
             return False
-        await self.settings.set(person, _NOTICE_KEY, _SHOWN, person)
+        await self.settings.set(person, _NOTICE_KEY, _NOTICE_SHOWN, person)
         return True

@@ -28,22 +28,22 @@ from bot.storage.memories import SqlMemories
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 5.0
 _RANK_OFFSET = 10  # for reciprocal rank fusion; smaller values favor the first ranks
-_WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # vectors have 1; tests/memory/test_memory_recall.py
+_WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # similar vectors weigh 1; see test_memory_recall.py
 _SCORE_DIGITS = 4
 
 CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
-"""Returns the similarity of the first vector to each of the others, all from one model."""
+"""Returns the similarity of one vector to each of several vectors from the same model."""
 
 
 @dataclass(eq=False, repr=False)
 class MemoryRecaller:
-    """Loads memories for an answer, and ranks them; without `embedder`, only by words and age."""
+    """Loads and ranks memories for an answer; without `embedder`, ranks only by words and age."""
 
     memories: SqlMemories
     budget_share: float = 0.1
     """The share of a prompt's token budget that memories may take."""
     embedder: Embedder | None = None
-    similarities: CosineSimilarities | None = None
+    compare: CosineSimilarities | None = None
 
     async def recall(
         self, preset: str, message: IncomingMessage, turns: Sequence[Turn], *, may_spend: bool
@@ -52,8 +52,8 @@ class MemoryRecaller:
 
         A paid embedding service is used only if `may_spend` is set. Raises `StoreError`.
         """
-        private = message.is_private
-        place = MemoryPlace.from_event(message.address, message.scopes, is_private=private)
+        is_private = message.is_private
+        place = MemoryPlace.from_event(message.address, message.scopes, is_private=is_private)
         speakers = [one.speaker.id for one in turns if one.speaker]
         people = tuple(dict.fromkeys([*find_person_ids(message), *message.mentions, *speakers]))
         listener = MemoryListener(place, preset, message.author.id, people)
@@ -67,7 +67,7 @@ class MemoryRecaller:
         return RankedMemories(ranked, len(found.private_memory_ids), self.budget_share)
 
     async def embed(self, text: str) -> tuple[str, PackedVector] | None:
-        """Return the embedding model and the vector of a memory's text; None if that failed."""
+        """Return the embedding model and the vector of a memory's text, or None on failure."""
         if self.embedder is None:
             return None
         try:
@@ -81,7 +81,7 @@ class MemoryRecaller:
     async def _similarities(
         self, query: str, memories: Sequence[Memory], *, may_spend: bool
     ) -> Mapping[int, float]:
-        if self.embedder is None or self.similarities is None:
+        if self.embedder is None or self.compare is None:
             return {}
         if self.embedder.is_metered and not may_spend:
             return {}
@@ -97,7 +97,7 @@ class MemoryRecaller:
             if one.vector and one.model == model and len(one.vector) == len(vector):
                 ids.append(one.id)
                 vectors.append(one.vector)
-        return dict(zip(ids, self.similarities(vector, vectors), strict=True)) if ids else {}
+        return dict(zip(ids, self.compare(vector, vectors), strict=True)) if ids else {}
 
 
 def rank_memories(
@@ -105,14 +105,14 @@ def rank_memories(
 ) -> tuple[RankedMemory, ...]:
     """Rank memories for a message: pinned ones first, then by similarity, shared words and age.
 
-    The last three orders are merged by reciprocal rank fusion, as their scores cannot be compared:
+    The last three rankings are merged by reciprocal rank fusion, since their scores differ in kind:
     https://plg.uwaterloo.ca/~gvcormac/cormacksigir09-rrf.pdf
     """
-    by_words = _score_words(query, memories)
+    word_scores = _score_by_shared_words(query, memories)
     scores = Counter[int]()
     reasons: dict[int, RecallReason] = {}
     orders: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
-        (by_words, _WORD_WEIGHT, RecallReason.WORDS),
+        (word_scores, _WORD_WEIGHT, RecallReason.WORDS),
         (similarities, 1.0, RecallReason.SIMILAR),
         ({one.id: one.since for one in memories}, _RECENCY_WEIGHT, RecallReason.RECENT),
     )
@@ -132,15 +132,15 @@ def rank_memories(
     )
 
 
-def _score_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
-    """Return a score for each memory by id; it grows with the words shared with a query."""
-    wanted = set(split_words(query))
+def _score_by_shared_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
+    """Score memories by the words that they share with a query; return the scores by memory id."""
+    query_words = set(split_words(query))
     shared = {
-        one.id: wanted.intersection(split_words(f"{one.subject.name} {one.text}"))
+        one.id: query_words.intersection(split_words(f"{one.subject.name} {one.text}"))
         for one in memories
     }
     counts = Counter(word for words in shared.values() for word in words)
-    # A word that occurs in every memory tells nothing. In Chinese, pairs tell more than characters.
+    # Rare words say more than common ones, and in Chinese, pairs say more than single characters.
     weights = {
         word: math.log(1 + len(memories) / count) * min(len(word), 4)
         for word, count in counts.items()

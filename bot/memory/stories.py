@@ -24,11 +24,11 @@ RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """Stories with their scores, by query; the best are first."""
 
 RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
-"""A function that retrieves a preset's stories for the newest message; the flag allows spending."""
+"""Retrieves a preset's stories for a message; the flag permits the use of a paid service."""
 
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine needs, so that load does not change prompts
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
-_MESSAGE_SECONDS = 30.0
+_MESSAGE_CACHE_SECONDS = 30.0
 """How long a message's vector is cached; `/forget` must take effect within a minute."""
 
 
@@ -56,14 +56,14 @@ async def index_stories(
 async def _index_character(
     character: str, texts: Sequence[str], embedder: Embedder, stories: Stories
 ) -> None:
-    missing = await stories.replace_stories(character, texts, embedder.model_id)
-    for start in range(0, len(missing), _BATCH_SIZE):
-        batch = missing[start : start + _BATCH_SIZE]
+    missing_texts = await stories.replace_stories(character, texts, embedder.model_id)
+    for start in range(0, len(missing_texts), _BATCH_SIZE):
+        batch = missing_texts[start : start + _BATCH_SIZE]
         vectors = await embedder.embed_documents(batch)
         rows = [StoryVector(*one) for one in zip(batch, vectors, strict=True)]
         await stories.save_vectors(character, embedder.model_id, rows)
         done = start + len(batch)
-        _log.info("stories_indexed", character=character, done=done, of=len(missing))
+        _log.info("stories_indexed", character=character, done=done, of=len(missing_texts))
 
 
 @dataclass(eq=False, repr=False)
@@ -80,17 +80,17 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, message: str, may_spend: bool = True
     ) -> RetrievedStories | None:
-        """Return the stories of each query that could be embedded, or None; raises `StoreError`."""
+        """Return stories by query, or None if the preset has no stories; raises `StoreError`."""
         if preset.name not in self.characters:
             return None
         found: dict[str, Sequence[Story]] = {}
-        fixed = find_story_queries(preset, "").keys()
-        drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_SECONDS)
+        fixed_queries = find_story_queries(preset, "").keys()
+        drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_CACHE_SECONDS)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in find_story_queries(preset, message).items():
                     vector = await self._embed_query(query, may_spend=may_spend)
-                    if query not in fixed:
+                    if query not in fixed_queries:
                         drop_later(self._cached_vectors.pop, query, None)
                     found[query] = await self.stories.find_nearest(
                         preset.name, vector, self.embedder.model_id, limit

@@ -1,8 +1,8 @@
 """Summaries of turns that do not fit into the prompt.
 
-Turns are summarized in the background, after the answer. A summary is made from the previous one,
-and from the turns that no longer fit since then. If a summarized turn is edited or deleted, the
-summary becomes invalid, and the next one is made from all turns.
+Turns are summarized in the background, after the answer. Each summary is made from the previous
+summary and the turns that have stopped fitting since then. If a summarized turn is edited or
+deleted, the summary becomes invalid, and the next one is made from all turns.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_TURN_TOKENS = 4000  # of turns in one prompt
-# A share of the prompt's limit; the rest is for the last summary and for estimation errors.
-_SHARE_OF_TURNS = 0.5
+# Of the prompt's limit; the rest is for the last summary and for estimation errors.
+_MAX_TURN_SHARE = 0.5
 _TOKENS_PER_NAME = 6
 _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
@@ -49,8 +49,8 @@ _MIN_NEW_TURNS = 6  # fewer turns are not worth a new summary
 _MAX_CONCURRENT = 2
 
 
-def summary_instruction(max_tokens: int | None) -> str:
-    """Return the system message that asks for a summary, with at most `max_tokens` if given."""
+def build_summary_instruction(max_tokens: int | None) -> str:
+    """Return the system message that asks for a summary, limited to `max_tokens` if given."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
@@ -73,16 +73,16 @@ def write_transcript(
 ) -> str:
     """Return a transcript: the last summary, if any, and the later turns with their speakers.
 
-    With `has_numbers`, turns are numbered from 1: [3].
+    If `has_numbers`, each turn starts with its number, such as [3].
     """
-    plain = [one.turn for one in turns]
-    presets = {turn.preset for turn in plain if turn.preset}
+    plain_turns = [one.turn for one in turns]
+    presets = {turn.preset for turn in plain_turns if turn.preset}
     reserved = {name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)}
-    labels = label_speakers((turn.speaker for turn in plain if turn.speaker), reserved)
+    labels = label_speakers((turn.speaker for turn in plain_turns if turn.speaker), reserved)
     head = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
     lines = [
         labels.tag_text(labels.find_label(turn, _OWN_LABEL), f" {strip_hidden_text(turn.text)}")
-        for turn in plain
+        for turn in plain_turns
     ]
     if has_numbers:
         lines = [f"[{number}] {line}" for number, line in enumerate(lines, 1)]
@@ -96,10 +96,10 @@ def fit_turns(
     max_tokens: int = _MAX_TURN_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    share = max_tokens if max_input_tokens is None else max_input_tokens * _SHARE_OF_TURNS
+    share = max_tokens if max_input_tokens is None else max_input_tokens * _MAX_TURN_SHARE
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
-    fitting = sum(so_far <= min(share, max_tokens) for so_far in accumulate(costs))
-    return turns[: max(1, fitting)]
+    fitting_count = sum(total <= min(share, max_tokens) for total in accumulate(costs))
+    return turns[: max(1, fitting_count)]
 
 
 @dataclass(eq=False, repr=False)
@@ -107,22 +107,22 @@ class ConversationQueue:
     """Runs a background job for each queued conversation, one at a time per conversation."""
 
     run_job: Callable[[str], Awaitable[None]]
-    failure: str
+    failure_event: str
     """The name of the log event for a failed job."""
 
     def __post_init__(self) -> None:
-        self._due: dict[str, None] = {}
+        self._queue: dict[str, None] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
 
     def add(self, conversation: str) -> None:
-        self._due[conversation] = None
+        self._queue[conversation] = None
         self._wake.set()
 
     @property
     def is_idle(self) -> bool:
         """Whether no job is due or running."""
-        return not (self._due or self._in_progress)
+        return not (self._queue or self._in_progress)
 
     async def run(self) -> None:
         """Run the jobs that are due, until cancelled."""
@@ -133,16 +133,16 @@ class ConversationQueue:
     async def _run_jobs(self) -> None:
         while True:
             await self._wake.wait()
-            conversation = next((one for one in self._due if one not in self._in_progress), None)
+            conversation = next((one for one in self._queue if one not in self._in_progress), None)
             if conversation is None:
                 self._wake.clear()
                 continue
-            del self._due[conversation]
+            del self._queue[conversation]
             self._in_progress.add(conversation)
             try:
                 await self.run_job(conversation)
             except (BackendError, StoreError, UserError) as error:
-                _log.warning(self.failure, conversation=conversation, reason=str(error))
+                _log.warning(self.failure_event, conversation=conversation, reason=str(error))
             finally:
                 self._in_progress.remove(conversation)
                 self._wake.set()
@@ -150,7 +150,7 @@ class ConversationQueue:
 
 @dataclass(slots=True)
 class SummaryRequest:
-    """A request for a summary whose cost is reserved."""
+    """A request for a summary, with its cost already reserved."""
 
     prompt: Prompt
     """The prompt; if there is a budget, it limits the length of the summary."""
@@ -181,7 +181,7 @@ class Summarizer:
     filter_turns: TurnFilter
 
     def __post_init__(self) -> None:
-        self._requested: dict[str, tuple[Preset, int, IncomingMessage]] = {}
+        self._requests: dict[str, tuple[Preset, int, IncomingMessage]] = {}
         self._queue = ConversationQueue(self._summarize_requested, "summary_failed")
 
     async def load_prompt_part(self, preset: Preset, conversation: str) -> PromptPart | None:
@@ -194,9 +194,9 @@ class Summarizer:
     def request(
         self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
     ) -> None:
-        """Summarize all but the newest `kept_turns` turns soon, charged to the author."""
+        """Request a summary of all but the newest turns, charged to the message's author."""
         if preset.summary is not None:
-            self._requested[conversation] = preset, kept_turns, message
+            self._requests[conversation] = preset, kept_turns, message
             self._queue.add(conversation)
 
     async def run(self) -> None:
@@ -204,28 +204,28 @@ class Summarizer:
         await self._queue.run()
 
     async def _summarize_requested(self, conversation: str) -> None:
-        preset, kept, message = self._requested.pop(conversation)
+        preset, kept, message = self._requests.pop(conversation)
         await self.summarize(preset, conversation, kept, message)
 
     async def summarize(
         self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
     ) -> None:
-        """Extend the summary to all but the newest `kept_turns`, if enough turns are new."""
+        """Extend the summary to all but the newest `kept_turns`, if that adds enough turns."""
         sources = await self.summaries.load_turns(conversation)
-        old = sources.turns[: max(0, len(sources.turns) - kept_turns)]
+        old_turns = sources.turns[: max(0, len(sources.turns) - kept_turns)]
         summary = sources.summary
-        covered = sum(one.id <= summary.covers_to for one in old) if summary else 0
-        if len(old) - covered < _MIN_NEW_TURNS:
+        covered_count = sum(one.id <= summary.covers_to for one in old_turns) if summary else 0
+        if len(old_turns) - covered_count < _MIN_NEW_TURNS:
             return
         count = counter_for_model(preset.model)
         limit = await self.prompt_limit(preset)
-        while covered < len(old):
-            batch = fit_turns(old[covered:], limit, count)
-            covered += len(batch)
+        while covered_count < len(old_turns):
+            batch = fit_turns(old_turns[covered_count:], limit, count)
+            covered_count += len(batch)
             summary = Summary(
                 session=sources.session,
-                covers_to=old[covered - 1].id,
-                fingerprint=fingerprint_turns(old[:covered]),
+                covers_to=old_turns[covered_count - 1].id,
+                fingerprint=fingerprint_turns(old_turns[:covered_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),
             )
             if not await self.summaries.save(conversation, summary):
@@ -234,14 +234,14 @@ class Summarizer:
     async def recap(
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
-        """Return a recap of the newest turns that fit, and these turns; `message` requested it."""
+        """Return a recap of the newest turns that fit into a prompt, and those turns."""
         count, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
-        fitting = fit_turns(turns[::-1], limit, count)[::-1]
-        messages = (Message("user", write_transcript("", fitting, has_numbers=True)),)
+        fitting_turns = fit_turns(turns[::-1], limit, count)[::-1]
+        messages = (Message("user", write_transcript("", fitting_turns, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
         provider, prompt = background_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
         text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
-        return text, fitting
+        return text, fitting_turns
 
     def uses_sample_model(self, preset: Preset) -> bool:
         """Return whether the bundled model writes a preset's summaries and memories."""
@@ -249,7 +249,7 @@ class Summarizer:
         return self.backends[provider].is_sample_model(model)
 
     async def prompt_limit(self, preset: Preset) -> int | None:
-        """Return the maximum number of tokens in a prompt of a preset's summaries."""
+        """Return the maximum number of tokens in a prompt for a preset's summaries."""
         provider, empty = background_prompt(preset, "", ())
         model_limit = await self.backends[provider].max_prompt_tokens(empty)
         return find_lowest_limit(preset.max_input_tokens, model_limit)
@@ -262,8 +262,8 @@ class Summarizer:
         turns: Sequence[StoredTurn],
         message: IncomingMessage,
     ) -> str:
-        read = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
-        turns = [one for one in turns if id(one.turn) in read]
+        readable_ids = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
+        turns = [one for one in turns if id(one.turn) in readable_ids]
         messages = (Message("user", write_transcript(summary.text if summary else "", turns)),)
         provider, prompt = background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
@@ -276,7 +276,7 @@ class Summarizer:
         message: IncomingMessage,
         max_output_tokens: int | None = None,
     ) -> str:
-        """Let the model write about a conversation, at the expense of `message`'s author.
+        """Let a model write a text about a conversation, charged to `message`'s author.
 
         `max_output_tokens` applies if no budget limits the prompt. Raises `BackendError` (also for
         an empty text), `BudgetUsedUp`, and `StoreError`.
@@ -302,10 +302,10 @@ class Summarizer:
         message: IncomingMessage,
         limit: int | None = None,
     ) -> tuple[str, bool]:
-        """Return a summary, and whether the model used reasoning."""
+        """Return the text, and whether the model used reasoning."""
         tokens = await counter_for_model(prompt.model).count_prompt(prompt)
-        summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        async with self.pay(summarizing, message, prompt, tokens) as request:
+        summary_preset = preset.model_copy(update={"provider": provider, "model": prompt.model})
+        async with self.pay(summary_preset, message, prompt, tokens) as request:
             if request.prompt.max_output_tokens is None and limit is not None:
                 request.prompt = replace(request.prompt, max_output_tokens=limit)
             await _stream_summary(self.backends[provider], request)
@@ -342,12 +342,12 @@ def background_prompt(
     system: str = "",
     max_tokens: int | None = None,
 ) -> tuple[str, Prompt]:
-    """Return the provider that summarizes for a preset, and its prompt with these messages."""
+    """Return the provider of a preset's background requests, and a prompt with these messages."""
     settings = preset.summary
     max_tokens = max_tokens or (settings.max_output_tokens if settings else None)
     provider, model = _background_model(preset)
     prompt = Prompt(
-        messages=(Message("system", system or summary_instruction(max_tokens)), *messages),
+        messages=(Message("system", system or build_summary_instruction(max_tokens)), *messages),
         model=model,
         conversation=conversation,
         max_output_tokens=max_tokens,

@@ -67,8 +67,10 @@ def create_platform(
     cursors = context.cursors and wrap_for_plugin(context.cursors)
     context = wrap_for_plugin(context, cursors=cursors, web_channels=None)
     thread = PluginThread(plugin, _TIMEOUT_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
-    platform = thread.make(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
-    surface = wrap(thread.make(lambda: platform.surface, PluginFailed), Surface, thread)
+    platform = thread.call_factory(
+        lambda: resolve_name(spec.factory)(settings, context), PluginFailed
+    )
+    surface = wrap(thread.call_factory(lambda: platform.surface, PluginFailed), Surface, thread)
     wrapped_platform: Platform = wrap(platform, Platform, thread, surface=surface)
     return wrapped_platform
 

@@ -131,7 +131,7 @@ async def generate_answer(
         prompt, show_callbacks, replace_shown, show_wait, clock, limit, provider, check
     )
     try:
-        if not stop.requested:
+        if not stop.is_requested:
             with stop.stoppable_block():
                 await _stream_answer(backend, prompt, answer, may_continue, tools)
     except BackendInterrupted as error:
@@ -140,7 +140,7 @@ async def generate_answer(
         was_interrupted = True
         prefill_seconds = answer.first_word_seconds
         _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill_seconds)
-    result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.requested)
+    result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.is_requested)
     return replace(result, tool_calls=tuple(tools.records)) if tools is not None else result
 
 

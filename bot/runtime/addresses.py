@@ -19,7 +19,7 @@ def is_http_address(address: str) -> bool:
 
 
 def validate_http_address(address: str) -> str:
-    """Return an address if it is a valid http(s) URL; raises `ValueError`."""
+    """Return the address; raises `ValueError` if it is not a valid http(s) URL."""
     if not is_http_address(address):
         raise ValueError("should be a URL such as http://127.0.0.1:8080/v1")
     if _is_link_local(urlsplit(address).hostname or ""):
@@ -52,16 +52,16 @@ def split_credentials(address: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(netloc=host)), unquote(credentials)
 
 
-def require_escaped_password(address: str, *, may_have_at: bool = False) -> None:
+def require_escaped_password(address: str, *, may_contain_at_sign: bool = False) -> None:
     """Raise `ValueError`, without quoting the URL, if the password has unescaped @, /, ? or #."""
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    behind, _, query = rest[len(authority) :].partition("?")
+    path, _, query = rest[len(authority) :].partition("?")
     is_port = re.search(r":\d*$", authority) or ":" not in authority
     has_parameters = re.match(r"[\w-]+=", query) and ("@" in authority or is_port)
     if (
-        (authority.count("@") > 1 and not may_have_at)
-        or "@" in behind
+        (authority.count("@") > 1 and not may_contain_at_sign)
+        or "@" in path
         or ("@" in query and not has_parameters)
     ):
         raise ValueError(

@@ -21,7 +21,7 @@ class HeaderTimeout(asyncio.Protocol):
         """Wrap a new protocol of the server; `seconds` is the timeout for the headers."""
         self._server = make_protocol()
         self._seconds = seconds
-        self._newest = b""  # the last received bytes, because the blank line may arrive in pieces
+        self._last_bytes = b""  # kept, because the blank line may arrive in pieces
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,13 +31,13 @@ class HeaderTimeout(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        received = self._newest + data
-        if not self._newest:  # blank lines before a request do not end its headers
+        received = self._last_bytes + data
+        if not self._last_bytes:  # blank lines before a request do not end its headers
             received = received.lstrip(b"\r\n")
         if _HEADERS_END in received:
             self._timer.cancel()
             self._transport.set_protocol(self._server)
-        self._newest = received[1 - len(_HEADERS_END) :]
+        self._last_bytes = received[1 - len(_HEADERS_END) :]
         self._server.data_received(data)
 
     @override
@@ -60,6 +60,6 @@ class HeaderTimeout(asyncio.Protocol):
     def _time_out(self) -> None:
         if self._transport.is_closing():  # the server has already rejected the partial headers
             return
-        if self._newest:
+        if self._last_bytes:
             self._transport.write(_TIMEOUT_REPLY)
         self._transport.close()

@@ -34,7 +34,7 @@ class ConnectionFailed(TroupeError):
         self.is_sent = is_sent
         """Whether the server may have received the request or a part of it."""
         self.was_idle = was_idle
-        """Whether a kept-alive connection was closed, perhaps before the request arrived."""
+        """Whether a reused connection was closed, perhaps before the request arrived."""
 
 
 class InvalidAddress(ConnectionFailed):
@@ -67,13 +67,13 @@ def check_may_send() -> None:
 
 
 PROCESS_PAUSE_SECONDS = 1.0
-"""If a timer fires later than this, this process was paused; the server is not to blame."""
+"""If a timer is later than this, this process was paused, so the server is not to blame."""
 
 _FINAL_READ_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
 _IDLE_SECONDS = 30.0  # a firewall may drop connections that are idle longer
 _PAUSE_STEP_SECONDS = 0.05  # pauses end at multiples of this, so one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
-_MAX_ADDRESSES = 1000  # cached URL objects, because parsing a URL is slow
+_MAX_CACHED_URLS = 1000  # cached, because parsing a URL is slow
 _UNROUNDED_TIMEOUT_THRESHOLD = 1e9  # aiohttp rounds timeouts above this to whole seconds
 # A compressed body may be a decompression bomb.
 _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__version__}"}
@@ -101,7 +101,7 @@ class HttpClient:
     def __post_init__(self) -> None:
         self._headers = dict(self.headers)
         self._url = URL()
-        self._addresses: dict[str, URL] = {}
+        self._urls_by_path: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
         self._responses = set[HttpResponse]()
 
@@ -117,22 +117,22 @@ class HttpClient:
     ) -> "HttpResponse":
         """Send a request and return the response, before its body is read.
 
-        `deadline` is in event loop time; `headers` must not contain text written by people.
+        `deadline` is in event loop time. `headers` must not contain text written by people.
         Raises `ConnectionFailed`, or `TimeoutError` after the deadline.
         """
         attempt = _RequestAttempt()
         try:
             session = self._session or self._open_session()
-            sent = {**self._headers, **(headers or {})}  # not sent with a proxy's CONNECT
+            all_headers = {**self._headers, **(headers or {})}  # not sent with a proxy's CONNECT
             if content_type is not None:
-                sent["Content-Type"] = content_type
+                all_headers["Content-Type"] = content_type
             with _Deadline(deadline):
                 response = HttpResponse(
                     await session.request(
                         method,
                         self._build_url(path),
                         data=body,
-                        headers=sent,
+                        headers=all_headers,
                         allow_redirects=False,
                         trace_request_ctx=attempt,
                     ),
@@ -195,7 +195,7 @@ class HttpClient:
             )
         resolver = None
         if self.allows_address is not None:
-            resolver = _CheckingResolver(self.allows_address)
+            resolver = _AddressCheckingResolver(self.allows_address)
             host = url.raw_host or ""
             if ":" in host or host.replace(".", "").isdigit():  # IPs bypass aiohttp's resolver
                 resolver.check(host, host)
@@ -205,29 +205,29 @@ class HttpClient:
 
     def _build_url(self, path: str) -> URL:
         """Return the full URL for a path; percent-encoded characters stay as they are."""
-        if (known := self._addresses.get(path)) is not None:
-            return known
+        if (cached := self._urls_by_path.get(path)) is not None:
+            return cached
         query = self._url.raw_query_string
         target = quote(self._url.raw_path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
         if query:
             target += f"{'&' if '?' in target else '?'}{query}"
-        if len(self._addresses) >= _MAX_ADDRESSES:
-            self._addresses.clear()
-        address = self._addresses[path] = URL(f"{self._url.origin()}{target}", encoded=True)
+        if len(self._urls_by_path) >= _MAX_CACHED_URLS:
+            self._urls_by_path.clear()
+        address = self._urls_by_path[path] = URL(f"{self._url.origin()}{target}", encoded=True)
         return address
 
 
 class HttpResponse:
     """A response whose body can be read; use it with `async with`, which always closes it."""
 
-    def __init__(self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse]") -> None:
-        """Wrap aiohttp's response and add this object to `unclosed` until it is closed."""
+    def __init__(self, response: aiohttp.ClientResponse, responses: "set[HttpResponse]") -> None:
+        """Wrap aiohttp's response; keep this object in `responses` until it is closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Response headers; names are looked up case-insensitively."""
         self._response = response
-        self._unclosed = unclosed
-        unclosed.add(self)
+        self._open_responses = responses
+        responses.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
         """Return the next bytes of the body, or empty bytes at its end.
@@ -262,7 +262,7 @@ class HttpResponse:
 
     async def close(self) -> None:
         """Release the response; its connection closes unless the whole body was read."""
-        self._unclosed.discard(self)
+        self._open_responses.discard(self)
         self._response.close()
 
     async def __aenter__(self) -> Self:
@@ -304,17 +304,17 @@ class _Deadline:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
-        is_alone = self._has_expired and self._task.uncancel() <= self._cancel_count
-        if is_alone and isinstance(error, asyncio.CancelledError):
+        is_only_cancellation = self._has_expired and self._task.uncancel() <= self._cancel_count
+        if is_only_cancellation and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
     def _on_timer(self) -> None:
         now = self._loop.time()
-        late = now - self._expires_at
-        if late > PROCESS_PAUSE_SECONDS:
+        delay = now - self._expires_at
+        if delay > PROCESS_PAUSE_SECONDS:
             # This process was suspended, or the machine was asleep. The server may have answered
             # in time, so that its data is still in the kernel.
-            self._expires_at = again_at = now + late
+            self._expires_at = again_at = now + delay
         elif not self._is_final_read:
             # The event loop may have been too busy to read data that arrived in time.
             self._is_final_read = True
@@ -351,7 +351,7 @@ _TRACE_CONFIG.on_connection_reuseconn.append(_record_connection_reuse)
 _TRACE_CONFIG.on_request_headers_sent.append(_check_write)
 
 
-class _CheckingResolver(aiohttp.ThreadedResolver):
+class _AddressCheckingResolver(aiohttp.ThreadedResolver):
     def __init__(self, allows_address: Callable[[str], bool]) -> None:
         super().__init__()
         self._allows_address = allows_address
@@ -360,10 +360,10 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
-        for one in found:
+        addresses = await super().resolve(host, port, family)
+        for one in addresses:
             self.check(host, one["host"])
-        return found
+        return addresses
 
     def check(self, host: str, address: str) -> None:
         if not self._allows_address(address):
@@ -372,14 +372,14 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
 
 
 def _find_environment_proxy(url: URL) -> str | None:
-    """Return the proxy URL from the environment for a URL, or None for a direct connection.
+    """Return the proxy that environment variables set for a URL, or None for a direct connection.
 
     aiohttp's own option, `trust_env`, would start a thread for each request.
     """
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
+    proxies_by_scheme = urllib.request.getproxies()
+    proxy = proxies_by_scheme.get(url.scheme) or proxies_by_scheme.get("all")
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
@@ -408,7 +408,7 @@ def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> Connect
 def _describe_os_error(error: OSError) -> str:
     match error:
         case socket.gaierror(errno=socket.EAI_AGAIN):
-            return "the host name cannot be resolved now; is the network down?"
+            return "the host name cannot be resolved right now; is the network down?"
         case socket.gaierror():
             return "the host name is unknown"
         case ssl.SSLCertVerificationError():
@@ -424,7 +424,7 @@ _DOWNLOAD_HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
-    """Return up to the first `max_bytes` at a URL; raises `ConnectionFailed` or `TimeoutError`."""
+    """Download at most `max_bytes` of a file; raises `ConnectionFailed` or `TimeoutError`."""
     client = HttpClient(url, _DOWNLOAD_HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:

@@ -10,8 +10,8 @@ from bot.chat.operation import RefusedCalls
 from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
-LEARNED_SECONDS = 3600.0
-"""How long approximate (learned) windows apply after a refused call."""
+LEARNED_WINDOW_SECONDS = 3600.0
+"""How long learned (estimated) windows apply after a refused call."""
 _MAX_TRACKED_KEYS = 10_000
 _MAX_LISTED_REFUSALS = 100
 
@@ -19,7 +19,7 @@ _MAX_LISTED_REFUSALS = 100
 class InProcessRateLimits(RateLimits):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._next_arrival: dict[str, float] = {}
+        self._next_arrivals: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
         """By limit key and waiter name: urgency, start of the wait, and when the waiter expires."""
@@ -30,12 +30,12 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         now = self._clock.monotonic()
-        arrivals = [self._next_arrival.get(rate.key, now) for rate in rates]
+        arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
         due = [at - rate.tolerance for rate, at in zip(rates, arrivals, strict=True)]
         begin = max([now, *due])
         if begin - now <= max_wait_seconds:
             for rate, at in zip(rates, arrivals, strict=True):
-                self._next_arrival[rate.key] = max(at, begin) + rate.interval
+                self._next_arrivals[rate.key] = max(at, begin) + rate.interval
             self._drop_expired(now)
         return begin - now
 
@@ -68,10 +68,10 @@ class InProcessRateLimits(RateLimits):
         for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
             del waiters[one]
         _, since, _ = waiters.pop(waiter.name, (0, now, now))
-        own = waiter.urgency, since
-        if sum(each[:2] < own for each in waiters.values()) < free:
+        own_rank = waiter.urgency, since
+        if sum(each[:2] < own_rank for each in waiters.values()) < free:
             return True
-        waiters[waiter.name] = *own, now + waiter.seconds
+        waiters[waiter.name] = *own_rank, now + waiter.seconds
         return False
 
     @override
@@ -103,7 +103,7 @@ class InProcessRateLimits(RateLimits):
     async def block_calls(self, scope: str, seconds: float) -> None:
         now = self._clock.monotonic()
         self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
-        self._learned_until[scope] = now + LEARNED_SECONDS
+        self._learned_until[scope] = now + LEARNED_WINDOW_SECONDS
         self._drop_expired(now)
 
     @override
@@ -129,16 +129,16 @@ class InProcessRateLimits(RateLimits):
         return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:
-        if len(self._next_arrival) > _MAX_TRACKED_KEYS:
-            self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
+        if len(self._next_arrivals) > _MAX_TRACKED_KEYS:
+            self._next_arrivals = {key: at for key, at in self._next_arrivals.items() if at > now}
         for ends in (self._refused_until, self._learned_until):
             if len(ends) > _MAX_TRACKED_KEYS:
                 for key in [key for key, at in ends.items() if at <= now]:
                     del ends[key]
         if len(self._calls) > _MAX_TRACKED_KEYS:
-            for log, calls in list(self._calls.items()):
-                if calls[-1] + log[1] <= now:
-                    del self._calls[log]
+            for call_key, calls in list(self._calls.items()):
+                if calls[-1] + call_key[1] <= now:
+                    del self._calls[call_key]
 
 
 def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
@@ -158,9 +158,9 @@ class InProcessSignals(Signals):
         self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
     ) -> Callable[[], None]:
         handlers = self._handlers[topic]
-        both = handler, remote_handler or handler
-        handlers.append(both)
-        return lambda: handlers.remove(both)
+        handler_pair = handler, remote_handler or handler
+        handlers.append(handler_pair)
+        return lambda: handlers.remove(handler_pair)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Process the ready keys of a queue in the database concurrently, but one item per key at a time.
+"""Process the ready keys of a database queue concurrently, but only one item per key at a time.
 
 Keys that are woken together are claimed in one query. The database is also polled, because wake-up
 signals may be lost.
@@ -38,13 +38,13 @@ def urgent_topic(queue: str) -> str:
 def wake_keys(
     signals: Signals, queue: str, keys: Sequence[str], *, is_urgent: bool = False
 ) -> None:
-    """Signal to all processes that keys of a queue are ready; never waits."""
+    """Signal to all processes that keys of a queue are ready, without waiting."""
     if is_urgent:
         signals.publish(urgent_topic(queue), keys)
     signals.publish(queue, keys)
 
 
-def _no_seconds_on_hold(_key: str) -> float:
+def _never_on_hold(_key: str) -> float:
     return 0.0
 
 
@@ -54,7 +54,7 @@ class KeyedWorkerPool(Generic[Item]):
     """The name of the queue in signals, metrics and logs."""
     _: KW_ONLY
     signals: Signals
-    ready_keys: Callable[[int], Awaitable[Sequence[str]]]
+    find_ready_keys: Callable[[int], Awaitable[Sequence[str]]]
     """Returns ready, unclaimed keys from the database; the argument is their maximum number."""
     claim: Callable[[Sequence[str]], Awaitable[Mapping[str, Item]]]
     """Claims those keys that are ready, and returns the item to process for each of them."""
@@ -63,7 +63,7 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    seconds_on_hold: Callable[[str], float] = _no_seconds_on_hold
+    seconds_on_hold: Callable[[str], float] = _never_on_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, a process waits a moment before it claims keys that
@@ -72,31 +72,31 @@ class KeyedWorkerPool(Generic[Item]):
     """The number of urgent keys that may be processed beyond `max_concurrent`."""
 
     def __post_init__(self) -> None:
-        self._held: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
+        self._held_keys: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
         self._held_until = math.inf  # when to call `seconds_on_hold` again for all of them
         self._cancel_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._woken: dict[str, None] = {}  # in the order of their wake-ups
-        self._urgent: set[str] = set()
-        self._delayed: dict[str, None] = {}  # keys left for the process that woke them
+        self._woken_keys: dict[str, None] = {}  # in the order of their wake-ups
+        self._urgent_keys: set[str] = set()
+        self._delayed_keys: dict[str, None] = {}  # keys left for the process that woke them
         self._next_items: dict[str, Item] = {}  # items claimed while their key is in progress
-        self._changed = asyncio.Event()
-        self._claiming = asyncio.Lock()
-        self.stopping = False
+        self._keys_changed = asyncio.Event()
+        self._claim_lock = asyncio.Lock()
+        self.is_stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        leave = self._add_remotely_woken if self.wakes_keys else None
-        self.signals.subscribe(self.queue, self._add_woken, leave)
+        remote_handler = self._add_remotely_woken if self.wakes_keys else None
+        self.signals.subscribe(self.queue, self._add_woken, remote_handler)
         if self.extra_urgent_slots:
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
 
     @property
     def busy_count(self) -> int:
-        waiting = len(self._woken) + len(self._held)
-        return len(self._tasks) + waiting + self._claiming.locked()
+        waiting = len(self._woken_keys) + len(self._held_keys)
+        return len(self._tasks) + waiting + self._claim_lock.locked()
 
     async def is_idle(self) -> bool:
-        return not await self.ready_keys(1) and self.busy_count == 0
+        return not await self.find_ready_keys(1) and self.busy_count == 0
 
     def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
@@ -120,10 +120,10 @@ class KeyedWorkerPool(Generic[Item]):
 
     async def drain(self, seconds: float) -> None:
         """Stop claiming, wait for keys in progress, and cancel those that take too long."""
-        self.stopping = True
+        self.is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                async with self._claiming:
+                async with self._claim_lock:
                     pass
                 while self._tasks:
                     await asyncio.wait(self._tasks.values())
@@ -131,68 +131,68 @@ class KeyedWorkerPool(Generic[Item]):
         await cancel_and_wait(self._tasks.values())
 
     def _mark_urgent(self, keys: Sequence[str]) -> None:
-        if len(self._urgent) >= _MAX_URGENT_KEYS:  # keys that this process was never asked to wake
-            self._urgent.clear()
-        self._urgent.update(keys)
+        if len(self._urgent_keys) >= _MAX_URGENT_KEYS:  # of keys that were never woken here
+            self._urgent_keys.clear()
+        self._urgent_keys.update(keys)
 
     def _add_woken(self, keys: Sequence[str]) -> None:
-        self._woken.update(dict.fromkeys(keys))
-        self._changed.set()
+        self._woken_keys.update(dict.fromkeys(keys))
+        self._keys_changed.set()
 
     def _add_remotely_woken(self, keys: Sequence[str]) -> None:
-        if not self._delayed:
+        if not self._delayed_keys:
             self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed)
-        self._delayed.update(dict.fromkeys(keys))
+        self._delayed_keys.update(dict.fromkeys(keys))
 
     def _wake_delayed(self) -> None:
-        keys, self._delayed = list(self._delayed), {}
+        keys, self._delayed_keys = list(self._delayed_keys), {}
         self._add_woken(keys)
 
     async def _claim_woken_keys(self) -> None:
-        while not self.stopping:
-            await self._changed.wait()
-            self._changed.clear()
+        while not self.is_stopping:
+            await self._keys_changed.wait()
+            self._keys_changed.clear()
             keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
-            if keys and not self.stopping:
+            if keys and not self.is_stopping:
                 await self._claim_and_start(keys)
-                if self.seconds_on_hold is not _no_seconds_on_hold:
+                if self.seconds_on_hold is not _never_on_hold:
                     await asyncio.sleep(0)  # starting an item may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
     def _notify_claimer(self) -> None:
-        if self._woken:
-            self._changed.set()
+        if self._woken_keys:
+            self._keys_changed.set()
 
     def _select_next_keys(self, free: int) -> list[str]:
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
-        urgent: list[str] = []
-        if self._urgent:
+        urgent, woken = list[str](), self._woken_keys
+        if self._urgent_keys:
             limit = min(free + self.extra_urgent_slots, _MAX_CLAIMED)
-            woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
-            urgent = list(itertools.islice(woken, max(0, limit)))
-        others = [key for key in self._woken if key not in urgent] if urgent else self._woken
+            ready = (key for key in woken if key in self._urgent_keys and key not in self._tasks)
+            urgent = list(itertools.islice(ready, max(0, limit)))
+        others = [key for key in woken if key not in urgent] if urgent else woken
         return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
     def _select_unheld_keys(self, woken: Iterable[str], limit: int) -> list[str]:
-        """Return up to `limit` woken keys that are not on hold; move keys on hold to `_held`."""
+        """Return up to `limit` woken keys not on hold; move keys on hold to `_held_keys`."""
         if limit <= 0:
             return []
         keys: list[str] = []
-        held: dict[str, float] = {}
+        seconds_by_key: dict[str, float] = {}
         for key in woken:
             if key in self._tasks:  # the key stays woken until its task ends
                 continue
             if (seconds := self.seconds_on_hold(key)) > 0:
-                held[key] = seconds
+                seconds_by_key[key] = seconds
                 continue
             keys.append(key)
             if len(keys) == limit:
                 break
-        for key in held:
-            del self._woken[key]
-            self._held[key] = None
-        if held:
-            self._schedule_release(min(held.values()))
+        for key in seconds_by_key:
+            del self._woken_keys[key]
+            self._held_keys[key] = None
+        if seconds_by_key:
+            self._schedule_release(min(seconds_by_key.values()))
         return keys
 
     def _schedule_release(self, seconds: float) -> None:
@@ -203,16 +203,16 @@ class KeyedWorkerPool(Generic[Item]):
             self._cancel_release = self.clock.call_later(seconds, self._release_held)
 
     def _release_held(self) -> None:
-        self._woken = {**self._held, **self._woken}
-        self._held.clear()
+        self._woken_keys = {**self._held_keys, **self._woken_keys}
+        self._held_keys.clear()
         self._held_until = math.inf
-        self._changed.set()
+        self._keys_changed.set()
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:
-            del self._woken[key]
-        self._urgent.difference_update(keys)
-        async with self._claiming:
+            del self._woken_keys[key]
+        self._urgent_keys.difference_update(keys)
+        async with self._claim_lock:
             try:
                 claimed = await self.claim(keys)
             except StoreError as error:  # the next poll finds the keys again
@@ -225,7 +225,7 @@ class KeyedWorkerPool(Generic[Item]):
         """Poll for ready keys, because wake-ups may be lost and processes with claims may die."""
         while True:
             try:
-                keys = await self.ready_keys(_MAX_KEYS_POLLED)
+                keys = await self.find_ready_keys(_MAX_KEYS_POLLED)
             except StoreError as error:
                 _log.warning("poll_failed", queue=self.queue, reason=str(error))
             else:

@@ -93,14 +93,14 @@ def limit_cpu(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def call_on_termination(loop: Any, end: Callable[[], object]) -> None:
-    """Call `end` in the event loop on Ctrl-C or on a termination signal."""
+def call_on_termination(loop: Any, stop: Callable[[], object]) -> None:
+    """Call `stop` in the event loop on Ctrl-C or on a termination signal."""
     if sys.platform == "win32":
         for number in (signal.SIGINT, signal.SIGBREAK):
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(end))
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
     else:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
+            loop.add_signal_handler(number, stop)
 
 
 def ignore_hang_up(loop: Any) -> None:

@@ -56,34 +56,36 @@ class PluginThread:
     plugin: str
     seconds: float
     failure: type[TroupeError]
-    """The error to raise after `seconds`, and in place of exceptions that are not `allowed`."""
+    """The error to raise after `seconds`, and instead of exceptions not in `allowed_errors`."""
     allowed_errors: tuple[type[Exception], ...] = ()
-    _values: dict[str, Any] = field(default_factory=dict)
+    _results: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
     _pending_read: concurrent.futures.Future[Any] | None = None
 
-    def make(self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError) -> Any:
+    def call_factory(
+        self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError
+    ) -> Any:
         """Call a factory in the thread and wait for it; raises `error` if it fails."""
 
         async def run() -> Any:
             return factory()
 
         try:
-            made = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
-            return made.result(_START_TIMEOUT_SECONDS)
+            future = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
+            return future.result(_START_TIMEOUT_SECONDS)
         except Exception as problem:  # third-party code, whose error texts may contain secrets
             reason = problem if isinstance(problem, SettingsError) else type(problem).__name__
-            raise error(f"the plug-in {self.plugin!r} failed at start: {reason}") from problem
+            raise error(f"the plug-in {self.plugin!r} failed to start: {reason}") from problem
 
     def read(self, name: str, function: Callable[[], Any], default: Callable[[], Any]) -> Any:
         """Call a function in the thread and wait up to 0.2 s for its result.
 
-        If it is late or fails, return its last result, or else `default()`; raises `failure` if
-        that fails, too. While a late call runs, no other is made.
+        If the function is late or fails, return its last result, or else `default()`; raises
+        `failure` if that fails, too. While a late call is still running, no new call is made.
         """
 
         async def run() -> None:
-            self._values[name] = _check_result(name, function())
+            self._results[name] = _check_result(name, function())
 
         if self._pending_read is None or self._pending_read.done():
             self._pending_read = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
@@ -92,20 +94,20 @@ class PluginThread:
             except Exception as error:  # noqa: BLE001 # third-party code
                 self._log_failure(f"{type(error).__name__} in {name}")
         try:
-            return self._values[name] if name in self._values else _check_result(name, default())
+            return self._results[name] if name in self._results else _check_result(name, default())
         except Exception as error:
-            raise self._log_failure(f"no result of {name}") from error
+            raise self._log_failure(f"no result from {name}") from error
 
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
     ) -> AsyncGenerator[Any, None]:
-        """Yield an answer's events; raises `failure`, and `BackendInterrupted` after a `Delta`."""
-        home, events = asyncio.get_running_loop(), asyncio.Queue[Any](_MAX_WAITING_EVENTS)
+        """Yield an answer's events; raises `failure`, or `BackendInterrupted` after a `Delta`."""
+        service_loop, events = asyncio.get_running_loop(), asyncio.Queue[Any](_MAX_WAITING_EVENTS)
 
         async def read() -> None:
             async with aclosing(open_stream()) as stream:
                 async for event in stream:
-                    await _run_on(home, events.put(_check_result("generate", event)))
+                    await _run_on(service_loop, events.put(_check_result("generate", event)))
 
         async def fill() -> None:
             try:
@@ -113,7 +115,7 @@ class PluginThread:
             except BackendError as error:
                 await events.put(error)
 
-        filling = asyncio.create_task(fill())
+        fill_task = asyncio.create_task(fill())
         has_text, seconds = False, self.seconds
         try:
             while True:
@@ -128,10 +130,10 @@ class PluginThread:
                 yield event
                 has_text, seconds = has_text or isinstance(event, Delta), idle_seconds
         finally:
-            await cancel_and_wait([filling])
+            await cancel_and_wait([fill_task])
 
     async def call(self, name: str, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine function in the thread; raise `failure`, or an `allowed` exception."""
+        """Run a coroutine function in the thread; raises `failure` or one of `allowed_errors`."""
         is_abandoned = False
 
         async def run() -> Any:
@@ -143,14 +145,14 @@ class PluginThread:
                 raise self._log_failure(type(error).__name__) from error
 
         seconds = _TIMEOUTS_BY_METHOD.get(name, self.seconds)
-        ended: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
+        future: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
-            await asyncio.wait([ended], timeout=seconds)
-            if ended.done():
-                return ended.result()
+            await asyncio.wait([future], timeout=seconds)
+            if future.done():
+                return future.result()
         finally:
             is_abandoned = True
-            ended.cancel()  # do not wait, because a blocked thread may never end it
+            future.cancel()  # do not wait, because a blocked thread may never end it
         failure = self._log_failure(f"no response within {seconds:g} s")
         if name != "close":
             raise failure
@@ -171,23 +173,23 @@ def _check_result(name: str, result: Any) -> Any:
 
 def wrap_for_plugin(value: object, **overrides: object) -> Any:
     """Wrap an object of the service, so that its coroutines run on the current event loop."""
-    home = asyncio.get_running_loop()
-    call, read = lambda _, start: _run_on(home, start()), lambda _, use: use(value)
-    return _wrap(value, type(value), call, read, **overrides)
+    service_loop = asyncio.get_running_loop()
+    call, read = lambda _, start: _run_on(service_loop, start()), lambda _, use: use(value)
+    return _build_wrapper(value, type(value), call, read, **overrides)
 
 
 def wrap(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
-    """Wrap a target: `overrides` replaces some attributes; the thread runs the code of others."""
+    """Return a wrapper that runs a target's code in the thread; `overrides` replace attributes."""
     defaults = type(port.__name__, (port,), {})()
 
     def read(name: str, use: Callable[[object], Any]) -> Any:
         return thread.read(name, lambda: use(target), lambda: use(defaults))
 
-    return _wrap(target, port, thread.call, read, **overrides)
+    return _build_wrapper(target, port, thread.call, read, **overrides)
 
 
-def _wrap(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
-    def attribute(name: str) -> object:
+def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
+    def wrap_attribute(name: str) -> object:
         declared = getattr(port, name, None)
         found = inspect.getattr_static(target, name, declared)
         found = getattr(found, "__func__", found)  # of a static method
@@ -203,7 +205,7 @@ def _wrap(target: object, port: type, call: Any, read: Any, **overrides: object)
         return property(lambda _wrapper: read(name, lambda one: getattr(one, name)))
 
     names = (one for one in {*dir(target), *dir(port)} if not one.startswith("_"))
-    return type(port.__name__, (), {name: attribute(name) for name in names} | overrides)()
+    return type(port.__name__, (), {name: wrap_attribute(name) for name in names} | overrides)()
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Future[Any]:

@@ -19,33 +19,33 @@ from bot.runtime.plugin_threads import PluginThread
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.value_class import value_class
 
-API = 1
+API_VERSION = 1
 GROUPS = ("platforms", "backends", "tools", "importers", "embedders", "hooks")
 problems: dict[str, str] = {}
-"""The reason, in one line, why a plug-in was not loaded, by its name."""
+"""The plug-ins that were not loaded, by name, each with a one-line reason."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
 """Hook functions by hook name and plug-in name. An entry point in `troupe.hooks` is a module or
 object that defines at least one of these functions."""
-_values: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
+_enabled_plugins: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
 _TIMEOUT_SECONDS = 0.2
 _MAX_PARTS = 20
 
 
 def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
-    """Load the plug-ins with these names, each once in a process; record failures in `problems`.
+    """Load these plug-ins unless they are already loaded; record failures in `problems`.
 
     `register` maps some groups to a function that validates a plug-in and registers it, or raises
     `SettingsError`.
     """
     for name in names:
-        if name in problems or any(name in found for found in _values.values()):
+        if name in problems or any(name in matching for matching in _enabled_plugins.values()):
             continue
         installed = [one for group in GROUPS for one in entry_points(group=f"troupe.{group}")]
-        found = [one for one in installed if one.name == name]
-        if not found:
+        matching = [one for one in installed if one.name == name]
+        if not matching:
             known = ", ".join(sorted({one.name for one in installed})) or "none"
             problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {known}"
-        for one in found:
+        for one in matching:
             try:
                 _load_plugin(one, register)
             except (Exception, SystemExit) as error:  # noqa: BLE001 # third-party code
@@ -57,10 +57,10 @@ def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], 
 
 def _load_plugin(entry: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> None:
     value, group = entry.load(), entry.group.removeprefix("troupe.")
-    if (api := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API:
+    if (api := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API_VERSION:
         raise SettingsError(
             f"it was written for version {api} of Troupe's plug-in interface, but this Troupe"
-            f" has version {API}; install a matching version"
+            f" has version {API_VERSION}; install a matching version"
         )
     if group in register:
         register[group](value)
@@ -68,17 +68,17 @@ def _load_plugin(entry: EntryPoint, register: Mapping[str, Callable[[Any], None]
         for function, hooks in HOOKS.items():
             if callable(hook := getattr(value, function, None)):
                 hooks[entry.name] = hook
-    _values[group][entry.name] = value
+    _enabled_plugins[group][entry.name] = value
 
 
 def enabled_plugins(group: str) -> Mapping[str, Any]:
     """Return the loaded plug-ins of a group by name."""
-    return _values[group]
+    return _enabled_plugins[group]
 
 
 def plugin_name(group: str, value: object) -> str | None:
     """Return the name of the plug-in that provides a value, or None for a built-in value."""
-    return next((name for name, one in _values[group].items() if one is value), None)
+    return next((name for name, one in _enabled_plugins[group].items() if one is value), None)
 
 
 @value_class
@@ -115,15 +115,15 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
 
 
 async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | Refusal:
-    """Call a plug-in's hook; return the changed answer or a refusal; raises `PluginFailed`."""
+    """Call a plug-in's hook, and return the answer to show or a refusal; raises `PluginFailed`."""
 
     async def run() -> str | Refusal:
-        checked = hook(text)
-        if not isinstance(checked, Refusal):
-            return _clean_hook_text(checked)
-        reason: object = checked.reason
-        is_given = isinstance(reason, str) and reason.strip()
-        return Refusal(_clean_hook_text(reason) if is_given else "")
+        result = hook(text)
+        if not isinstance(result, Refusal):
+            return _clean_hook_text(result)
+        reason: object = result.reason
+        has_reason = isinstance(reason, str) and reason.strip()
+        return Refusal(_clean_hook_text(reason) if has_reason else "")
 
     return await PluginThread(name, _TIMEOUT_SECONDS, PluginFailed).call("hook", run)
 

@@ -14,12 +14,12 @@ _log = structlog.get_logger(__name__)
 
 
 def read_secrets(file: Path) -> list[str]:
-    """Return the secrets in a file with one per line; raises `OSError` and `UnicodeDecodeError`."""
+    """Return the secrets in a file, one per line; raises `OSError` or `UnicodeDecodeError`."""
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
 def read_setting_secrets(file: Path, label: str) -> list[str]:
-    """Return a file's secrets; raise `ValueError` with a message that calls them `label`."""
+    """Return a file's secrets; raises `ValueError` with a message that calls them `label`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -29,27 +29,27 @@ def read_setting_secrets(file: Path, label: str) -> list[str]:
 
 def read_single_secret(file: Path, name: str) -> str:
     """Return a file's only secret, or raise `ValueError` with a message about `name`."""
-    found = read_setting_secrets(file, f"the {name}")
-    if len(found) != 1:
-        raise ValueError(f"{file} should contain exactly one {name}, but contains {len(found)}")
-    return found[0]
+    secrets = read_setting_secrets(file, f"the {name}")
+    if len(secrets) != 1:
+        raise ValueError(f"{file} should contain exactly one {name}, but contains {len(secrets)}")
+    return secrets[0]
 
 
 def resolve_secret(secret: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return a secret given directly or in a file, or None; raises `ValueError` naming `field`."""
+    """Return the secret from a setting or its file, if any; raises `ValueError` naming `field`."""
     if file is None:
         return secret
-    found = SecretStr(read_single_secret(file, field.replace("_", " ")))
-    if secret not in {None, found}:
+    file_secret = SecretStr(read_single_secret(file, field.replace("_", " ")))
+    if secret not in {None, file_secret}:
         raise ValueError(f"{field} and {field}_file are both set; remove one of them")
-    return found
+    return file_secret
 
 
 class SecretFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._looked_at = clock.monotonic()
+        self._checked_at = clock.monotonic()
         self._version = self._read_version()
         self.secrets: Sequence[str] = self._read() or []
 
@@ -60,9 +60,9 @@ class SecretFile:
         seconds ago.
         """
         now = self._clock.monotonic()
-        if not check_now and now - self._looked_at < CHECK_INTERVAL_SECONDS:
+        if not check_now and now - self._checked_at < CHECK_INTERVAL_SECONDS:
             return False
-        self._looked_at = now
+        self._checked_at = now
         version = self._read_version()
         if version is None or version == self._version:
             return False

@@ -43,7 +43,7 @@ class SupervisedProcess:
 
     name: str
     command: Sequence[str]
-    ready: Callable[[], Awaitable[bool]]
+    check_ready: Callable[[], Awaitable[bool]]
     """Returns whether the child answers requests."""
     log_file: Path
     start_seconds: float
@@ -83,9 +83,9 @@ class SupervisedProcess:
             raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
             async with asyncio.timeout(self.start_seconds):
-                while not await self.ready():
+                while not await self.check_ready():
                     if self._process.returncode is not None:
-                        raise ChildFailed(f"{self.name} exited at start: {self._log_tail()}")
+                        raise ChildFailed(f"{self.name} exited on startup: {self._log_tail()}")
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             await self.stop()
@@ -147,12 +147,12 @@ async def run_supervised(
     name: str,
     command: Sequence[str],
     *,
-    ready: Callable[[], Awaitable[bool]],
+    check_ready: Callable[[], Awaitable[bool]],
     log_file: Path,
     start_seconds: float = 30,
 ) -> AsyncIterator[SupervisedProcess]:
     """Run a child process during the block; raises `ChildFailed` if it does not start."""
-    child = SupervisedProcess(name, command, ready, log_file, start_seconds)
+    child = SupervisedProcess(name, command, check_ready, log_file, start_seconds)
     try:
         await child.start()
         supervisor = asyncio.create_task(child.restart_on_exit(), name=f"supervise {name}")
@@ -184,5 +184,5 @@ if sys.platform == "linux":  # other systems have no such signal
 
 def environment_without_secrets() -> dict[str, str]:
     """Return this process's environment variables, except Troupe's settings and secrets."""
-    ours = os.environ  # noqa: TID251 -- no setting is read
-    return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}
+    environment = os.environ  # noqa: TID251 -- no setting is read
+    return {name: value for name, value in environment.items() if not _SECRET_NAME.search(name)}

@@ -64,20 +64,20 @@ class StopFlag:
     """Stops the generation of an answer."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.is_requested = False
         self.is_superseded = False
         """Whether a new answer replaces the stopped one."""
         self.is_withdrawn = False
         """Whether the question was deleted, so that the answer is discarded."""
-        self._shown_to: int | None = None
-        self._part = self._chars = 0
+        self._last_shown_part: int | None = None
+        self._current_part = self._part_chars = 0
         self._task: asyncio.Task[object] | None = None
-        self._cancelled = False
-        self._is_kept = False
+        self._is_cancelled = False
+        self._ignores_superseding = False
 
     def request(self) -> None:
         """Stop the answer: end the running block now, and prevent further blocks."""
-        if self._shown_to is None or self.is_withdrawn:
+        if self._last_shown_part is None or self.is_withdrawn:
             self.is_superseded = False
             self._stop()
 
@@ -88,44 +88,48 @@ class StopFlag:
 
     def supersede(self) -> None:
         """Stop the answer in favor of a new one, unless a stop was requested."""
-        if not self.requested and self._shown_to is None and not self._is_kept:
+        if (
+            not self.is_requested
+            and self._last_shown_part is None
+            and not self._ignores_superseding
+        ):
             self.is_superseded = True
             self._stop()
 
     def forbid_superseding(self) -> None:
         """Ignore later calls of `supersede`, because newer messages get their own answers."""
-        self._is_kept = True
+        self._ignores_superseding = True
 
     def reset(self) -> None:
         """Reset the flag before generating the answer that replaces a superseded one."""
-        self.requested = self.is_superseded = self._cancelled = False
+        self.is_requested = self.is_superseded = self._is_cancelled = False
 
-    def resume_until_text(self, shown_to: int) -> None:
+    def resume_until_text(self, last_shown_part: int) -> None:
         """Resume a stopped answer just long enough to fill the messages readers already saw.
 
-        An earlier process sent these messages, up to part `shown_to`. If the answer stayed empty,
-        they would be deleted.
+        An earlier process sent these messages, up to `last_shown_part`. If the answer stayed
+        empty, they would be deleted.
         """
         self.reset()
-        self._shown_to = shown_to
+        self._last_shown_part = last_shown_part
 
     def start_part(self, part: int) -> None:
         """Record that the text passed to `count_text` from now on belongs to this part."""
-        self._part, self._chars = part, 0
+        self._current_part, self._part_chars = part, 0
 
     def count_text(self, text: str) -> None:
         """Count generated text; after `resume_until_text`, stop the answer once it suffices."""
-        self._chars += len(text)
-        if self._shown_to is None or self._part < self._shown_to:
+        self._part_chars += len(text)
+        if self._last_shown_part is None or self._current_part < self._last_shown_part:
             return
-        if self._chars >= _MIN_RESUMED_CHARS:
-            self._shown_to = None
+        if self._part_chars >= _MIN_RESUMED_CHARS:
+            self._last_shown_part = None
             self._stop()
 
     def _stop(self) -> None:
-        self.requested = True
-        if self._task is not None and not self._cancelled:
-            self._cancelled = True
+        self.is_requested = True
+        if self._task is not None and not self._is_cancelled:
+            self._is_cancelled = True
             self._task.cancel()
 
     @contextlib.contextmanager
@@ -136,7 +140,7 @@ class StopFlag:
         try:
             yield
         except asyncio.CancelledError:
-            if not self._cancelled or task.uncancel() > 0:
+            if not self._is_cancelled or task.uncancel() > 0:
                 raise
         finally:
             self._task = None
@@ -168,9 +172,9 @@ class ResumeLimiter:
         if self._resumed_count < _MAX_PER_PASS:
             self._count_resumed()
             return
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(partial(resolve_waiter, admitted))
-        await admitted
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(partial(resolve_waiter, waiter))
+        await waiter
 
     def _count_resumed(self) -> None:
         """Count a resumed task; the count restarts only in the pass after the limit is reached."""

@@ -24,8 +24,8 @@ _LOCALE_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is s
 
 def terminal_locale() -> str | None:
     """Return this process's locale, such as "zh_CN.UTF-8", or None if no variable sets one."""
-    ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
-    return next((ours[name] for name in _LOCALE_VARIABLES if ours.get(name)), None)
+    environment = os.environ  # noqa: TID251 -- no setting of Troupe is read
+    return next((environment[name] for name in _LOCALE_VARIABLES if environment.get(name)), None)
 
 
 def login_name() -> str:

@@ -42,15 +42,15 @@ async def run_unix_server(
     """
     async with AsyncExitStack() as stack:
         unix_socket, url, headers = None, ENGINE_URL, {}
-        place: dict[str, object]
+        endpoint: dict[str, object]
         if HAS_UNIX_SOCKETS:
             folder = Path(stack.enter_context(create_socket_folder(_SOCKET_NAME)))
             unix_socket = folder / _SOCKET_NAME
-            place = {"socket": unix_socket}
+            endpoint = {"socket": unix_socket}
         else:
-            place = {"port": _find_free_port(), "key": secrets.token_urlsafe()}
-            url = f"http://127.0.0.1:{place['port']}"
-            headers["Authorization"] = f"Bearer {place['key']}"
+            endpoint = {"port": _find_free_port(), "key": secrets.token_urlsafe()}
+            url = f"http://127.0.0.1:{endpoint['port']}"
+            headers["Authorization"] = f"Bearer {endpoint['key']}"
         client = HttpClient(
             url,
             {
@@ -66,12 +66,12 @@ async def run_unix_server(
         )
         stack.push_async_callback(client.close)
         threads = max(1, (os.cpu_count() or 1) - 1)  # leave one core for the event loop
-        given = {"threads": threads, **options, **place}
+        arguments = {"threads": threads, **options, **endpoint}
         child = await stack.enter_async_context(
             run_supervised(
                 name,
-                [sys.executable, "-m", module, json.dumps(given, default=str)],
-                ready=lambda: _is_healthy(client),
+                [sys.executable, "-m", module, json.dumps(arguments, default=str)],
+                check_ready=lambda: _is_healthy(client),
                 log_file=log_file,
                 start_seconds=_START_SECONDS,
             )
@@ -83,8 +83,8 @@ async def run_unix_server(
 
 
 def _find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 async def _is_healthy(client: HttpClient) -> bool:

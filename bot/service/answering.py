@@ -262,7 +262,9 @@ class AnsweringContainer(MessagingContainer, ABC):
         return KeyedWorkerPool(
             CONVERSATIONS_TOPIC,
             signals=self.signals,
-            ready_keys=lambda limit: self.conversations.list_ready(limit, self.platforms.keys()),
+            find_ready_keys=lambda limit: self.conversations.list_ready(
+                limit, self.platforms.keys()
+            ),
             claim=self._claim_conversations,
             process=self.worker.process_messages,
             max_concurrent=self.settings.limits.conversations_at_once,

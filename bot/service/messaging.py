@@ -326,7 +326,7 @@ class MessagingContainer(StorageContainer, ABC):
         return KeyedWorkerPool(
             _LANE_QUEUE,
             signals=self.signals,
-            ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
+            find_ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
             claim=self._sender.claim,
             process=self._sender.deliver_lane,
             max_concurrent=_MAX_CONCURRENT_LANES,

@@ -1,12 +1,12 @@
--- The scripts of the shared rate limits: each is atomic, and time is the server's.
+-- The scripts of the shared rate limits. Each is atomic and uses the server's time.
 
 -- name: now
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 
 -- name: take
--- The generic cell rate algorithm, as InProcessRateLimits has it. A key holds the theoretical
--- arrival of its next event and expires when that is past.
+-- The generic cell rate algorithm, as in InProcessRateLimits. A key holds the theoretical arrival
+-- of its next event, and expires at that time.
 {now}
 local begin = now
 for index, key in ipairs(KEYS) do
@@ -25,9 +25,9 @@ end
 return string.format('%.6f', wait)
 
 -- name: acquire
--- A sorted set of holders by the end of their leases. With a waiter, another one of waiters by
--- urgency, each 10000000000 (more than the server's time in seconds), and then by when they began
--- to wait, and one by when they count no more.
+-- KEYS[1] ranks the holders by the end of their leases. With a waiter, KEYS[2] ranks the waiters by
+-- urgency times 10000000000 (more than the server's time in seconds) plus the start of their wait,
+-- and KEYS[3] ranks them by when they expire.
 {now}
 local limit, holder, seconds = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
@@ -60,7 +60,7 @@ redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
 return redis.call('ZCARD', KEYS[1])
 
 -- name: count_processes
--- The processes that share the limits, by the time until which each counts as running.
+-- KEYS[1] ranks the processes that share the limits by how long each counts as running.
 {now}
 local seconds = tonumber(ARGV[2])
 redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), ARGV[1])
@@ -69,8 +69,8 @@ redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
 return redis.call('ZCARD', KEYS[1])
 
 -- name: wait
--- For each scope, a key that exists while it refuses calls and one while its learned windows hold;
--- then, for each window, a list of its newest calls.
+-- KEYS: for each scope, a key that exists while it refuses calls, and one that exists while its
+-- learned windows apply; then, for each window, a list of its newest calls.
 {now}
 local scopes = tonumber(ARGV[1])
 local wait = 0

@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 def open_client(url: str) -> Redis:
     """Return a client that connects on first use; raises `SettingsError` for a bad address."""
     try:
-        require_escaped_password(url, may_have_at=True)
+        require_escaped_password(url, may_contain_at_sign=True)
         url, password = _take_password_file(url)
         redis = Redis.from_url(
             url,
@@ -52,43 +52,39 @@ def open_client(url: str) -> Redis:
         )
     except ValueError as error:
         raise SettingsError(
-            f"TROUPE_REDIS_URL is not a Redis address: {error}; write redis://:password@host:6379"
+            f"TROUPE_REDIS_URL is not a Redis URL: {error}; use redis://:password@host:6379"
         ) from None
-    authority = redis.connection_pool.connection_kwargs.get("ssl_ca_certs")
-    if authority and not Path(authority).is_file():
-        raise SettingsError(
-            f"TROUPE_REDIS_URL: there is no file {authority}; correct ?ssl_ca_certs="
-        )
+    ca_file = redis.connection_pool.connection_kwargs.get("ssl_ca_certs")
+    if ca_file and not Path(ca_file).is_file():
+        raise SettingsError(f"TROUPE_REDIS_URL: there is no file {ca_file}; correct ?ssl_ca_certs=")
     return redis
 
 
 def describe_redis_error(error: Exception, redis: Redis) -> str:
     """Return a message with the server, the error and the remedy, without the password."""
-    given = redis.connection_pool.connection_kwargs
-    server = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+    parts = redis.connection_pool.connection_kwargs
+    server = parts.get("path") or f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}"
     chain = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
     match next((each for each in chain if isinstance(each, _REFUSED_CONNECTIONS)), error):
         case ssl.SSLCertVerificationError() as refused:
-            what = (
-                f"has a certificate that is not trusted here ({refused.verify_message}); name the"
-                " file of its authority by ?ssl_ca_certs=FILE in the address"
+            fault = (
+                f"has a certificate that is not trusted here ({refused.verify_message}); add"
+                " ?ssl_ca_certs=FILE to the URL, with the file of its certificate authority"
             )
         case NoPermissionError():
-            what = f"does not allow its user to publish; allow the channel {SIGNALS_CHANNEL}"
+            fault = f"does not let this user publish; allow the channel {SIGNALS_CHANNEL}"
         case AuthenticationError() | AuthorizationError():
-            what = (
-                "refuses the name or the password; correct them in the address, as"
-                f" redis://name:password@host, or in the file of ?{_FILE_OPTION}="
+            fault = (
+                "rejected the user name or password; correct them in the URL, as in"
+                f" redis://name:password@host, or in the file given by ?{_FILE_OPTION}="
             )
         case TimeoutError() | RedisTimeoutError():
-            what = f"does not answer within {TIMEOUT_SECONDS:g} s; is it running, and is TLS right?"
+            fault = f"did not answer within {TIMEOUT_SECONDS:g} s; is it running, and is TLS right?"
         case ResponseError():
-            what = f"refuses the connection ({error}); correct the address"
+            fault = f"refused the connection ({error}); correct the URL"
         case _:
-            what = (
-                f"cannot be reached ({_system_error_text(chain)}); start it, or correct the address"
-            )
-    return f"TROUPE_REDIS_URL: Redis at {server} {what}"
+            fault = f"cannot be reached ({_system_error_text(chain)}); start it, or correct the URL"
+    return f"TROUPE_REDIS_URL: Redis at {server} {fault}"
 
 
 def _system_error_text(chain: Sequence[object]) -> str:
@@ -118,9 +114,9 @@ class _PasswordFile(CredentialProvider):
         return (*self._user, self._password)  # type: ignore[return-value]
 
     def _read(self) -> str:
-        found = read_single_secret(self._file, "password")
-        register_secrets([found])
-        return found
+        password = read_single_secret(self._file, "password")
+        register_secrets([password])
+        return password
 
 
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:

@@ -2,7 +2,7 @@
 
 Each call is an atomic script with the server's time. While the server is down or frozen, each
 process applies its share of the limits: a limit divided by the number of recently active processes.
-When the server is back, this process reports refused calls and released slots to it.
+When the server responds again, this process reports refused calls and released slots to it.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from typing_extensions import override
 from bot.chat.operation import RefusedCalls
 from bot.chat.rate import Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits
-from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_refusals
+from bot.runtime.in_process import LEARNED_WINDOW_SECONDS, InProcessRateLimits, longest_refusals
 from bot.storage.redis_client import open_client
 from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 0.3
 _MAX_DELAY_SECONDS = 0.1
-"""If a timeout fires later than this, this process was slow, perhaps not the server."""
+"""If a timeout is later than this, this process was slow, and perhaps not the server."""
 _PAUSE_SECONDS = 1.0
 """The pause after the server did not answer; each further failure doubles it."""
 _MAX_PAUSE_SECONDS = 15.0
@@ -37,11 +37,11 @@ _SCAN_BATCH_SIZE = 1000
 _MAX_LISTED_REFUSALS = 100
 
 _UNLIMITED = 1_000_000
-_MAX_UNREPORTED_REFUSALS = 10_000
+_MAX_UNREPORTED_RELEASES = 10_000
 """The maximum number of releases to report later; the earliest are kept."""
 _RELEASE_BATCH_SIZE = 500
 _SECONDS_BETWEEN_COUNTS = 20.0
-_ACTIVE_SECONDS = 90.0
+_ACTIVE_SECONDS = 90.0  # a process counts as running this long after its last report
 
 
 class RedisRateLimits(RateLimits):
@@ -55,12 +55,12 @@ class RedisRateLimits(RateLimits):
         self._in_process = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
-        self._unreported_refusals: dict[str, float] = {}  # their end, by scope
+        self._unreported_refusals: dict[str, float] = {}  # when each ends, by scope
         self._unreported_releases: dict[tuple[str, str], None] = {}  # keys and holders
-        self._asking = asyncio.Lock()
+        self._server_lock = asyncio.Lock()
         self._members = f"{prefix}limiting"
-        self._name = secrets.token_hex(8)
-        self._processes = 1
+        self._process_name = secrets.token_hex(8)
+        self._process_count = 1
         self._counted_at = -math.inf
         sections = read_sections("rate_limits.lua").items()
         self._scripts = {name: redis.register_script(text) for name, text in sections}
@@ -68,10 +68,10 @@ class RedisRateLimits(RateLimits):
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         keys = [f"{self._prefix}rate:{rate.key}" for rate in rates]
-        given: list[str | int | float] = [max_wait_seconds]
+        args: list[str | int | float] = [max_wait_seconds]
         for rate in rates:
-            given += [rate.interval, rate.tolerance]
-        answer = await self._ask_server(lambda: self._scripts["take"](keys, given))
+            args += [rate.interval, rate.tolerance]
+        answer = await self._ask_server(lambda: self._scripts["take"](keys, args))
         if answer is None:
             return await self._in_process.take(rates, max_wait_seconds)
         return float(answer)
@@ -85,15 +85,15 @@ class RedisRateLimits(RateLimits):
         lease_seconds: float,
         waiter: WaitingProcess | None = None,
     ) -> int:
-        keys = [self._waiting_key(key)]
-        given: list[str | int | float] = [limit, holder, lease_seconds]
+        keys = [self._holders_key(key)]
+        args: list[str | int | float] = [limit, holder, lease_seconds]
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
-            given += [waiter.name, int(waiter.urgency), waiter.seconds]
+            args += [waiter.name, int(waiter.urgency), waiter.seconds]
         self._unreported_releases.pop((key, holder), None)  # reporting it would release this slot
-        answer = await self._ask_server(lambda: self._scripts["acquire"](keys, given))
+        answer = await self._ask_server(lambda: self._scripts["acquire"](keys, args))
         if answer is None:
-            share = max(1, limit // self._processes)
+            share = max(1, limit // self._process_count)
             return await self._in_process.acquire_slot(key, share, holder, lease_seconds, waiter)
         if answer:  # also counted here, in case the server goes down
             await self._in_process.acquire_slot(key, _UNLIMITED, holder, lease_seconds)
@@ -101,17 +101,15 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def release_slot(self, key: str, holder: str) -> None:
-        await self._in_process.release_slot(
-            key, holder
-        )  # it may have been acquired while the server was down
-        if len(self._unreported_releases) < _MAX_UNREPORTED_REFUSALS:
+        await self._in_process.release_slot(key, holder)  # it may be counted here, too
+        if len(self._unreported_releases) < _MAX_UNREPORTED_RELEASES:
             self._unreported_releases[key, holder] = None
         await self._ask_server(self._report_releases)
 
     @override
     async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
-        keys, given = self._encode(scopes)
-        answer = await self._ask_server(lambda: self._scripts["take_call"](keys, given))
+        keys, args = self._encode_scopes(scopes)
+        answer = await self._ask_server(lambda: self._scripts["take_call"](keys, args))
         if answer is None:
             return await self._in_process.take_call(self._per_process_shares(scopes))
         if float(answer) <= 0:  # also counted here, in case the server goes down
@@ -120,28 +118,28 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def seconds_until_call(self, scopes: Sequence[RateLimitScope]) -> float:
-        keys, given = self._encode(scopes)
-        answer = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, given))
+        keys, args = self._encode_scopes(scopes)
+        answer = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, args))
         if answer is None:
             return await self._in_process.seconds_until_call(self._per_process_shares(scopes))
         return max(0.0, float(answer))
 
     def _per_process_shares(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
-        return [one.per_process_share(self._processes) for one in scopes]
+        return [one.per_process_share(self._process_count) for one in scopes]
 
-    def _encode(
+    def _encode_scopes(
         self, scopes: Sequence[RateLimitScope]
     ) -> tuple[list[str], list[str | int | float]]:
         """Return the Redis keys and arguments that the scripts need for these scopes."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
-        given: list[str | int | float] = [len(scopes)]
+        args: list[str | int | float] = [len(scopes)]
         for scope in scopes:
             for window in scope.windows:
                 keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
                 learned = self._refusal_keys(scope.key)[1] if window.is_learned else ""
                 allowed = window.count - window.reserved
-                given += [allowed, window.count, window.seconds, learned]
-        return keys, given
+                args += [allowed, window.count, window.seconds, learned]
+        return keys, args
 
     @override
     async def block_calls(self, scope: str, seconds: float) -> None:
@@ -168,7 +166,7 @@ class RedisRateLimits(RateLimits):
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
 
-    def _waiting_key(self, key: str) -> str:
+    def _holders_key(self, key: str) -> str:
         return f"{self._prefix}places:{key}"
 
     async def _ask_server(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -176,7 +174,7 @@ class RedisRateLimits(RateLimits):
 
         Calls share one connection in sequence, because a script is faster than a new connection.
         """
-        async with self._asking:
+        async with self._server_lock:
             if self._clock.monotonic() < self._paused_until:
                 return None
             try:
@@ -211,11 +209,11 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _report_refusals(self) -> None:
-        """Report refused calls to the server that it does not know about yet."""
+        """Tell the server about refused calls that it does not know about yet."""
         for scope, until in list(self._unreported_refusals.items()):
             left = max(0.0, until - self._clock.monotonic())
-            given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
-            await self._scripts["block_calls"](self._refusal_keys(scope), given)
+            args = [math.ceil(left * 1000), int(LEARNED_WINDOW_SECONDS * 1000)]
+            await self._scripts["block_calls"](self._refusal_keys(scope), args)
             if self._unreported_refusals.get(scope) == until:
                 del self._unreported_refusals[scope]
 
@@ -225,22 +223,22 @@ class RedisRateLimits(RateLimits):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
             for key, holder in batch:
-                pipeline.zrem(self._waiting_key(key), holder)
+                pipeline.zrem(self._holders_key(key), holder)
             await pipeline.execute()
-        for place in batch:
-            self._unreported_releases.pop(place, None)
+        for release in batch:
+            self._unreported_releases.pop(release, None)
 
     async def _count_processes_if_due(self) -> None:
         """Report, at intervals, that this process is running, and count the processes."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _SECONDS_BETWEEN_COUNTS:
-            given: list[str | float] = [self._name, _ACTIVE_SECONDS]
-            self._processes = int(await self._scripts["count_processes"]([self._members], given))
+            args: list[str | float] = [self._process_name, _ACTIVE_SECONDS]
+            self._process_count = int(await self._scripts["count_processes"]([self._members], args))
             self._counted_at = now
 
     async def leave(self) -> None:
         """Report that this process is shutting down."""
-        await self._ask_server(lambda: self._redis.zrem(self._members, self._name))
+        await self._ask_server(lambda: self._redis.zrem(self._members, self._process_name))
 
 
 def _escape(prefix: str) -> str:

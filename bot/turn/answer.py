@@ -109,7 +109,7 @@ class AnswerPipeline:
         has_memory = any(one.memory for one in active.presets)
         if has_memory and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_MEMORY_NOTICE)
-        if stop.requested and not context.turns:
+        if stop.is_requested and not context.turns:
             await self._regenerate_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
@@ -128,7 +128,7 @@ class AnswerPipeline:
             replace(one, is_shown=True) if any(live.shows(one) for live in context.replies) else one
             for one in context.parts
         ]
-        return context.to_result(was_stopped=stop.requested)
+        return context.to_result(was_stopped=stop.is_requested)
 
     async def _drop_adult_speakers(
         self, question: AskedQuestion, active: ActiveCharacters
@@ -187,7 +187,7 @@ class AnswerPipeline:
     ) -> None:
         failures: list[Exception] = []
         queue = list(speakers)
-        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
+        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.is_requested:
             speaker = queue.pop(0)
             try:
                 await self._generate_answer(speaker, context, stop)
@@ -201,7 +201,7 @@ class AnswerPipeline:
                 return  # the previous speakers' answers were shown and stay
             else:
                 queue += () if queue else self._pick_reacting_character(context)
-        if not context.turns and not stop.requested:
+        if not context.turns and not stop.is_requested:
             raise failures[0]
 
     async def _regenerate_if_shown(

@@ -206,7 +206,7 @@ class ModelRequests:
             answer = await _apply_check(check, answer, preset, message)
         if preset.name in context.reactions and not is_visible(answer.text):
             answer = replace(answer, text=reaction_line(context.reactions[preset.name]))
-        if not stop.requested:
+        if not stop.is_requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
         self._request_summary_if_cut(preset, context, fit)
         if reservation.prompt is not fit.prompt:

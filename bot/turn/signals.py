@@ -224,7 +224,7 @@ class StopRequests:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        stops_answer = outcome is StopOutcome.STOPPED and not answer.flag.requested
+        stops_answer = outcome is StopOutcome.STOPPED and not answer.flag.is_requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
         self._outcomes[_event_key(command)] = outcome

@@ -81,7 +81,7 @@ async def test_frozen_server_does_not_block_callers_and_signals_resume(tmp_path:
             assert received_here == ["during"]
             async with asyncio.timeout(BELOW_STALL_SECONDS):
                 for each in here, there:
-                    assert "does not answer within 1 s" in str(await each.find_problem())
+                    assert "did not answer within 1 s" in str(await each.find_problem())
             # also the one that has nothing to say learns that it must poll
             await wait_until(lambda: not here.is_cross_process and not there.is_cross_process)
         await _publish_until_received(here, received_there)
@@ -108,8 +108,8 @@ async def test_wrong_password_is_reported_once_with_its_cause(tmp_path: Path) ->
             async with open_signals(wrong) as signals:
                 server = operator.connection_pool.connection_kwargs["path"]
                 assert str(await signals.find_problem()).startswith(
-                    f"TROUPE_REDIS_URL: Redis at {server} refuses the name or the password;"
-                    " correct them in the address"
+                    f"TROUPE_REDIS_URL: Redis at {server} rejected the user name or password;"
+                    " correct them in the URL"
                 )
                 signals.publish("conversations", ["a"])  # the next failure, and the one after it
                 await operator.config_set("requirepass", "hunter2")
@@ -122,7 +122,7 @@ async def test_wrong_password_is_reported_once_with_its_cause(tmp_path: Path) ->
 async def test_check_of_a_frozen_server_ends_soon() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         async with asyncio.timeout(BELOW_STALL_SECONDS):
-            with pytest.raises(TroupeError, match="does not answer within 1 s"):
+            with pytest.raises(TroupeError, match="did not answer within 1 s"):
                 await check_redis(f"redis://127.0.0.1:{silent.getsockname()[1]}")
 
 
@@ -139,7 +139,7 @@ async def test_check_of_a_frozen_server_ends_soon() -> None:
         ),
         ("rediss://127.0.0.1:1?ssl_ca_certs=/no.pem", "there is no file /no.pem; correct"),
         *(
-            (wrong, r"not a Redis address: .*; write redis://:password@host:6379")
+            (wrong, r"not a Redis URL: .*; use redis://:password@host:6379")
             for wrong in (
                 "embedded",
                 "http://127.0.0.1:1",

@@ -101,7 +101,7 @@ class Process:
         self.pool = KeyedWorkerPool[OutboxRow](
             "lanes",
             signals=InProcessSignals(),
-            ready_keys=lambda limit: outbox.due_lanes(limit, ()),
+            find_ready_keys=lambda limit: outbox.due_lanes(limit, ()),
             claim=sender.claim,
             process=sender.deliver_lane,
             max_concurrent=4000,

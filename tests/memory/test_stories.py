@@ -82,7 +82,7 @@ async def test_cached_query_vectors_are_dropped_after_the_message(
     await retriever.retrieve(nora(), "storm")
     await retriever.retrieve(nora(), "storm")  # of the next character
     assert embedder.queries == ["storm", "tea"]
-    monkeypatch.setattr("bot.memory.stories._MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr("bot.memory.stories._MESSAGE_CACHE_SECONDS", 0.0)
     await retriever.retrieve(nora(), "storm")
     await wait_until(lambda: "storm" not in retriever._cached_vectors)
     assert list(retriever._cached_vectors) == ["tea"]

@@ -220,7 +220,10 @@ async def test_error_reports_that_a_request_was_not_sent() -> None:
     ("error", "told"),
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)"), "refused"),
-        (socket.gaierror(socket.EAI_AGAIN, "try again"), "the host name cannot be resolved now"),
+        (
+            socket.gaierror(socket.EAI_AGAIN, "try again"),
+            "the host name cannot be resolved right now",
+        ),
         (socket.gaierror(socket.EAI_NONAME, "unknown"), "the host name is unknown"),
         (OSError("Multiple exceptions"), "Multiple exceptions"),
     ],

@@ -41,7 +41,7 @@ class PoolHarness:
         self.pool = KeyedWorkerPool[str](
             "q",
             signals=self.signals,
-            ready_keys=self.ready_keys,
+            find_ready_keys=self.find_ready_keys,
             claim=self.claim,
             process=self.process,
             max_concurrent=max_concurrent,
@@ -50,7 +50,7 @@ class PoolHarness:
             extra_urgent_slots=extra_urgent_slots,
         )
 
-    async def ready_keys(self, limit: int) -> Sequence[str]:
+    async def find_ready_keys(self, limit: int) -> Sequence[str]:
         if self.store_fails:
             raise StoreError("the disk is full")
         return self.ready[:limit]

@@ -64,7 +64,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(plugins, "problems", {})
     for name in plugins.GROUPS:
-        monkeypatch.setitem(plugins._values, name, {})
+        monkeypatch.setitem(plugins._enabled_plugins, name, {})
     for name in plugins.HOOKS:
         monkeypatch.setitem(plugins.HOOKS, name, {})
     monkeypatch.setattr(backends, "_SPECS", {**backends._SPECS})
@@ -89,8 +89,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
-        (f"raise KeyError({SECRET!r})", "failed at start: KeyError"),
-        ("raise SettingsError('it needs a key')", "failed at start: it needs a key"),
+        (f"raise KeyError({SECRET!r})", "failed to start: KeyError"),
+        ("raise SettingsError('it needs a key')", "failed to start: it needs a key"),
     ],
 )
 def test_startup_error_names_the_failing_embedder_plugin(
@@ -235,7 +235,7 @@ async def test_failure_of_a_plugin_tool_is_reported_to_the_model(
     result: str,
     note: str,
 ) -> None:
-    monkeypatch.setitem(plugins._values, "tools", {"bad": value})
+    monkeypatch.setitem(plugins._enabled_plugins, "tools", {"bad": value})
     toolbox = Toolbox(plugin_tools(["bad", "absent"]), FakeClock())
 
     told = await toolbox.run(ToolCall("1", "bad", "{}"))
@@ -437,7 +437,7 @@ async def test_last_known_value_is_used_while_a_plugin_is_blocked(
     with capture_logs() as logs:
         for _ in range(3):
             assert surface.limits(Address("stuck", "blocks")) == limits
-        with pytest.raises(OutcomeUnknown, match="'stuck_platform' failed: no result of limits"):
+        with pytest.raises(OutcomeUnknown, match="'stuck_platform' failed: no result from limits"):
             unread.limits(Address("stuck", "1"))
 
     assert stuck("platform").calls == ["limits"]

@@ -30,7 +30,7 @@ async def ready():
 
 async def main():
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    async with run_supervised("sleeper", command, ready=ready, log_file=Path("log")) as child:
+    async with run_supervised("sleeper", command, check_ready=ready, log_file=Path("log")) as child:
         print(child.pid, flush=True)
         await asyncio.sleep(60)
 
@@ -61,7 +61,7 @@ async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LC_MEASUREMENT", "kept")
     shows = "import os, time; print(dict(os.environ), 'up', flush=True); time.sleep(60)"
     async with run_supervised(
-        "shows", [sys.executable, "-c", shows], ready=prints_up(log), log_file=log
+        "shows", [sys.executable, "-c", shows], check_ready=prints_up(log), log_file=log
     ):
         pass
     text = log.read_text(encoding="utf-8")  # noqa: ASYNC240
@@ -87,7 +87,9 @@ def is_alive(pid: int) -> bool:
 async def test_process_is_restarted_when_it_dies_and_stopped_when_the_block_exits(
     log: Path,
 ) -> None:
-    async with run_supervised("sleeper", SLEEPER, ready=prints_up(log), log_file=log) as child:
+    async with run_supervised(
+        "sleeper", SLEEPER, check_ready=prints_up(log), log_file=log
+    ) as child:
         first = child.pid
         assert first is not None
         assert child.is_ready
@@ -115,7 +117,7 @@ EXITS = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (EXITS, "engine exited at start: no such model"),
+        (EXITS, "engine exited on startup: no such model"),
         pytest.param(SLEEPER, "did not answer within 1 s: up", marks=pytest.mark.slow),
     ],
 )
@@ -125,7 +127,7 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
     seconds = 30 if command is EXITS else 1
     with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
         async with run_supervised(
-            "engine", command, ready=never_ready, log_file=log, start_seconds=seconds
+            "engine", command, check_ready=never_ready, log_file=log, start_seconds=seconds
         ):
             pytest.fail("it started")
 
@@ -135,12 +137,14 @@ async def test_process_that_cannot_start_is_reported_in_one_line(log: Path, miss
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
-        async with run_supervised("engine", command, ready=never_ready, log_file=file):
+        async with run_supervised("engine", command, check_ready=never_ready, log_file=file):
             pytest.fail("it started")
 
 
 async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
-    async with run_supervised("sleeper", SLEEPER, ready=prints_up(log), log_file=log) as child:
+    async with run_supervised(
+        "sleeper", SLEEPER, check_ready=prints_up(log), log_file=log
+    ) as child:
         assert child.pid is not None
         away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
@@ -166,7 +170,7 @@ async def test_child_process_dies_when_its_parent_is_killed(tmp_path: Path) -> N
 @pytest.mark.slow
 async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
     async with run_supervised(
-        "stubborn", IGNORES_SIGTERM, ready=prints_up(log), log_file=log
+        "stubborn", IGNORES_SIGTERM, check_ready=prints_up(log), log_file=log
     ) as child:
         pid = child.pid
     assert pid is not None

@@ -235,9 +235,9 @@ async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -
     asked, claim = make_incoming(SECRET), Claim(CHAT, 1, "me")
     async with setup.stops.stoppable_answer(claim, InboxMessage(0, asked, 0), asked) as stop:
         setup.stops.announce([forged, replace(forged, author=ALICE)])
-        assert not stop.requested
+        assert not stop.is_requested
         setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice
-        assert stop.requested
+        assert stop.is_requested
 
 
 async def test_deletion_in_a_private_chat_withdraws_no_question_in_another_chat(

@@ -116,7 +116,7 @@ class AnswerLimits:
         conversation, by = message.address.conversation, message.charged_person
         _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait)
         notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
-        if not is_refused and not stop.requested:
+        if not is_refused and not stop.is_requested:
             with stop.stoppable_block():
                 await self.clock.sleep(wait)
         return not is_refused, notice

@@ -185,7 +185,7 @@ class ProviderSlots:
             return
         request = SlotRequest(provider, limit, chat, urgency)
         try:
-            if not stop.requested:
+            if not stop.is_requested:
                 with stop.stoppable_block():
                     await self._acquire(request, show_position)
             yield

@@ -274,5 +274,5 @@ async def test_invalid_model_is_reported_in_one_line(tmp_path: Path, renderer: R
     await backend.close()
 
     assert isinstance(answer.error, BackendUnavailable)
-    assert "the engine of broken exited at start" in str(answer.error)
+    assert "the engine of broken exited on startup" in str(answer.error)
     assert "\n" not in str(answer.error)

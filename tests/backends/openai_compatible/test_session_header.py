@@ -67,7 +67,7 @@ async def llama_server(model: Path, folder: Path) -> AsyncIterator[str]:
     log = folder / f"{port}.log"
     try:
         async with run_supervised(
-            "llama-server", [*command, "4", "2048"], ready=ready, log_file=log
+            "llama-server", [*command, "4", "2048"], check_ready=ready, log_file=log
         ):
             yield base
     finally:
