@@ -354,7 +354,7 @@ async def read_usage(settings: Settings, first: date, last: date) -> Sequence[Us
         return ()
     begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        return await UsageTotals(database).by_day(begin, end)
+        return await UsageTotals(database).usage_by_day(begin, end)
 
 
 def _parse_day(text: str) -> date:
@@ -502,7 +502,7 @@ def list_keys() -> None:
     """List the stored keys: number, provider, date, and the last four characters."""
     cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
     keys = use_installation(
-        lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
+        lambda database: ProviderKeys(database, SystemClock()).list_all(), must_exist=False
     )
     for one in keys:
         day = datetime.fromtimestamp(one.added_at, UTC).date()

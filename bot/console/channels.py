@@ -299,7 +299,7 @@ class ChannelPage(RouteGroup):
 
     async def _list_budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
         caps = self.find_caps(scopes, active.first.preset)
-        spent_by_key = await self.budgets.spent(caps) if caps else {}
+        spent_by_key = await self.budgets.spent_amounts(caps) if caps else {}
         return [
             {
                 "kind": cap.kind,

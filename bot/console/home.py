@@ -115,7 +115,7 @@ class HomePage(RouteGroup):
         for at, seconds, answers in await self.totals.first_word_delays(since, until, step):
             first_words[at][seconds] = answers
         errors = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
-        rows = await self.totals.over_time(by, since, until, step)
+        rows = await self.totals.usage_over_time(by, since, until, step)
         sums = sum_usage(rows)
         group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
         cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
@@ -155,7 +155,7 @@ class HomePage(RouteGroup):
         """Get the usage and cost of answers."""
         first, last = self._choose_day_range(since, until)
         begin, end = (_start_of_day(day).timestamp() for day in (first, last + timedelta(days=1)))
-        rows = await self.totals.over_time(by, begin, end, _DAY_SECONDS)
+        rows = await self.totals.usage_over_time(by, begin, end, _DAY_SECONDS)
         if by == "day":
             rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
         sums = sum_usage(rows)
@@ -168,7 +168,7 @@ class HomePage(RouteGroup):
         """Download usage as CSV, with a row for each day, person, channel and model."""
         first, last = self._choose_day_range(since, until)
         end = _start_of_day(last + timedelta(days=1))
-        rows = await self.totals.by_day(_start_of_day(first), end)
+        rows = await self.totals.usage_by_day(_start_of_day(first), end)
         return as_download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
 
 

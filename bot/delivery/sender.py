@@ -368,7 +368,8 @@ class Sender:
         match row.op:
             case OutboxOperation.SEND:
                 if row.part >= NOTICE_PARTS and (
-                    await self.outbox.has_later(row) or not self._is_notice_due(row.address.lane)
+                    await self.outbox.has_later_rows(row)
+                    or not self._is_notice_due(row.address.lane)
                 ):
                     return None  # skip the notice, so that it does not delay an answer
                 thread = await self._find_thread(row)

@@ -68,7 +68,7 @@ class EventSender:
     async def _send(self, row: EventRow, client: HttpClient) -> None:
         moment = datetime.fromtimestamp(row.at, UTC)
         body = msgspec.json.encode({"type": row.kind, "timestamp": moment, "data": row.data})
-        event_id = f"{await self.events.installation()}-{row.kind}-{row.position:.17g}"
+        event_id = f"{await self.events.installation_id()}-{row.kind}-{row.position:.17g}"
         at = str(int(self.clock.now()))
         digest = hmac.digest(self.settings.key, f"{event_id}.{at}.".encode() + body, "sha256")
         headers = {

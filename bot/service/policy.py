@@ -7,7 +7,7 @@ from bot.prompting.presets.preset import Preset
 from bot.service.backends import used_models
 from bot.settings import Settings
 from bot.storage.column_types import encryptable_columns
-from bot.storage.data_kinds import KINDS, DataKind, PolicySection
+from bot.storage.data_kinds import DATA_KINDS, DataKind, PolicySection
 from bot.storage.retention import FORGOTTEN_SECONDS, INBOX_SECONDS, OUTBOX_SECONDS, USAGE_SECONDS
 from bot.storage.tables import metadata
 
@@ -33,13 +33,13 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
             {
                 "Purpose": kind.purpose,
                 "Place": kind.place or f"{database}, tables {', '.join(kind.tables)}",
-                "Kept": kind.kept.format(**times),
+                "Kept": kind.retention.format(**times),
                 "Sent to": (recipients if kind.is_sent else "") or "nobody",
                 "Encrypted": _describe_encryption(kind, settings),
                 "Read by": kind.readers,
             },
         )
-        for kind in KINDS
+        for kind in DATA_KINDS
     ]
 
 
@@ -62,8 +62,8 @@ def list_recipients(
 
 def _describe_encryption(kind: DataKind, settings: Settings) -> str:
     has_texts = any(encryptable_columns(metadata.tables[name]) for name in kind.tables)
-    if kind.encrypted:
-        return kind.encrypted
+    if kind.encryption:
+        return kind.encryption
     if has_texts or "Redis" in kind.place:
         return "yes, the texts" if settings.encrypt_texts else "no; TROUPE_ENCRYPT_TEXTS is off"
     return "no; contains no texts" if kind.tables else "no; use an encrypted disk"

@@ -335,7 +335,7 @@ async def add_stored_keys(settings: Settings) -> Settings:
     stored_keys: Sequence[StoredKey] = ()
     if await read_revision(settings.sqlalchemy_url) is not None:
         async with open_without_migrating(settings.sqlalchemy_url) as database:
-            stored_keys = await ProviderKeys(database, SystemClock()).read()
+            stored_keys = await ProviderKeys(database, SystemClock()).list_all()
     providers = dict(settings.providers)
     for name, provider in keyed_providers.items():
         tokens = [one.token for one in stored_keys if one.provider == name]

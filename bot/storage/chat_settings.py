@@ -24,9 +24,9 @@ class SqlChatSettings(ClockStore, ChatSettings):
     def set(
         self, scope: str, key: str, value: str | None, author: str, *, is_audited: bool = False
     ) -> Unit[None]:
-        of, at = {"scope": scope, "key": key}, self._clock.now()
+        setting, at = {"scope": scope, "key": key}, self._clock.now()
         if is_audited:
-            rows = yield SQL["locked_choice"].query(of)
+            rows = yield SQL["locked_choice"].query(setting)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
             if before != after:  # a repeated command is not logged
                 action = f"{'reset' if value is None else 'set'} {key}"
@@ -36,10 +36,10 @@ class SqlChatSettings(ClockStore, ChatSettings):
                     asdict(AuditEntry(at, author, action, scope, before, after))
                 )
         if value is None:
-            yield SQL["reset_choice"].query(of)
+            yield SQL["reset_choice"].query(setting)
         else:
-            set_ = {"value": value, "by": author, "at": at, "conversation": _conversation_of(scope)}
-            yield SQL["set_choice"].query({**of, **set_})
+            choice = {"value": value, "by": author, "conversation": _find_conversation(scope)}
+            yield SQL["set_choice"].query({**setting, **choice, "at": at})
 
     @override
     @transaction
@@ -58,10 +58,10 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
     return scope, key, value
 
 
-def _conversation_of(scope: str) -> str:
+def _find_conversation(scope: str) -> str:
     """Return the conversation in a scope `person@conversation`, or "" for other scopes."""
-    person, _, said_in = scope.partition("@")
-    return said_in if ":" in person else ""
+    person, _, conversation = scope.partition("@")
+    return conversation if ":" in person else ""
 
 
 CHAT_SETTINGS_TOPIC = "chat_settings"
@@ -74,14 +74,14 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 class CachedChatSettings(ChatSettings, ConversationMemory):
     """Caches the settings of scopes until a signal says that a scope has changed.
 
-    Cached values expire after `max_age_seconds`, because signals may be lost. None: they never
-    expire, because no other process writes.
+    Cached values expire after `max_age_seconds`, because signals may be lost. If it is None, they
+    never expire, because no other process writes.
     """
 
     def __init__(
-        self, stored: ChatSettings, signals: Signals, clock: Clock, max_age_seconds: float | None
+        self, settings: ChatSettings, signals: Signals, clock: Clock, max_age_seconds: float | None
     ) -> None:
-        self._sql_settings = stored
+        self._sql_settings = settings
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
@@ -112,17 +112,17 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         now = self._clock.monotonic()
         found: dict[str, Mapping[str, str]] = {}
-        missing: dict[str, None] = {}
+        missing_scopes: dict[str, None] = {}
         oldest = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
         for scope in scopes:
             cached = self._scopes.get(scope)
             if cached is None or cached[1] < oldest:
-                missing[scope] = None
+                missing_scopes[scope] = None
             else:
                 self._scopes.move_to_end(scope)
                 found[scope] = cached[0]
-        if missing:
-            found |= await self._read_scopes(list(missing), now)
+        if missing_scopes:
+            found |= await self._read_scopes(list(missing_scopes), now)
         return found
 
     @override
@@ -154,7 +154,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     def _drop_cached(self, scopes: Sequence[str]) -> None:
         self._pending_changes += 1
         endings = tuple(f"@{scope}" for scope in scopes)
-        named = frozenset(scopes)
-        changed = [one for one in self._scopes if one in named or one.endswith(endings)]
-        for one in changed:
+        changed_scopes = frozenset(scopes)
+        outdated = [one for one in self._scopes if one in changed_scopes or one.endswith(endings)]
+        for one in outdated:
             del self._scopes[one]

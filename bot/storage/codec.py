@@ -35,14 +35,14 @@ class TextEncryption:
 class TextCodec:
     """Encodes texts and bytes for storage. This base class has no key and encrypts nothing."""
 
-    encrypting_key = ""
+    encrypting_key_id = ""
     """The id of the key that encrypts new texts; "" if new texts are not encrypted."""
 
-    def encrypt(self, _plain: bytes) -> str:
+    def encrypt(self, _plain_bytes: bytes) -> str:
         """Return the encrypted text, prefixed with the newest key's id and a colon."""
         raise UnknownEncryptionKey
 
-    def decrypt(self, _stored: str) -> bytes:
+    def decrypt(self, _stored_text: str) -> bytes:
         """Return the decrypted text; raises `UnknownEncryptionKey` or `Undecodable`."""
         raise UnknownEncryptionKey
 
@@ -51,30 +51,30 @@ class TextCodec:
         if not plain:
             return plain
         if isinstance(plain, str):
-            if self.encrypting_key:
+            if self.encrypting_key_id:
                 return _ENCRYPTED_MARK + self.encrypt(plain.encode())
             return _ENCRYPTED_MARK + plain if plain.startswith(_ENCRYPTED_MARK) else plain
-        if self.encrypting_key:
+        if self.encrypting_key_id:
             return _ENCRYPTED_MARK_BYTES + self.encrypt(plain).encode()
         return _ENCRYPTED_MARK_BYTES + plain if plain.startswith(_ENCRYPTED_MARK_BYTES) else plain
 
-    def decode(self, stored: Any) -> Any:
+    def decode(self, stored_value: Any) -> Any:
         """Decode a stored value; raises the same errors as `decrypt`."""
-        if isinstance(stored, str) and stored.startswith(_ENCRYPTED_MARK):
-            rest = stored.removeprefix(_ENCRYPTED_MARK)
+        if isinstance(stored_value, str) and stored_value.startswith(_ENCRYPTED_MARK):
+            rest = stored_value.removeprefix(_ENCRYPTED_MARK)
             return rest if rest.startswith(_ENCRYPTED_MARK) else self.decrypt(rest).decode()
-        if isinstance(stored, bytes) and stored.startswith(_ENCRYPTED_MARK_BYTES):
-            plain = stored.removeprefix(_ENCRYPTED_MARK_BYTES)
+        if isinstance(stored_value, bytes) and stored_value.startswith(_ENCRYPTED_MARK_BYTES):
+            plain = stored_value.removeprefix(_ENCRYPTED_MARK_BYTES)
             if plain.startswith(_ENCRYPTED_MARK_BYTES):
                 return plain
             return self.decrypt(plain.decode("ascii", "replace"))
-        return stored  # SQLite may hold any type
+        return stored_value  # SQLite may hold any type
 
-    def reencode(self, stored: Any) -> Any:
+    def reencode(self, stored_value: Any) -> Any:
         """Return a stored value, re-encoded with the newest key."""
-        if not stored or _key_id(stored) == self.encrypting_key:
-            return stored
-        return self.encode(self.decode(stored))
+        if not stored_value or _key_id(stored_value) == self.encrypting_key_id:
+            return stored_value
+        return self.encode(self.decode(stored_value))
 
 
 class PassThroughCodec(TextCodec):
@@ -85,13 +85,13 @@ class PassThroughCodec(TextCodec):
         return plain
 
     @override
-    def decode(self, stored: Any) -> Any:
-        return stored
+    def decode(self, stored_value: Any) -> Any:
+        return stored_value
 
 
-def _key_id(stored: str | bytes) -> str:
+def _key_id(stored_value: str | bytes) -> str:
     """Return the id of a stored value's key; "" if it is not encrypted."""
-    begin = stored if isinstance(stored, str) else stored[:32].decode("latin-1")
+    begin = stored_value if isinstance(stored_value, str) else stored_value[:32].decode("latin-1")
     return (
         begin.removeprefix(_ENCRYPTED_MARK).partition(":")[0]
         if begin.startswith(_ENCRYPTED_MARK)

@@ -23,7 +23,7 @@ from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
-from bot.storage.data_kinds import FORGET_CONVERSATION
+from bot.storage.data_kinds import CONVERSATION_DELETIONS
 from bot.storage.database import Database, current_moment, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone, skip_tombstone
@@ -57,13 +57,13 @@ class Conversations(StoredTurns):
         self.windows = SessionWindows()
         """The cached histories."""
         self._record_tombstone = record_tombstone
-        self._shared = shared_windows
+        self._shared_windows = shared_windows
 
     @transaction
     def list_ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return unclaimed conversations with unanswered messages, longest waiting first."""
-        asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
-        rows = yield SQL["ready_conversations"].query_alone(asked)
+        values = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
+        rows = yield SQL["ready_conversations"].query_alone(values)
         return [row[0] for row in rows]
 
     async def claim_next(
@@ -75,14 +75,14 @@ class Conversations(StoredTurns):
         message was not finished, its process has crashed, and the recorded `AttemptState` tells
         whether the message may be the cause.
         """
-        found = await self._claim_rows(keys, owner, lease_seconds)
-        begun = []
-        for claim, stored in found:
+        claimed_rows = await self._claim_rows(keys, owner, lease_seconds)
+        claimed_messages = []
+        for claim, stored in claimed_rows:
             message = await self._find_first_readable(claim, stored)
             if message is not None:
-                begun.append(ClaimedMessage(claim, message))
+                claimed_messages.append(ClaimedMessage(claim, message))
                 self.windows.move_to(claim)
-        return begun
+        return claimed_messages
 
     @transaction
     def _claim_rows(
@@ -94,15 +94,15 @@ class Conversations(StoredTurns):
         if not self._database.is_sqlite:
             rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered, **values})
             return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
-        begun = []
+        claimed_messages = []
         for key in ordered:
-            claimed = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
-            if claimed:
-                claim = Claim(key, claimed[0][0], owner)
+            epochs = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
+            if epochs:
+                claim = Claim(key, epochs[0][0], owner)
                 message = yield from finishing.begin_next_message(claim)
                 if message is not None:
-                    begun.append((claim, message))
-        return begun
+                    claimed_messages.append((claim, message))
+        return claimed_messages
 
     async def _find_first_readable(
         self, claim: Claim, row: NextMessage | None
@@ -137,9 +137,11 @@ class Conversations(StoredTurns):
     def renew(self, claims: Collection[Claim], lease_seconds: float) -> Unit[Sequence[Claim]]:
         """Extend the leases of one owner's claims, and return the claims that were lost."""
         keys = json.dumps([claim.conversation for claim in claims])
-        of = {"keys": keys, "held_by": next(iter(claims)).owner}
-        yield SQL["renew_claims"].query({**of, "seconds": lease_seconds, "now": self._clock.now()})
-        epochs = to_dict((yield SQL["epochs"].query(of)))
+        values = {"keys": keys, "held_by": next(iter(claims)).owner}
+        yield SQL["renew_claims"].query(
+            {**values, "seconds": lease_seconds, "now": self._clock.now()}
+        )
+        epochs = to_dict((yield SQL["epochs"].query(values)))
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
@@ -166,8 +168,8 @@ class Conversations(StoredTurns):
     @transaction
     def load_waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
         """Return up to `limit` unanswered messages, oldest first, including the current one."""
-        asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
-        rows = yield SQL["following_messages"].query(asked)
+        values = {"of": claim.conversation, "newer_than": 0, "most": limit}
+        rows = yield SQL["following_messages"].query(values)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
     @transaction
@@ -175,9 +177,9 @@ class Conversations(StoredTurns):
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
         """Return the messages waiting after `message`, up to an event that is processed alone."""
-        asked = {"of": claim.conversation, "newer_than": message.newest_message.id, "most": limit}
+        values = {"of": claim.conversation, "newer_than": message.newest_message.id, "most": limit}
         messages: list[InboxMessage] = []
-        for *columns, attempt in (yield SQL["following_messages"].query(asked)):
+        for *columns, attempt in (yield SQL["following_messages"].query(values)):
             stored = NextMessage(*columns)
             if stored.kind != "said" or stored.crashes or attempt != AttemptState.NONE:
                 break
@@ -190,13 +192,13 @@ class Conversations(StoredTurns):
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
         """Return the current session's newest turns, even if the claim is outdated."""
         window = self.windows.get(claim)
-        if window is None and self._shared is not None:
-            window = await self._shared.find(claim)
+        if window is None and self._shared_windows is not None:
+            window = await self._shared_windows.find(claim)
             if window is not None:
                 self.windows.put(claim, window)
-        known = window.newest(max_turns) if window else None
-        if known is not None:
-            return known
+        cached_session = window.newest_session(max_turns) if window else None
+        if cached_session is not None:
+            return cached_session
         session = await self._read_session(claim.conversation, max_turns)
         self.windows.put(claim, create_window(session, max_turns))
         return session
@@ -206,17 +208,17 @@ class Conversations(StoredTurns):
         rows = yield SQL["newest_turns"].query_alone(of=conversation_key, most=max_turns)
         if rows:
             return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
-        found = yield SQL["session"].query_alone(of=conversation_key)
-        return Session(found[0][0] if found else 1, ())
+        sessions = yield SQL["session"].query_alone(of=conversation_key)
+        return Session(sessions[0][0] if sessions else 1, ())
 
     async def forget(self, claim: Claim) -> int:
-        """Permanently delete a conversation's sessions and personas; return the number of turns."""
+        """Permanently delete a conversation's data; return the number of deleted turns."""
         self.windows.take(claim)
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
         turns = await self._forget(claim, now)
-        if self._shared is not None:
-            await self._shared.drop(claim)
+        if self._shared_windows is not None:
+            await self._shared_windows.drop(claim)
         await self._database.truncate_log()
         return turns
 
@@ -227,22 +229,22 @@ class Conversations(StoredTurns):
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
         values["until"] = math.inf
-        for name in FORGET_CONVERSATION:
+        for name in CONVERSATION_DELETIONS:
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenedPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
         row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
-        number, taken = await self._database.run(
+        number, reserved_row = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
         )
-        return OpenedPart(number, taken)
+        return OpenedPart(number, reserved_row)
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begin_next: bool = True
     ) -> FinishedTurn:
-        """Mark a message and those gathered with it as answered, and store its result.
+        """Mark a message and the messages gathered with it as answered, and store the result.
 
         Only this method sends answers. If a part's message was already queued, it is edited to its
         final text, or deleted if the result lacks the part. Then the next message begins; if there
@@ -263,27 +265,27 @@ class Conversations(StoredTurns):
             result=result,
             begin_next=begin_next,
         )
-        deleted = result.change.deleted_ids if result.change else ()
-        if deleted:
-            await self._record_deleted_turns(claim, deleted, at.now)
+        deleted_ids = result.change.deleted_ids if result.change else ()
+        if deleted_ids:
+            await self._record_deleted_turns(claim, deleted_ids, at.now)
         # Cached turns are kept only if the unit was certainly committed.
         window = self.windows.take(claim)
-        following, taken = await self._database.run(
+        next_message, reserved_row = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        if deleted or result.is_withdrawn:
-            if self._shared is not None:
-                await self._shared.drop(claim)
+        if deleted_ids or result.is_withdrawn:
+            if self._shared_windows is not None:
+                await self._shared_windows.drop(claim)
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
-            gone = result.removed_range or result.replaced_range
-            if gone is not None:
-                window = window.without(gone)
-            window = window.extended([_row_to_turn(row) for row in rows.turns if row["active"]])
+            removed_turns = result.removed_range or result.replaced_range
+            if removed_turns is not None:
+                window = window.without_turns(removed_turns)
+            window = window.with_turns([_row_to_turn(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
-            if self._shared is not None and following is None:
-                self._shared.share(claim, window)
-        return FinishedTurn(await self._find_first_readable(claim, following), taken)
+            if self._shared_windows is not None and next_message is None:
+                self._shared_windows.share(claim, window)
+        return FinishedTurn(await self._find_first_readable(claim, next_message), reserved_row)
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Record in the tombstone file which turns are about to be deleted."""

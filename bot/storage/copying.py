@@ -26,15 +26,15 @@ _MAX_REPORT_AGE_SECONDS = 3 * HEARTBEAT_SECONDS
 
 
 Row = Mapping[str, Any]
-Report = Callable[[str, int], None]
-"""A function that gets each table's name and number of rows."""
+ReportTable = Callable[[str, int], None]
+"""A function that is called with each table's name and number of rows."""
 
 
-async def copy_rows(source: Database, target: Database, report: Report) -> int:
+async def copy_rows(source: Database, target: Database, report: ReportTable) -> int:
     """Copy and compare all rows, and return their number; may be repeated after a `StoreError`."""
     if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
-            "a Troupe process uses this database, or was killed less than "
+            "a Troupe process is using this database, or was killed less than "
             f"{_MAX_REPORT_AGE_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
         )
     for table in COPIED_TABLES:
@@ -51,13 +51,13 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
 async def _copy_table(source: Database, target: Database, table: Table) -> int:
     dialect = sqlite if target.is_sqlite else postgresql
     insert = dialect.insert(table).on_conflict_do_nothing()
-    copied, last = 0, None
-    while rows := await read_page(source, table, last):
+    copied_count, last_key = 0, None
+    while rows := await read_page(source, table, last_key):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
-        copied, last = copied + len(rows), primary_key(table, rows[-1])
+        copied_count, last_key = copied_count + len(rows), primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
         await _run_as_owner(target, lambda c: _continue_ids(c, table))
-    return copied
+    return copied_count
 
 
 async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
@@ -74,17 +74,17 @@ async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) ->
 
 async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
     """Raise `StoreError` if a row of the source is missing or different in the target."""
-    last = None
-    while rows := await read_page(source, table, last):
+    last_key = None
+    while rows := await read_page(source, table, last_key):
         keys = [primary_key(table, row) for row in rows]
-        found = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
+        target_rows = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
         for row, key in zip(rows, keys, strict=True):
-            if found.get(key) != row:
+            if target_rows.get(key) != row:
                 raise StoreError(
-                    f"the two databases differ in the table {table.name}, row {key}: "
+                    f"the two databases differ in table {table.name}, row {key}: "
                     "copy into a database that nothing else has used"
                 )
-        last = keys[-1]
+        last_key = keys[-1]
 
 
 async def read_page(
@@ -106,8 +106,8 @@ async def read_page(
 def _read_rows(
     connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], Row]:
-    wanted = select(table).where(tuple_(*table.primary_key).in_(keys))
-    return {primary_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
+    query = select(table).where(tuple_(*table.primary_key).in_(keys))
+    return {primary_key(table, row): dict(row) for row in connection.execute(query).mappings()}
 
 
 def primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -119,11 +119,11 @@ def _count_rows(connection: Connection, table: Table) -> int:
 
 
 def _is_in_use(is_sqlite: bool) -> Unit[bool]:
-    asked = {"now": SystemClock().now()}
-    if (yield SQL["held_conversation"].query(asked)):
+    values = {"now": SystemClock().now()}
+    if (yield SQL["held_conversation"].query(values)):
         return True
     # For SQLite, the lock on the data directory detects running processes.
-    return not is_sqlite and bool((yield SQL["seen_node"].query(asked)))
+    return not is_sqlite and bool((yield SQL["seen_node"].query(values)))
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:
@@ -140,16 +140,16 @@ def back_up(database: Path, backup: Path) -> int:
     Raises `StoreError` if the backup exists, cannot be written, or is damaged.
     """
     if backup.exists():
-        raise StoreError(f"{backup} exists; give the backup another name")
-    part = backup.with_name(f"{backup.name}.part")
+        raise StoreError(f"{backup} already exists; choose another name for the backup")
+    partial_copy = backup.with_name(f"{backup.name}.part")
     try:
-        copy_file(database, part, is_in_use=True)
-        part.rename(backup)
+        copy_file(database, partial_copy, is_in_use=True)
+        partial_copy.rename(backup)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StoreError(f"the backup {backup} could not be made: {reason}") from None
+        raise StoreError(f"the backup {backup} could not be created: {reason}") from None
     finally:
-        part.unlink(missing_ok=True)
+        partial_copy.unlink(missing_ok=True)
     return backup.stat().st_size
 
 
@@ -170,6 +170,6 @@ def copy_file(database: Path, copy: Path, *, is_in_use: bool) -> None:
     ):
         source.backup(target)  # in one step, because readers do not block writers
         target.execute("PRAGMA journal_mode=DELETE")  # a single file, without a log
-        (found,) = target.execute("PRAGMA integrity_check").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(f"the copy is damaged: {found}")
+        (result,) = target.execute("PRAGMA integrity_check").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged: {result}")

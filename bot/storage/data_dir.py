@@ -1,7 +1,7 @@
-"""The data directory: all of an installation's files.
+"""The data directory, which contains all files of an installation.
 
-If it contains the database, it is used by at most one service and one terminal chat at a time.
-These two share database and models, but process different conversations. Processes whose database
+If it contains the database, at most one service and one terminal chat can use it at a time. They
+share the database and the models, but process different conversations. Processes whose database
 is elsewhere share the directory, and replace its files atomically.
 """
 
@@ -23,8 +23,8 @@ class DataDirUse(Enum):
 
 
 _HOLDER_NAMES = {
-    DataDirUse.SERVICE: "another troupe",
-    DataDirUse.TERMINAL: "another chat in a terminal",
+    DataDirUse.SERVICE: "another Troupe service",
+    DataDirUse.TERMINAL: "another terminal chat",
 }
 
 
@@ -39,7 +39,7 @@ def create_data_dir(data_dir: Path) -> Path:
 
 
 def restrict_to_owner(path: Path, mode: int) -> None:
-    """Set the mode of a file or directory of this user, if others have access to it."""
+    """Set the mode of this user's file or directory if other users have access to it."""
     found = path.stat()
     if belongs_to_user(found) and found.st_mode & 0o077:
         path.chmod(mode)
@@ -64,7 +64,7 @@ def lock_data_dir(
         except OSError:
             lock.seek(0)
             raise SettingsError(
-                f"{_HOLDER_NAMES[use]} (process {lock.read().strip() or 'unknown'}) uses"
+                f"{_HOLDER_NAMES[use]} (process {lock.read().strip() or 'unknown'}) is using"
                 f" {data_dir}; stop it, or set TROUPE_DATA_DIR to another directory"
             ) from None
         lock.truncate(0)

@@ -15,17 +15,17 @@ class DataKind:
 
     name: str
     purpose: str
-    kept: str
+    retention: str
     tables: tuple[str, ...] = ()
     place: str = ""
-    """The place where it is stored, if not in the database."""
+    """Where the data is stored, if not in the database."""
     readers: str = "operators"
-    encrypted: str = ""
-    """What is encrypted; empty if that depends on the settings."""
+    encryption: str = ""
+    """A note on what is encrypted; empty if that depends on the settings."""
     is_sent: bool = False
-    """Whether it is sent to model providers."""
-    of_person: tuple[str, ...] = ()
-    of_conversation: tuple[str, ...] = ()
+    """Whether the data is sent to model providers."""
+    person_deletions: tuple[str, ...] = ()
+    conversation_deletions: tuple[str, ...] = ()
 
 
 @value_class
@@ -37,7 +37,7 @@ class PolicySection:
 
 
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-KINDS = msgspec.convert(_FILE["kind"], tuple[DataKind, ...])
+DATA_KINDS = msgspec.convert(_FILE["kind"], tuple[DataKind, ...])
 KEPT_IDS = msgspec.convert(_FILE["kept_ids"], dict[str, str])
-FORGET_PERSON = tuple(name for kind in KINDS for name in kind.of_person)
-FORGET_CONVERSATION = tuple(name for kind in KINDS for name in kind.of_conversation)
+PERSON_DELETIONS = tuple(name for kind in DATA_KINDS for name in kind.person_deletions)
+CONVERSATION_DELETIONS = tuple(name for kind in DATA_KINDS for name in kind.conversation_deletions)

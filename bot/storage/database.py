@@ -122,13 +122,13 @@ class Database:
             _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
-        """Upgrade old tables and PostgreSQL's functions; raises `SettingsError` if impossible."""
+        """Upgrade old tables and PostgreSQL's functions; raises `SettingsError` if that fails."""
         revisions = await self.read(read_revisions)
         revisions.check_supported()
         if revisions.is_newer:
-            _log.info("tables_are_newer", revision=revisions.newest, own=NEWEST_REVISION)
+            _log.info("tables_are_newer", revision=revisions.current, own=NEWEST_REVISION)
         try:
-            is_current = revisions.is_newer or revisions.newest == NEWEST_REVISION
+            is_current = revisions.is_newer or revisions.current == NEWEST_REVISION
             if not (is_current or (self.is_sqlite and await self.write(create_tables))):
                 await self.maintain(_run_migrations)
             if not self.is_sqlite:
@@ -160,7 +160,7 @@ def _run_statement(statement: Statement, values: Values) -> Unit[Rows]:
 
 
 class Store:
-    """Base class of stores: runs the units of work decorated with `transaction` or `reading`."""
+    """Base class of stores: runs the units of work decorated with `transaction` or `readonly`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -236,7 +236,7 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
                 "a newer version of Troupe upgraded the database, and this version would not "
-                "copy new tables and columns: use the newer version"
+                "copy its new tables and columns: use the newer version"
             )
         yield database
 
@@ -251,7 +251,7 @@ async def read_revision(url: str) -> str | None:
     if not database_exists(url):
         return None
     async with open_without_migrating(url) as database:
-        return (await database.read(read_revisions)).newest
+        return (await database.read(read_revisions)).current
 
 
 @contextlib.asynccontextmanager
@@ -300,7 +300,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL, even with several hosts; raises `SettingsError` if badly escaped."""
+    """Parse a database URL, even with several hosts; raises `SettingsError` for a bad password."""
     if not url.startswith("sqlite"):
         try:
             require_escaped_password(url)
@@ -308,11 +308,11 @@ def parse_url(url: str) -> URL:
             raise SettingsError(f"TROUPE_DATABASE_URL: {error}") from None
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
-    credentials, at, hosts = authority.rpartition("@")
+    credentials, at_sign, hosts = authority.rpartition("@")
     if "," not in hosts:
         return make_url(url)
-    joint = "&" if "?" in path else "?"
-    return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
+    separator = "&" if "?" in path else "?"
+    return make_url(f"{scheme}://{credentials}{at_sign}/{path}{separator}host={quote(hosts)}")
 
 
 async def _translate_errors(work: Awaitable[T]) -> T:
@@ -339,7 +339,7 @@ def _suggest_remedy(url: URL, sql_state: str | None) -> str:
     address = f"the address in TROUPE_DATABASE_URL or --to ({url.render_as_string()})"
     match sql_state:
         case "3D000":  # no such database
-            return f"create it as its owner (`createdb {url.database}`), or correct {address}"
+            return f"create it with `createdb {url.database}` as its owner, or correct {address}"
         case "28000" | "28P01":  # no such role, or another password
             return f"correct the user or the password in {address}"
         case _:
@@ -365,22 +365,22 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """The tables' revision, and the oldest revision that can use them; None means unknown."""
+    """The tables' current revision, and the minimum revision that can use them; None: unknown."""
 
-    newest: str | None
-    oldest: str | None
+    current: str | None
+    minimum: str | None
 
     @property
     def is_newer(self) -> bool:
         """Whether a newer version of Troupe upgraded the tables."""
-        return self.newest is not None and self.newest > NEWEST_REVISION
+        return self.current is not None and self.current > NEWEST_REVISION
 
     def check_supported(self) -> None:
         """Raise `SettingsError` if this version of Troupe cannot use the tables."""
-        if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
+        if self.is_newer and (self.minimum is None or self.minimum > NEWEST_REVISION):
             raise SettingsError(
-                f"a newer version of Troupe upgraded the database to revision "
-                f"{self.newest}, which needs {self.oldest or self.newest} or newer; this version "
+                f"a newer version of Troupe upgraded the database to revision {self.current}, "
+                f"which needs {self.minimum or self.current} or newer; this version "
                 f"has {NEWEST_REVISION}: start the newer version"
             )
 
@@ -389,11 +389,11 @@ def read_revisions(connection: Connection) -> TableRevisions:
     tables = inspect(connection)
     if not tables.has_table(_alembic_version.name):
         return TableRevisions(None, None)
-    newest = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
-    oldest = None
+    current = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
+    minimum = None
     if tables.has_table(supported_revision.name):
-        oldest = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
-    return TableRevisions(newest, oldest)
+        minimum = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
+    return TableRevisions(current, minimum)
 
 
 def _run_migrations(connection: Connection) -> None:

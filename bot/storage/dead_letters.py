@@ -22,15 +22,15 @@ class DeadLetters(ClockStore):
     @readonly
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all dead letters, without their texts."""
-        received = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
-        unsent = yield SQL["dead_rows"].query_alone()
-        return received + [
-            decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in unsent
+        letters = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
+        rows = yield SQL["dead_rows"].query_alone()
+        return letters + [
+            decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in rows
         ]
 
     @readonly
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
-        """Return distinct reasons why recent messages to a chat (lane) were not delivered."""
+        """Return the distinct reasons why recent messages to a chat (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
@@ -53,7 +53,7 @@ class DeadLetters(ClockStore):
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Retry a dead letter; return the key of its conversation or chat queue, or None."""
+        """Retry a dead letter; return its conversation or lane, or None if it is not found."""
         kind, row = _parse_name(name)
         if not kind:
             return None
@@ -112,8 +112,8 @@ def _describe_reason(row: Sequence[Any]) -> str:
     except Undecodable as error:
         return f"cannot be read: {error}"
     if crashes := row[4]:
-        return f"killed the process {crashes} times"
-    return "could not be read by an earlier version; retry it"
+        return f"crashed the process {crashes} times"
+    return "an earlier version could not read it; retry it"
 
 
 def _event_text(event: Incoming) -> str:

@@ -18,8 +18,8 @@ from bot.storage.statements import SQL, Rows, Unit
 from bot.telemetry.logs import ERROR_PREFIX
 from bot.value_class import value_class
 
-_SENT_PREFIX = "events:"
-_START_PREFIX = "events begun:"
+_SENT_CURSOR_PREFIX = "events:"
+_START_CURSOR_PREFIX = "events begun:"
 _MAX_LISTED_EVENTS = 50
 _MAX_TRANSACTION_SECONDS = 60.0
 """The maximum duration of one of our transactions."""
@@ -50,7 +50,7 @@ class EventRow:
 
 
 class EventLog(ClockStore):
-    _installation = ""
+    _installation_id = ""
 
     @readonly
     def rows_after(self, kind: EventKind, position: float, limit: int) -> Unit[Sequence[EventRow]]:
@@ -63,42 +63,41 @@ class EventLog(ClockStore):
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest, strict=True):
-            for prefix in (_SENT_PREFIX, _START_PREFIX):
-                begun = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
-                yield SQL["begin_cursor"].query(begun)
-        return (yield from _read_positions(_SENT_PREFIX))
+            for prefix in (_SENT_CURSOR_PREFIX, _START_CURSOR_PREFIX):
+                start = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
+                yield SQL["begin_cursor"].query(start)
+        return (yield from _read_positions(_SENT_CURSOR_PREFIX))
 
     @transaction
     def advance(self, kind: EventKind, position: float) -> Unit[None]:
-        values = {"name": f"{_SENT_PREFIX}{kind}", "reached": repr(position)}
+        values = {"name": f"{_SENT_CURSOR_PREFIX}{kind}", "reached": repr(position)}
         yield SQL["advance_cursor"].query(values)
 
     def _is_settled(self, row: Sequence[Any]) -> bool:
-        """Return whether all earlier rows are visible; PostgreSQL may still commit lower ids."""
+        """Return whether no earlier row can still appear; PostgreSQL may commit lower ids late."""
         _, at, has_no_older_transaction, *_ = row
         seconds = _MAX_SECONDS_TO_WRITE if has_no_older_transaction else _MAX_TRANSACTION_SECONDS
         return self._database.is_sqlite or self._clock.now() - at > seconds
 
     @readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
-        """Return recent events, newest first, or nothing if events were never turned on."""
+        """Return recent events, newest first; empty if events were never turned on."""
         found = []
-        begun = yield from _read_positions(_START_PREFIX)
-        for kind, position in (yield from _read_positions(_SENT_PREFIX)).items():
-            back = (
-                86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
-            )  # seconds, or rows
+        starts = yield from _read_positions(_START_CURSOR_PREFIX)
+        for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
+            # The positions of feedback are times in seconds, and other positions are row ids.
+            lookback = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
             rows = yield from _rows_after(
-                kind, max(begun[kind], position - back), 2 * _MAX_LISTED_EVENTS
+                kind, max(starts[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
             )
-            read = [_read_row(kind, *row) for row in rows]
-            found += [replace(one, is_sent=one.position <= position) for one in read if one.data]
+            events = [_read_row(kind, *row) for row in rows]
+            found += [replace(one, is_sent=one.position <= position) for one in events if one.data]
         return sorted(found, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
 
-    async def installation(self) -> str:
+    async def installation_id(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""
-        self._installation = self._installation or await read_installation_id(self._database)
-        return self._installation
+        self._installation_id = self._installation_id or await read_installation_id(self._database)
+        return self._installation_id
 
 
 def _read_positions(prefix: str) -> Unit[dict[EventKind, float]]:
@@ -115,12 +114,12 @@ def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: 
     data: dict[str, object] | None = None
     match kind:
         case EventKind.ANSWERED:
-            turn, conversation, preset, provider, model, read, written, cost = columns
+            turn, conversation, preset, provider, model, prompt, output, cost = columns
             # A receipt without a turn is the usage of a summary or recap.
             if turn and not _belongs_to_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
-                data |= {"prompt_tokens": read, "output_tokens": written}
+                data |= {"prompt_tokens": prompt, "output_tokens": output}
                 data |= {"cost": None if cost is None else cost / MICROS_PER_DOLLAR}
         case EventKind.FAILED:
             if (key := columns[0]).startswith(ERROR_PREFIX):

@@ -1,8 +1,8 @@
 """Record up to which turn each conversation was searched for memories.
 
 Turns have ascending ids. `memory_read_to` is the newest turn that was read; a change of an earlier
-turn lowers it (histories.py), so that the change is read. `memory_asked_to` was the newest turn
-when a model was last asked, even without success; it limits how often models are asked.
+turn lowers it (histories.py), so that the change is read. `memory_asked_to` is the turn that was
+newest when a model was last asked, even if that failed; it limits how often models are asked.
 """
 
 import json
@@ -44,9 +44,9 @@ class UnreadTurns:
 class SqlExtractions(Store):
     @readonly
     def load(self, conversation_key: str) -> Unit[UnreadTurns]:
-        """Return the turns not searched for memories yet; none if the conversation is missing."""
-        found = yield SQL["unread_turns"].query_alone(of=conversation_key)
-        rows = sorted(found, key=itemgetter(0))
+        """Return the turns not searched for memories yet; empty if there is no conversation."""
+        unsorted_rows = yield SQL["unread_turns"].query_alone(of=conversation_key)
+        rows = sorted(unsorted_rows, key=itemgetter(0))
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
         read_up_to, asked_up_to = rows[0][-2:] if rows else (0, 0)
         return UnreadTurns(tuple(turns), read_up_to, asked_up_to)
@@ -54,8 +54,8 @@ class SqlExtractions(Store):
     @transaction
     def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
-        moved = {"known": unread.asked_up_to, "to": unread.turns[-1].id}
-        return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **moved})))
+        positions = {"known": unread.asked_up_to, "to": unread.turns[-1].id}
+        return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **positions})))
 
     @transaction
     def finish(
@@ -69,13 +69,13 @@ class SqlExtractions(Store):
 
         If a turn was changed meanwhile, only the turns before it are recorded as read.
         """
-        of = {"of": conversation_key}
-        yield SQL["locked_session"].query(of)  # so that no turn can be changed meanwhile
-        for one in notes:
-            yield from memories.add(one.memory, [one.source], one.outdated_fact_vector)
+        key = {"of": conversation_key}
+        yield SQL["locked_session"].query(key)  # so that no turn can be changed meanwhile
+        for note in notes:
+            yield from memories.add(note.memory, [note.source], note.outdated_fact_vector)
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_up_to])
-        now = to_dict((yield SQL["texts_of_active_turns"].query({**of, "rows": ids})))
-        same = (now.get(one.id, one.turn.text) == one.turn.text for one in unread.turns)
-        changed = [one.id for one, is_same in zip(unread.turns, same, strict=True) if not is_same]
-        moved = {"known": unread.read_up_to, "to": min([read_up_to, *(one - 1 for one in changed)])}
-        yield SQL["set_read_to"].query({**of, **moved})
+        texts = to_dict((yield SQL["texts_of_active_turns"].query({**key, "rows": ids})))
+        for one in unread.turns:
+            if texts.get(one.id, one.turn.text) != one.turn.text:
+                read_up_to = min(read_up_to, one.id - 1)
+        yield SQL["set_read_to"].query({**key, "known": unread.read_up_to, "to": read_up_to})

@@ -21,24 +21,24 @@ _log = structlog.get_logger(__name__)
 _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
-def create_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet per key, newest first; raises `SettingsError` that mentions `needed_by`."""
+def create_fernets(encryption_keys: Sequence[str], *, contents: str) -> list[Fernet]:
+    """Return a Fernet per key, newest first; raises `SettingsError` that mentions `contents`."""
     if not encryption_keys:
         raise SettingsError(
-            f"{needed_by} a key to encrypt them; set TROUPE_ENCRYPTION_KEYS to"
-            " what `troupe keys new` prints, and keep a copy of it outside of the database"
+            f"{contents} in the database need an encryption key; set TROUPE_ENCRYPTION_KEYS to"
+            " the output of `troupe keys new`, and keep a copy outside the database"
         )
     try:
         return [Fernet(key) for key in encryption_keys]
     except ValueError:
         raise SettingsError(
-            "TROUPE_ENCRYPTION_KEYS is not a list of keys, separated by commas, as printed by"
+            "TROUPE_ENCRYPTION_KEYS must be a comma-separated list of keys as printed by"
             " `troupe keys new`"
         ) from None
 
 
 class FernetCodec(TextCodec):
-    """Encodes texts, encrypted and prefixed with the id of the key."""
+    """Encrypts texts, and prefixes each with the id of its key."""
 
     def __init__(self, encryption: TextEncryption) -> None:
         self._is_on = encryption.is_on
@@ -46,27 +46,27 @@ class FernetCodec(TextCodec):
         self._use_keys(encryption.encryption_keys)
 
     @override
-    def encrypt(self, plain: bytes) -> str:
-        key = self.encrypting_key
-        return f"{key}:{self._fernets[key].encrypt(plain).decode()}"
+    def encrypt(self, plain_bytes: bytes) -> str:
+        key = self.encrypting_key_id
+        return f"{key}:{self._fernets[key].encrypt(plain_bytes).decode()}"
 
     @override
-    def decrypt(self, stored: str) -> bytes:
-        key, _, token = stored.partition(":")
+    def decrypt(self, stored_text: str) -> bytes:
+        key, _, token = stored_text.partition(":")
         if key not in self._fernets and _KEY_ID.fullmatch(key):
             self._read_keys_file()
             if key not in self._fernets:
-                return super().decrypt(stored)
+                return super().decrypt(stored_text)
         try:
             return self._fernets[key].decrypt(token.encode())
         except (KeyError, InvalidToken):
             raise Undecodable("an encrypted text in the database is damaged") from None
 
     def _use_keys(self, keys: Sequence[str]) -> None:
-        made = create_fernets(keys, needed_by="texts in the database need")
+        fernets = create_fernets(keys, contents="texts")
         ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
-        self._fernets = dict(zip(ids, made, strict=True))
-        self.encrypting_key = next(iter(self._fernets)) if self._is_on else ""
+        self._fernets = dict(zip(ids, fernets, strict=True))
+        self.encrypting_key_id = next(iter(self._fernets)) if self._is_on else ""
         self._keys = keys
 
     def _read_keys_file(self) -> None:
@@ -74,22 +74,22 @@ class FernetCodec(TextCodec):
         if self._keys_file is None:
             return
         try:
-            new = [key for key in read_secrets(self._keys_file) if key not in self._keys]
-            register_secrets(new)
-            self._use_keys([*new, *self._keys])
+            new_keys = [key for key in read_secrets(self._keys_file) if key not in self._keys]
+            register_secrets(new_keys)
+            self._use_keys([*new_keys, *self._keys])
         except (OSError, UnicodeDecodeError, SettingsError) as error:
             _log.warning("secret_file_not_read", reason=type(error).__name__)
 
 
 class KeyCipher:
-    """Encrypts and decrypts providers' API keys with `TROUPE_ENCRYPTION_KEYS`, newest first.
+    """Encrypts API keys with the newest of `TROUPE_ENCRYPTION_KEYS`, and decrypts with all.
 
     An encrypted key contains its provider, so that a row moved to another provider is rejected.
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        made = create_fernets(encryption_keys, needed_by="keys in the database need")
-        self._fernets = MultiFernet(made)
+        fernets = create_fernets(encryption_keys, contents="API keys")
+        self._fernets = MultiFernet(fernets)
 
     def encrypt(self, provider: str, key: str) -> str:
         """Return the provider's API key in encrypted form, to be stored."""
@@ -108,8 +108,8 @@ class KeyCipher:
         owner, key = msgspec.json.decode(stored, type=tuple[str, str])
         if owner != provider:
             raise SettingsError(
-                f"a stored key of provider {provider!r} belongs to {owner!r}; somebody"
-                " has changed the database"
+                f"the API key stored for {provider!r} was encrypted for {owner!r}; somebody"
+                " changed the database. Delete the key with `troupe keys remove`"
             )
         return key
 

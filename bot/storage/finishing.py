@@ -40,47 +40,47 @@ class NextMessage:
 class PartChanges:
     """The outbox rows that make a turn's messages on the platform match its answer."""
 
-    common: dict[str, Any]
+    common_columns: dict[str, Any]
     """The columns that all rows share: turn, platform, bot_id, chat, thread, lane,
     reply_to."""
     changes: Sequence[dict[str, Any]]
     """Each row's other columns; `opened`: whether the row is for an already queued part."""
-    parts: Sequence[int]
+    final_parts: Sequence[int]
     """The numbers of the final parts; messages of parts that are not listed are deleted."""
     may_be_opened: bool
     """Whether parts of this turn may have been queued before the answer was complete."""
 
-    def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
+    def build_rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
-        surplus = sorted(set(opened).difference(self.parts))
-        return self._build_rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
+        surplus = sorted(set(opened).difference(self.final_parts))
+        return self._join_rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
-    def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def build_rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue if the parts replace the messages `targets` in order.
 
         Files are neither replaced nor replacements: old ones are deleted, and new ones are sent.
         """
-        nothing = {"external_id": None, "target_turn": None, "target_part": None}
-        texts = [part for part in self.parts if part < FILE_PARTS]
-        of_texts = [target for target in targets if target["target_part"] < FILE_PARTS]
-        files = [target for target in targets if target["target_part"] >= FILE_PARTS]
-        places = dict(zip(texts, of_texts, strict=False))
-        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
-        return self._build_rows(places, nothing, surplus)
+        no_target = {"external_id": None, "target_turn": None, "target_part": None}
+        text_parts = [part for part in self.final_parts if part < FILE_PARTS]
+        text_targets = [target for target in targets if target["target_part"] < FILE_PARTS]
+        file_targets = [target for target in targets if target["target_part"] >= FILE_PARTS]
+        targets_by_part = dict(zip(text_parts, text_targets, strict=False))
+        surplus = enumerate([*text_targets[len(text_parts) :], *file_targets], len(text_parts))
+        return self._join_rows(targets_by_part, no_target, surplus)
 
-    def _build_rows(
+    def _join_rows(
         self,
-        places: Mapping[int, dict[str, Any]],
-        empty_row: dict[str, Any],
+        targets_by_part: Mapping[int, dict[str, Any]],
+        default_target: dict[str, Any],
         surplus: Iterable[tuple[int, dict[str, Any]]],
     ) -> list[dict[str, Any]]:
         """Return the rows of the parts, followed by deletions of the surplus messages."""
         rows = [
-            {**self.common, **change, **places.get(change["part"], empty_row)}
+            {**self.common_columns, **change, **targets_by_part.get(change["part"], default_target)}
             for change in self.changes
-            if change["opened"] == (change["part"] in places)
+            if change["opened"] == (change["part"] in targets_by_part)
         ]
-        delete = {**self.common, "op": OutboxOperation.DELETE, **NO_MESSAGE}
+        delete = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_MESSAGE}
         return rows + [{**delete, "part": part, **target} for part, target in surplus]
 
 
@@ -107,8 +107,8 @@ def open_part(
     """Queue a part of an unfinished answer; reserve it for sending if it is first in the queue."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.sender_values(sender)}
-        [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
-        if not held:
+        [[is_held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
+        if not is_held:
             raise fenced_error(claim)
         return number, outbox.decode_reserved_row(head, at)
     yield from lock_claim(claim)
@@ -132,8 +132,8 @@ def finish(
     is_plain = not changes_others
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
-        [[held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
-        if not held:
+        [[is_held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
+        if not is_held:
             raise fenced_error(claim)
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
         next_message = None if message[0] is None else NextMessage(*message)
@@ -155,26 +155,28 @@ def _finish_by_steps(
         ("supersede_turns", rows.result.replaced_range),
     ):
         if turns is not None:
-            found = {"of": claim.conversation, "of_session": session}
-            yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer_count})
+            session_values = {"of": claim.conversation, "of_session": session}
+            yield SQL[name].query(
+                {**session_values, "count": turns.count, "newer": turns.newer_count}
+            )
     if rows.result.removed_range or rows.result.replaced_range:
         yield from memories.delete_stale_memories(claim.conversation, (), at.now)
     if rows.turns:
-        of = {"conversation": claim.conversation, "session": session}
-        yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
+        session_key = {"conversation": claim.conversation, "session": session}
+        yield SQL["append_turn"].query_many([{**session_key, **row} for row in rows.turns])
     yield from add_receipts(rows.receipts)
-    if (given := rows.result.feedback) is not None:
-        name = "drop_feedback" if given.is_removed else "keep_feedback"
-        yield SQL[name].query({**asdict(given), "at": at.now})
-    taken = yield from _queue_answer(rows, sender, at)
+    if (feedback := rows.result.feedback) is not None:
+        name = "drop_feedback" if feedback.is_removed else "keep_feedback"
+        yield SQL[name].query({**asdict(feedback), "at": at.now})
+    reserved_row = yield from _queue_answer(rows, sender, at)
     if rows.result.change is not None:  # after locking the lane, because this changes outbox rows
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
     if is_settled:
-        return None, taken
+        return None, reserved_row
     if rows.begin_next:
-        return (yield from begin_next_message(claim)), taken
+        return (yield from begin_next_message(claim)), reserved_row
     yield from release(claim)
-    return None, taken
+    return None, reserved_row
 
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
@@ -196,13 +198,13 @@ def _queue_answer(
     answer = rows.answer
     if rows.result.in_place_of:
         targets = yield from histories.find_part_targets(rows.result.in_place_of)
-        queued = answer.rows_in_place(targets)
+        queued_rows = answer.build_rows_in_place(targets)
     elif answer.may_be_opened:
-        opened = yield SQL["opened_parts"].query(of_turn=answer.common["turn"])
-        queued = answer.rows([row[0] for row in opened])
+        opened = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
+        queued_rows = answer.build_rows([row[0] for row in opened])
     else:
-        queued = answer.rows(())
-    return (yield from outbox.queue_rows(queued, sender, at)) if queued else None
+        queued_rows = answer.build_rows(())
+    return (yield from outbox.queue_rows(queued_rows, sender, at)) if queued_rows else None
 
 
 def _finish_values(
@@ -212,7 +214,7 @@ def _finish_values(
         **claim_values(claim),
         "messages": rows.messages,
         "new_session": rows.result.new_session,
-        "go_on": rows.begin_next,
+        "begin_next": rows.begin_next,
         **_range_values(rows.result.removed_range, "removed"),
         **_range_values(rows.result.replaced_range, "superseded"),
         "turns": rows.turns,
@@ -220,9 +222,9 @@ def _finish_values(
         "usages": [{name: row[name] for name in USAGE_COLUMNS} for row in rows.receipts],
         "at": now,
         "changes": rows.answer.changes,
-        "parts": rows.answer.parts,
+        "parts": rows.answer.final_parts,
         "may_be_opened": rows.answer.may_be_opened,
-        **rows.answer.common,
+        **rows.answer.common_columns,
         **outbox.sender_values(sender),
     }
 
@@ -293,11 +295,11 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
             changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))
     # A response to a native command does not replace an earlier message.
-    beside = [one.part for one in outgoing if one.is_response and not is_press]
+    response_parts = [one.part for one in outgoing if one.is_response and not is_press]
     return PartChanges(
         _common_columns(message),
         changes,
-        [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
+        [one.part for one in outgoing if not (result.in_place_of and one.part in response_parts)],
         may_be_opened=bool(
             outgoing or result.was_stopped or result.may_have_sent or message.crashes
         ),
@@ -335,6 +337,6 @@ def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> Outgoi
 
 def _common_columns(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all outbox rows of a turn have in common."""
-    asked = message.replied_to.incoming
-    where = address_columns(asked.address)
-    return {"turn": message.turn_name, **where, "reply_to": asked.message_id}
+    question = message.replied_to.incoming
+    address = address_columns(question.address)
+    return {"turn": message.turn_name, **address, "reply_to": question.message_id}

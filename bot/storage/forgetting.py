@@ -28,7 +28,7 @@ from bot.chat.incoming import (
 from bot.chat.session import OWNER_SEPARATOR, shown_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage.data_kinds import FORGET_PERSON
+from bot.storage.data_kinds import PERSON_DELETIONS
 from bot.storage.database import ClockStore, Database, readonly
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
@@ -76,7 +76,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     """Return the tombstones in the files that exist; raises `StoreError` if one is damaged."""
-    found = []
+    tombstones = []
     for file in files:
         try:
             lines = file.read_bytes().split(b"\n")
@@ -87,11 +87,11 @@ def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
         # Text after the last line break is incomplete, because the process died while writing.
         for number, line in enumerate(lines[:-1], 1):
             try:
-                found.append(msgspec.json.decode(line, type=Tombstone))
+                tombstones.append(msgspec.json.decode(line, type=Tombstone))
             except msgspec.DecodeError as error:
-                reason = f"is not a tombstone: {error}; delete it if it was cut off"
+                reason = f"is not a tombstone: {error}; delete the line if it was cut off"
                 raise StoreError(f"{file}, line {number} {reason}") from None
-    return found
+    return tombstones
 
 
 def skip_tombstone(_: Tombstone) -> None:
@@ -99,7 +99,7 @@ def skip_tombstone(_: Tombstone) -> None:
 
 
 class RecordingStore(ClockStore):
-    """Base class of stores that record their deletions in the file of tombstones."""
+    """Base class of stores that record their deletions in the tombstone file."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class PersonalData(RecordingStore):
     async def list_conversations(self, person_id: str) -> Sequence[str]:
         """Return the conversations that contain stored or waiting messages of the person."""
         rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
-        found = dict.fromkeys(row[0] for row in rows)
+        conversations = dict.fromkeys(row[0] for row in rows)
         key, last = "", 0
         while page := await self._database.fetch(SQL["page_of_waiting"], last_key=key, last=last):
             for key, _, kind, payload in page:
                 if _concerns_person(person_id, kind, payload):
-                    found[key] = None
+                    conversations[key] = None
             key, last = page[-1][:2]
-        return list(found)
+        return list(conversations)
 
     def record_consent(self, person_id: str, consent: str) -> None:
         """Record a consent in the tombstone file; "" means that the stored consent was deleted."""
@@ -135,11 +135,11 @@ class PersonalData(RecordingStore):
 
         def unit() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
-            gone = [
+            message_ids = [
                 id_ for id_, kind, payload in rows if _concerns_person(person_id, kind, payload)
             ]
-            yield SQL["drop_messages_set_aside"].query(rows=json.dumps(gone))
-            for name in FORGET_PERSON:
+            yield SQL["drop_messages_set_aside"].query(rows=json.dumps(message_ids))
+            for name in PERSON_DELETIONS:
                 values = {"until": math.inf, "moment": now, "content": b""}
                 yield SQL[name].query({"person": person_id, **values})
 
@@ -154,10 +154,10 @@ class PersonalData(RecordingStore):
         def unit() -> Unit[Sequence[str]]:
             for name in _CHARACTER_STATEMENTS:
                 yield SQL[name].query(person=owner, until=math.inf)
-            chosen = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
-            for scope, key in chosen:
+            settings = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
+            for scope, key in settings:
                 yield SQL["reset_choice"].query(scope=scope, key=key)
-            return [owner, *(scope for scope, _ in chosen)]
+            return [owner, *(scope for scope, _ in settings)]
 
         self._record_tombstone(Tombstone(self._clock.now(), person=owner))
         changed = await self._database.run(unit)
@@ -167,7 +167,7 @@ class PersonalData(RecordingStore):
     @readonly
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
-        person, anywhere = {"person": person_id}, _scopes_of(person_id)
+        person, scope_bounds = {"person": person_id}, _scopes_of(person_id)
         messages: dict[object, Mapping[str, str]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person)
         for id_, key, turn in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
@@ -175,7 +175,7 @@ class PersonalData(RecordingStore):
             place = id_ if turn.message_id is None else (channel, turn.message_id)
             line = {"conversation": key, "at": turn.at.isoformat(), "text": turn.text}
             messages.setdefault(place, line)
-        descriptions = yield SQL["descriptions"].query_alone({**person, **anywhere})
+        descriptions = yield SQL["descriptions"].query_alone({**person, **scope_bounds})
         characters = yield SQL["newest_of_owner"].query_alone(owner=person_id)
         consents = yield SQL["consent_of_person"].query_alone(person)
         memories = yield SQL["memory_texts_of_person"].query_alone(person)
@@ -231,23 +231,23 @@ def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Return whether a person wrote an event or, if it is unreadable, whether it has their id."""
+    """Return whether a person wrote an event; if it is unreadable, whether it contains their id."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
         return person_id in str(payload)
-    written = event.said if isinstance(event, MessageEdit) else event
+    message = event.said if isinstance(event, MessageEdit) else event
     return (
-        isinstance(written, IncomingMessage | ButtonPress | ReactionChange)
-        and written.author.id == person_id
+        isinstance(message, IncomingMessage | ButtonPress | ReactionChange)
+        and message.author.id == person_id
     )
 
 
 async def channel_conversations(database: Database, channel: str) -> Sequence[str]:
     """Return a channel's conversations, including those of its topics and histories."""
-    within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
+    prefixes = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
     return [
-        row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **within)
+        row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **prefixes)
     ]
 
 

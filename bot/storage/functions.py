@@ -19,8 +19,8 @@ class PostgresFunction:
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
         self.name = f"troupe_{name}_{digest}"
         self.definition = source.replace(f"troupe_{name}(", f"{self.name}(")
-        declared = source.partition("(")[2].partition(")")[0].split(",")
-        types = {one.split()[0].removeprefix("_"): one.split()[1] for one in declared}
+        parameters = source.partition("(")[2].partition(")")[0].split(",")
+        types = {one.split()[0].removeprefix("_"): one.split()[1] for one in parameters}
         self.call = Statement(
             f"SELECT * FROM {self.name}({', '.join(f':{one}' for one in types)})",
             lists={one for one, type_ in types.items() if type_ == "bytea[]"},
@@ -48,8 +48,8 @@ def _read_functions() -> dict[str, PostgresFunction]:
             source = _INCLUDED_STATEMENT.sub(
                 lambda found: _expand_included(found[1], found[2]), section
             )
-            for called, function in functions.items():
-                source = source.replace(f"troupe_{called}(", f"{function.name}(")
+            for callee, function in functions.items():
+                source = source.replace(f"troupe_{callee}(", f"{function.name}(")
             functions[name] = PostgresFunction(name, source)
     return functions
 

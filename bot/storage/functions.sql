@@ -4,9 +4,9 @@
 -- `claim` of statements.sql, with :name replaced by the variable _name; {claim of=_key} sets another
 -- expression, and {append_turn _one} takes the values from the columns of a record.
 --
--- Waiting for the disk is the largest cost of a commit. If a unit can be undone by a crash of the
--- server without harm, its commit does not wait: a lost claim is fenced, and a row that may have been
--- sent is searched for.
+-- Waiting for the disk is the largest cost of a commit. If losing a unit in a crash of the server does
+-- no harm, its commit does not wait: a lost claim is fenced, and a row that may have been sent is
+-- searched for.
 
 -- name: message_columns
 _id bigint, _payload bytea, _crashes int, _own_crashes int, _kind text,
@@ -136,7 +136,7 @@ $function$
 -- name: finish
 CREATE OR REPLACE FUNCTION troupe_finish(
     _of text, _at_epoch bigint, _claimed_by text, _messages bigint[], _new_session boolean,
-    _go_on boolean, _removed_count int, _removed_newer int, _superseded_count int,
+    _begin_next boolean, _removed_count int, _removed_newer int, _superseded_count int,
     _superseded_newer int, _turns json, _receipts bytea[], _usages json, _at double precision,
     _changes json, _parts int[], _may_be_opened boolean, _turn text, _platform text, _bot_id text,
     _chat text, _thread text, _lane text, _reply_to text, _sender text, _settle double precision
@@ -228,7 +228,7 @@ IF cardinality(_parts) + cardinality(_opened) > 0 THEN
         {take_head};
     END IF;
 END IF;
-IF NOT _go_on THEN
+IF NOT _begin_next THEN
     {release_claim} INTO _session;
 ELSE
     {begin_next_message} INTO {message_variables};

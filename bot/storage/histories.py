@@ -25,25 +25,25 @@ class StoredTurns(ClockStore):
 
     @transaction
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
-        """Return the turns of platform messages, in all sessions, oldest first.
+        """Return the turns that platform messages belong to, in all sessions, oldest first.
 
         An answer is found by any of its messages. Inactive versions are included.
         """
-        asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
-        rows = list((yield SQL["turns_of_messages"].query(asked)))
+        values = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
+        rows = list((yield SQL["turns_of_messages"].query(values)))
         address = parse_address(claim.conversation)
         channel = {"of_lane": address.lane, "of_channel": address.channel}
-        for name, part in (yield SQL["parts_of_messages"].query({"ids": asked["ids"], **channel})):
-            wanted = encode_names((f"{name}/{part}",))
-            rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=wanted)
+        for name, part in (yield SQL["parts_of_messages"].query({"ids": values["ids"], **channel})):
+            part_name = encode_names((f"{name}/{part}",))
+            rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=part_name)
         by_id = {row[0]: row for row in rows}
         return _read_turns(by_id[number] for number in sorted(by_id))
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
         """Return a person's message with its answers and up to `max_turns` earlier turns."""
-        found = yield SQL["question"].query(of=claim.conversation, message=message_id)
-        return (yield from _load_exchange(claim.conversation, found, max_turns))
+        questions = yield SQL["question"].query(of=claim.conversation, message=message_id)
+        return (yield from _load_exchange(claim.conversation, questions, max_turns))
 
     @transaction
     def load_exchange_by_part(
@@ -52,19 +52,19 @@ class StoredTurns(ClockStore):
         """Return the exchange whose answer or failure notice was sent as this part.
 
         A failed question is not in the history: its exchange has no answers, and `before` contains
-        the questions that were to be answered together with it. Return None if the part is unknown,
+        the questions that should have been answered with it. Return None if the part is unknown,
         or if the question was answered later.
         """
-        of = {"of": conversation_key}
-        rows = yield SQL["sent_as"].query({**of, "part": encode_names((part,))})
-        found = decode_all("turn", rows, _decode_turn_and_rest)
-        if not found:
+        values = {"of": conversation_key}
+        rows = yield SQL["sent_as"].query({**values, "part": encode_names((part,))})
+        turns = decode_all("turn", rows, _decode_turn_and_other_columns)
+        if not turns:
             return None
-        [(sent, (session, current, is_active))] = found
-        if sent.turn.role == "user":
-            return (yield from _load_unanswered(conversation_key, sent, session, current))
-        before = {**of, "in_session": session, "answer": sent.id}
-        questions = (yield SQL["question_before"].query(before)) if is_active else ()
+        [(stored_turn, (session, current, is_active))] = turns
+        if stored_turn.turn.role == "user":
+            return (yield from _load_unanswered(conversation_key, stored_turn, session, current))
+        answer_position = {**values, "in_session": session, "answer": stored_turn.id}
+        questions = (yield SQL["question_before"].query(answer_position)) if is_active else ()
         return (yield from _load_exchange(conversation_key, questions, max_turns))
 
     @transaction
@@ -75,29 +75,29 @@ class StoredTurns(ClockStore):
 
     @transaction
     def find_turns_by_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and their answers; all turns if nobody else wrote."""
-        asked = {"of": claim.conversation, "person": person_id}
-        if not (yield SQL["turn_of_others"].query(asked)):
-            return [row[0] for row in (yield SQL["all_turns"].query(asked))]
+        """Return the ids of a person's turns and of their answers; all ids if nobody else wrote."""
+        values = {"of": claim.conversation, "person": person_id}
+        if not (yield SQL["turn_of_others"].query(values)):
+            return [row[0] for row in (yield SQL["all_turns"].query(values))]
         # An answer's parent is its question or a previous answer; versions share a parent.
-        gone: set[int] = set()
-        answered_together: set[int] = set()
+        turn_ids: set[int] = set()
+        co_asked_ids: set[int] = set()
         is_asking = False  # whether the person waits for an answer
-        for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(asked)):
+        for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(values)):
             if speaker is None:
                 is_asking = False
-                if parent in gone or parent in answered_together:
-                    gone.add(id_)
+                if parent in turn_ids or parent in co_asked_ids:
+                    turn_ids.add(id_)
             elif speaker == person_id:
-                gone.add(id_)
+                turn_ids.add(id_)
                 is_asking = is_asking or not is_observed
             elif is_asking:
-                answered_together.add(id_)
-        return sorted(gone)
+                co_asked_ids.add(id_)
+        return sorted(turn_ids)
 
     @transaction
-    def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
-        """Return the part numbers already sent for a message, in this or earlier attempts."""
+    def list_opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
+        """Return the numbers of the parts queued for a message, in this or earlier attempts."""
         rows = yield SQL["sends_of_turns"].query(names=json.dumps([message.turn_name]))
         return sorted(part for _, part, _ in rows)
 
@@ -109,30 +109,30 @@ def _load_unanswered(
     message = question.turn.message_id
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None
-    known = yield from find_part_message_ids(question.turn.sent_as)
-    parts = tuple(name for name in question.turn.sent_as if name in known)
+    message_ids = yield from find_part_message_ids(question.turn.sent_as)
+    parts = tuple(name for name in question.turn.sent_as if name in message_ids)
     sent_as = encode_names(question.turn.sent_as)
-    asked = {"of": conversation, "in_session": session, "question": question.id}
-    rows = yield SQL["gathered_turns"].query({**asked, "sent_as": sent_as})
+    values = {"of": conversation, "in_session": session, "question": question.id}
+    rows = yield SQL["gathered_turns"].query({**values, "sent_as": sent_as})
     earlier = tuple(_to_stored_turn(one).turn for one in rows)
     return Exchange(question, (), Session(session, earlier), session == current_session, parts)
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
-    found = decode_all("turn", rows, _decode_turn_and_rest)
-    if not found:
+    turns = decode_all("turn", rows, _decode_turn_and_other_columns)
+    if not turns:
         return None
-    [(question, (session, current, _))] = found
-    asked = {"of": conversation, "in_session": session, "question": question.id}
-    before = yield SQL["turns_before"].query({**asked, "most": max_turns})
-    later = _read_turns((yield SQL["turns_after"].query(asked)))
+    [(question, (session, current, _))] = turns
+    values = {"of": conversation, "in_session": session, "question": question.id}
+    before = yield SQL["turns_before"].query({**values, "most": max_turns})
+    later = _read_turns((yield SQL["turns_after"].query(values)))
     answers: tuple[StoredTurn, ...] = ()
     if not question.turn.observed:  # otherwise, they are to an earlier question
         answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
     names = [name for one in answers for name in one.turn.sent_as]
-    known = (yield from find_part_message_ids(names)) if names else {}
+    message_ids = (yield from find_part_message_ids(names)) if names else {}
     versions = []
     for one in answers:
         rows = yield SQL["versions"].query(answer=one.id)
@@ -142,28 +142,28 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
         answers,
         Session(session, tuple(one.turn for one in _read_turns(reversed(before)))),
         is_newest,
-        tuple(name for name in names if name in known),
+        tuple(name for name in names if name in message_ids),
         tuple(versions),
     )
 
 
 def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
-    """For each part, in order, return the outbox columns that identify its sent message."""
-    known = yield from find_part_message_ids(names)
+    """Return the outbox columns that identify each part's sent message, in the order of `names`."""
+    message_ids = yield from find_part_message_ids(names)
     targets: list[dict[str, object]] = []
     for name in names:
         turn_name, _, part = name.rpartition("/")
         target = {"target_turn": turn_name, "target_part": int(part)}
-        targets.append({**target, "external_id": known.get(name)})
+        targets.append({**target, "external_id": message_ids.get(name)})
     return targets
 
 
 def find_part_message_ids(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     """Return the platform's message id of each part, by part name; None if not sent yet."""
-    asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
+    values = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
-        *(yield SQL["kept_ids_of_turns"].query(asked)),
-        *(yield SQL["sends_of_turns"].query(asked)),
+        *(yield SQL["kept_ids_of_turns"].query(values)),
+        *(yield SQL["sends_of_turns"].query(values)),
     ]
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
 
@@ -173,7 +173,7 @@ def _to_stored_turn(row: Sequence[Any]) -> StoredTurn:
     return StoredTurn(row[0], to_turn(row[1:]))
 
 
-def _decode_turn_and_rest(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
+def _decode_turn_and_other_columns(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
     """Decode a turn; return it and the columns after it."""
     return _to_stored_turn(row), row[1 + len(TURN_COLUMNS) :]
 
@@ -190,22 +190,22 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query(row=turn_id, files=encode_files(files))
-    touched = [*change.texts, *change.versions, *change.superseded_ids, *change.deleted_ids]
-    touched += change.observed_flags
-    if not touched:
+    touched_ids = [*change.texts, *change.versions, *change.superseded_ids, *change.deleted_ids]
+    touched_ids += change.observed_flags
+    if not touched_ids:
         return
-    [(since, first)] = yield SQL["first_of_listed"].query(_rows_parameter(touched))
-    if first is None:
+    [(since, first_id)] = yield SQL["first_of_listed"].query(_rows_parameter(touched_ids))
+    if first_id is None:
         return
-    yield SQL["delete_summaries_from"].query(of=conversation, first=first)
-    if changed := [*change.texts, *change.versions, *change.observed_flags]:
-        yield SQL["read_again_from"].query(of=conversation, first=min(changed))
+    yield SQL["delete_summaries_from"].query(of=conversation, first=first_id)
+    if reread_ids := [*change.texts, *change.versions, *change.observed_flags]:
+        yield SQL["read_again_from"].query(of=conversation, first=min(reread_ids))
     for turn_id, text in change.texts.items():
         yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
     for turn_id, is_observed in change.observed_flags.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
-    yield from memories.delete_stale_memories(conversation, touched, now)
+    yield from memories.delete_stale_memories(conversation, touched_ids, now)
     if change.deleted_ids:
         yield from _delete_turns(conversation, change.deleted_ids, since)
         yield SQL["note_forgotten"].query(of=conversation, moment=now)

@@ -22,7 +22,7 @@ class SqlHistoryIndex(Store):
     def locate(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessageLocation]]:
-        """Return where messages occur in histories: first people's messages, then answers."""
+        """Return where messages occur in histories: people's messages first, then answers."""
         ids = {"ids": json.dumps(list(message_ids))}
         locations = []
         for turn, key, session, is_active in (
@@ -49,7 +49,7 @@ class SqlHistoryIndex(Store):
 
     @readonly
     def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
-        """Return the channel's conversation where the person wrote last, or None."""
+        """Return the channel's conversation in which the person wrote last, if any."""
         rows = yield SQL["newest_of_person"].query(
             {**_branch_parameters(address), "person": person_id}
         )
@@ -62,14 +62,14 @@ class SqlHistoryIndex(Store):
 
     @transaction
     def create_branch(self, key: str, location: MessageLocation) -> Unit[None]:
-        """Copy a history, up to a turn, into conversation `key`, unless it already has turns."""
+        """Copy a history up to a turn into conversation `key`, unless `key` already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return
         rows = yield SQL["turns_until"].query(of=location.conversation, turn=location.turn)
-        copy = {"conversation": key, "session": 1, "active": True}
+        branch_values = {"conversation": key, "session": 1, "active": True}
         if rows:
             turns = [dict(zip(TURN_COLUMNS, row[1:], strict=True)) for row in reversed(rows)]
-            yield SQL["append_turn"].query_many([{**copy, **turn} for turn in turns])
+            yield SQL["append_turn"].query_many([{**branch_values, **turn} for turn in turns])
 
 
 def _branch_parameters(address: Address) -> dict[str, object]:
@@ -91,14 +91,14 @@ def _locate_by_part(
     address: Address, name: str, part: str, with_copies: bool
 ) -> Unit[list[MessageLocation]]:
     key = name.removeprefix(f"{address.source}:")
-    asked_in = yield from _find_received(address, key)
+    question_key = yield from _find_received(address, key)
     wanted = {"part": encode_names((part,))}
-    if asked_in is None or with_copies:
+    if question_key is None or with_copies:
         rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **wanted})
     else:
-        rows = yield SQL["answers_of_conversation"].query({"of": asked_in, **wanted})
-    if not rows and asked_in is not None:
-        return [MessageLocation(asked_in, None, is_last=True)]
+        rows = yield SQL["answers_of_conversation"].query({"of": question_key, **wanted})
+    if not rows and question_key is not None:
+        return [MessageLocation(question_key, None, is_last=True)]
     locations = []
     for turn, conversation, session in rows:
         is_last = yield from _is_last(turn, conversation, session, key)
@@ -108,6 +108,6 @@ def _locate_by_part(
 
 def _is_last(turn: int, conversation: str, session: int, answered_key: str) -> Unit[bool]:
     """Return whether nothing follows a turn except answers to the event `answered_key`."""
-    of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered_key}
-    [[is_last]] = yield SQL["is_last"].query(of)
+    values = {"of": conversation, "in_session": session, "turn": turn, "answered": answered_key}
+    [[is_last]] = yield SQL["is_last"].query(values)
     return bool(is_last)

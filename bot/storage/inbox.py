@@ -1,4 +1,4 @@
-"""Messages from people that are not answered yet."""
+"""The inbox: events received from platforms, stored until they are answered."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,9 +43,9 @@ class SqlInbox(ClockStore, Intake):
     def newest_unanswered(
         self, conversations: Collection[str], limit: int, per_conversation: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return the newest unanswered events: `per_conversation` of each, `limit` in total."""
-        asked = {"conversations": json.dumps(sorted(conversations)), "of_each": per_conversation}
-        return _decode_events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
+        """Return the newest unanswered events, up to `per_conversation` each, `limit` in all."""
+        args = {"conversations": json.dumps(sorted(conversations)), "of_each": per_conversation}
+        return _decode_events((yield SQL["waiting_messages"].query_alone({**args, "most": limit})))
 
 
 def _decode_events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
@@ -68,14 +68,14 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
 def _receive_by_sql_function(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
-    ready = _conversation_rows(rows)
+    conversation_rows = _conversation_rows(rows)
     yield FUNCTIONS["receive"].call.query_alone(
         {
             **{f"{name}s": [row[name] for row in rows] for name in _ROW_COLUMNS},
             "received_at": now,
-            "keys": [row["conversation"] for row in ready],
-            "key_platforms": [row["platform"] for row in ready],
-            "key_bot_ids": [row["bot_id"] for row in ready],
+            "keys": [row["conversation"] for row in conversation_rows],
+            "key_platforms": [row["platform"] for row in conversation_rows],
+            "key_bot_ids": [row["bot_id"] for row in conversation_rows],
             "names": list(cursors),
             "places": list(cursors.values()),
         }

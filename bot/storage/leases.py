@@ -19,8 +19,8 @@ class SqlRoleLeases(ClockStore):
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
         """Take or renew the lease of a role; return False if another process holds it."""
-        asked = {"role": role, "owner": self._owner, "seconds": seconds}
-        return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))
+        values = {"role": role, "owner": self._owner, "seconds": seconds}
+        return bool((yield SQL["take_role"].query({**values, "now": self._clock.now()})))
 
     @transaction
     def release(self, role: str) -> Unit[None]:
@@ -38,17 +38,17 @@ _INSTALLATION_KEY = ""  # in place of a platform's name
 
 
 async def read_installation_id(database: Database) -> str:
-    """Return the unique id that is stored in this database, wherever the database is."""
-    return await database.run(lambda: _first_account(_INSTALLATION_KEY, secrets.token_hex(8)))
+    """Return the unique id of this database, which it keeps if it is moved."""
+    return await database.run(lambda: _claim_first_account(_INSTALLATION_KEY, secrets.token_hex(8)))
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
     """Return the bot id to use in addresses; empty for the platform's first account."""
-    first = await database.run(lambda: _first_account(platform, account))
+    first = await database.run(lambda: _claim_first_account(platform, account))
     return "" if first == account else account
 
 
-def _first_account(platform: str, account: str) -> Unit[str]:
+def _claim_first_account(platform: str, account: str) -> Unit[str]:
     """Return the platform's first account; if there was none, `account` becomes the first."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
     [[first]] = yield SQL["first_bot"].query(platform=platform)

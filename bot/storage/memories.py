@@ -58,7 +58,7 @@ Result = TypeVar("Result")
 def _may_reveal(
     method: Callable[Concatenate["SqlMemories", Given], Awaitable[Result]],
 ) -> Callable[Concatenate["SqlMemories", Given], Coroutine[Any, Any, Result]]:
-    """Mark a method after which listeners may recall memories that they could not before."""
+    """Mark a method after which listeners may recall more memories than before."""
 
     @functools.wraps(method)
     async def run(self: "SqlMemories", /, *args: Given.args, **more: Given.kwargs) -> Result:
@@ -71,7 +71,7 @@ def _may_reveal(
 
 
 class SqlMemories(RecordingStore):
-    """Stores memories; readers get and change only those that they are allowed to.
+    """Stores memories; readers see and change only memories that they are allowed to.
 
     Methods that change a memory return None if it does not exist or the reader may not change it.
     A memory may be changed by its author, its subject, and admins of its place who can see it.
@@ -81,7 +81,7 @@ class SqlMemories(RecordingStore):
 
     @functools.cached_property
     def _empty_at(self) -> BoundedDict[MemoryListener, float]:
-        """Listeners without memories, and when this was read: most chats have none."""
+        """Listeners without memories, and when that was read; most chats have no memories."""
         return BoundedDict(_MAX_EMPTY_LISTENERS)
 
     @_may_reveal
@@ -113,7 +113,7 @@ class SqlMemories(RecordingStore):
         return found
 
     def read_again_for(self, added: Iterable[Memory] | None) -> None:
-        """Let `recall` read again for all listeners that may recall these memories; None: any."""
+        """Let `recall` read again for listeners that may recall these memories; None: for all."""
         self._changes += 1
         if added is None:
             self._empty_at.clear()
@@ -127,8 +127,8 @@ class SqlMemories(RecordingStore):
     def _read_recallable(self, listener: MemoryListener) -> Unit[RecalledMemories]:
         """Return what a listener may recall, in one query.
 
-        There may be hundreds, so only columns that ranking and prompts need are read. A subject's
-        name is decoded once for all its memories, because encrypted names are slow to decode.
+        There may be hundreds of memories, so only columns for ranking and prompts are read. Each
+        subject's name is decoded only once, because encrypted names are slow to decode.
         """
         place, character = listener.place, encode_names([listener.preset])
         rows = yield SQL["memories_for_listener"].query_alone(
@@ -161,8 +161,8 @@ class SqlMemories(RecordingStore):
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
-        These are what the reader said anywhere, and memories that characters may recall in the
-        reader's channel. `subject`, if given, limits them to one person, character, place or scene.
+        These are memories that the reader made anywhere, and those that characters may recall in
+        the reader's channel. `subject`, if given, selects one person, character, place or scene.
         """
         asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
@@ -224,7 +224,7 @@ class SqlMemories(RecordingStore):
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may recall the reader's memory; None: as author and subject consented."""
+        """Set who may recall the reader's memory; None: those whom author and subject allow."""
         old = yield from _find_changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
@@ -306,7 +306,7 @@ def _have_same_origin(first: Memory, second: Memory) -> bool:
 
 
 def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
-    """Return the earlier memory, if any, most similar to the fact that a new memory contradicts."""
+    """Return the earlier memory most similar to the fact that a new memory contradicts, if any."""
     scores = [
         (_cosine(vector, one.vector), one.id, one)
         for one in earlier
@@ -341,7 +341,7 @@ def delete_stale_memories(conversation: str, changed: Collection[int], now: floa
 
 
 def is_same(first: Memory, second: Memory) -> bool:
-    """Return whether two memories say the same in nearly the same words."""
+    """Return whether two memories say the same thing in nearly the same words."""
     if first.vector and second.vector and first.model == second.model:
         return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
     ours_, theirs_ = _trigrams(first.text), _trigrams(second.text)
@@ -407,8 +407,8 @@ def _enforce_limits(new: Memory) -> Unit[bool]:
             if not may_go:
                 raise UserError(
                     translatable(
-                        "I keep at most {count} memories of {name} here, and people added all"
-                        " of them by hand. Forget one first: /memory list.",
+                        "I can keep at most {count} memories of {name} here, and all of them were"
+                        " added by hand. Delete one first: /memory list shows them.",
                         count=most,
                         name=new.subject.name or new.subject.key,
                     )

@@ -6,9 +6,9 @@ id, subject_kind, subject, subject_name, text, kind, said_by, told_by, told_by_n
     until, model, embedding
 
 -- name: memories_for_listener
--- All memories that a character may recall in a place: those made there, those of people who are
--- present and that the server may recall, and the newest ones of others in the server. Of the asker's
--- memories in other private chats, only the ids. Each query filters before its limit.
+-- All memories that a character may recall in a place: those made there, those about people present
+-- that may be recalled in the whole server, and the server's newest ones. Of memories that the asker
+-- made in other private chats, only the ids. Each query filters before its limit.
 WITH recallable AS (
     SELECT id FROM (
         SELECT id FROM memory
@@ -179,7 +179,7 @@ FROM turn JOIN conversation ON conversation.key = turn.conversation
 WHERE turn.conversation = :of AND active AND id > memory_read_to
 
 -- name: unread_turns
--- Each with a limit of its own, so that small talk does not displace the exchanges.
+-- Observed turns have their own limit, so that small talk does not displace exchanges.
 SELECT * FROM (
     {newest_unread} AND NOT observed
     ORDER BY turn.session DESC, id DESC LIMIT 100

@@ -14,10 +14,10 @@ from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
 _WORK_STATEMENTS = {
-    "conversations that wait": "waiting_conversations",
+    "conversations waiting": "waiting_conversations",
     "conversations being answered": "answering_conversations",
-    "chats with messages to be sent": "waiting_lanes",
-    "sends with an unknown outcome": "unknown_sends",
+    "chats with unsent messages": "waiting_lanes",
+    "messages that may have been sent": "unknown_sends",
     "stories without a vector": "stories_without_vector",
 }
 """Maps kinds of work to the statements that return the amount and the oldest item's age."""
@@ -45,9 +45,9 @@ class NodeRegistry(ClockStore):
     @transaction
     def store_report(self, owner: str, report: ProcessReport) -> Unit[None]:
         """Store this process's newest report, for the consoles of other processes."""
-        told = _encode_report(report)
-        if len(told) <= _MAX_REPORT_BYTES:
-            yield SQL["share_report"].query(owner=owner, report=told)
+        encoded_report = _encode_report(report)
+        if len(encoded_report) <= _MAX_REPORT_BYTES:
+            yield SQL["share_report"].query(owner=owner, report=encoded_report)
 
     @readonly
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
@@ -81,18 +81,18 @@ class NodeRegistry(ClockStore):
     @readonly
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
-        found = []
+        work = []
         for name, statement in _WORK_STATEMENTS.items():
             [row] = yield SQL[statement].query(self._time_values())
-            found.append(BackgroundWork(name, *row))
-        return found
+            work.append(BackgroundWork(name, *row))
+        return work
 
     def _time_values(self) -> dict[str, float]:
         return {"now": self._clock.now()}
 
 
 class PauseStore(ClockStore):
-    """Stores pauses, in whose scopes the bot answers nobody."""
+    """Stores pauses. While a scope is paused, the bot answers nobody in it."""
 
     @readonly
     def current(self) -> Unit[Sequence[AnswerPause]]:
@@ -115,9 +115,9 @@ class SqlMessageNotes(ClockStore):
 
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
-        at = {"at": self._clock.now()}
+        time_values = {"at": self._clock.now()}
         rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
-        yield SQL["add_note"].query_many([{**row, **at} for row in rows])
+        yield SQL["add_note"].query_many([{**row, **time_values} for row in rows])
 
     @readonly
     def newest_with_key(self, key: str, limit: int) -> Unit[Sequence[str]]:
@@ -130,8 +130,8 @@ class SqlMessageNotes(ClockStore):
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
         """Return notes between `since` and `until` whose keys start with `kind`, newest first."""
-        of = {"kind": kind, "most": limit, "since": since or 0.0, "until": until or _END_OF_TIME}
-        rows = yield SQL["newest_notes_of_kind"].query_alone(of)
+        times = {"since": since or 0.0, "until": until or _END_OF_TIME}
+        rows = yield SQL["newest_notes_of_kind"].query_alone({**times, "kind": kind, "most": limit})
         return [decode(lambda row: str(row[0]), row) for row in rows]
 
     @transaction

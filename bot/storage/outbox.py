@@ -1,7 +1,7 @@
 """The outbox: queued sends, edits and deletions.
 
-A lane is the queue of one chat, sent in order by one sender at a time. It is due at the time
-`due_at`. A sender that takes a lane sets `due_at` to the end of its lease, so that the lane is due
+A lane is the queue of one chat, sent in order by one sender at a time. `due_at` is when the lane
+is due. A sender that takes a lane sets `due_at` to the end of its lease, so that the lane is due
 again if the sender dies. Each row records the sender and attempt that hold it; only they may change
 the row.
 """
@@ -34,7 +34,7 @@ SENDING_SECONDS = 20.0  # also written in statements.sql
 _NOTICE_PART = 10_000
 """Parts from this number on are notices about parts that could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat; more than a search ever covers
-_MAX_REASON_CHARS = 500  # characters
+_MAX_REASON_CHARS = 500
 
 
 @value_class
@@ -53,26 +53,26 @@ class SqlOutbox(ClockStore):
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return up to `limit` chat queues (lanes) whose first row is due and unclaimed."""
-        asked = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
-        rows = yield SQL["due_lanes"].query_alone(asked)
+        values = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
+        rows = yield SQL["due_lanes"].query_alone(values)
         return [row[0] for row in rows]
 
     @transaction
     def reserve_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
-        """Reserve each chat's first row if it is due; rows in state UNKNOWN may have been sent."""
+        """Reserve each chat's first row if it is due. UNKNOWN rows may already have been sent."""
         at = current_moment(self._clock)
         ordered = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
-            asked = {"lanes": ordered, **sender_values(self._sender)}
-            rows = yield FUNCTIONS["take"].call.query_alone(asked)
+            values = {"lanes": ordered, **sender_values(self._sender)}
+            rows = yield FUNCTIONS["take"].call.query_alone(values)
             return [row for row in (decode_reserved_row(columns, at) for columns in rows) if row]
-        taken = []
+        reserved_rows = []
         for key in ordered:
             leased = yield SQL["take_lane"].query(of=key, now=at.now)
             row = (yield from _reserve_leased(key, self._sender, leased, at)) if leased else None
             if row is not None:
-                taken.append(row)
-        return taken
+                reserved_rows.append(row)
+        return reserved_rows
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
@@ -98,13 +98,13 @@ class SqlOutbox(ClockStore):
         and returns the chat's next row.
         """
         at = current_moment(self._clock)
-        key = yield from self._give_up_row(row, reason)
-        if not (yield SQL["deletion_of"].query(of=key, message=row.external_id)):
+        lane_key = yield from self._give_up_row(row, reason)
+        if not (yield SQL["deletion_of"].query(of=lane_key, message=row.external_id)):
             [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
             content = encode_content(row.content, row.thread)
             replaced = {"replaced": None if is_gone else row.external_id}
             yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
-        return (yield from _reserve_next(key, self._sender, at))
+        return (yield from _reserve_next(lane_key, self._sender, at))
 
     @transaction
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
@@ -158,7 +158,7 @@ class SqlOutbox(ClockStore):
         yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
     @readonly
-    def has_later(self, row: OutboxRow) -> Unit[bool]:
+    def has_later_rows(self, row: OutboxRow) -> Unit[bool]:
         """Return whether this row is followed by other unsent rows of the same chat."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
@@ -214,11 +214,11 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due in some seconds, by the clock used for leases; a sender's may be wrong."""
+        """Make a row due in some seconds, by the clock of leases; the sender's may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
-        due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
-        key, moment = yield from self._change_row("put_off_row", row, **due)
-        yield SQL["postpone_lane"].query(of=key, moment=moment)
+        values = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
+        key, due_at = yield from self._change_row("put_off_row", row, **values)
+        yield SQL["postpone_lane"].query(of=key, moment=due_at)
 
     def _fenced_error(self, row: OutboxRow) -> Fenced:
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
@@ -288,8 +288,8 @@ def _begin_sending(
         yield SQL["postpone_lane"].query(of=key, moment=not_before)
         return None
     is_new = row.state is OutboxState.PENDING
-    begun, started = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
-    yield SQL["begin_row"].query(row=row.id, begun=begun, sender=sender.owner, started=started)
+    new_state, started = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
+    yield SQL["begin_row"].query(row=row.id, begun=new_state, sender=sender.owner, started=started)
     return row
 
 
@@ -301,10 +301,10 @@ def decode_reserved_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
 def _notice_values(row: OutboxRow, text: str, address: Address) -> dict[str, object]:
     # All private parts of a turn share one notice.
     part = _NOTICE_PART + (0 if row.private else row.part)
-    named = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
+    row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
     reply_to = row.private.reply_to if row.private else row.reply_to
     content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": reply_to}
-    return {**named, **address_columns(address), **content}
+    return {**row_key, **address_columns(address), **content}
 
 
 def _lock_lanes(*keys: str) -> Unit[None]:
@@ -340,9 +340,9 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
 
 
 def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    id_, turn, part, op, platform, bot_id, chat, thread, text, *others = columns
-    reply_to, interaction, state, attempts, not_before, file_name, file_text, *others = others
-    face, buttons, started_at, external_id = others
+    id_, turn, part, op, platform, bot_id, chat, thread, text, *rest = columns
+    reply_to, interaction, state, attempts, not_before, file_name, file_text, *rest = rest
+    face, buttons, started_at, external_id = rest
     if not isinstance(part, int) or bytes in map(type, columns):
         raise TypeError(part)  # SQLite keeps values of any type
     content, thread_to_open, private = decode_content(text, face, buttons)

@@ -48,7 +48,7 @@ _SERVER_LIMITS = {
 }
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
 
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """asyncpg's errors; `InternalClientError` occurs if the server closes a connection mid-use."""
 
 
@@ -77,7 +77,7 @@ class PostgresPool(ConnectionPool):
 
     def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
         self._codec = codec or TextCodec()
-        self._behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
+        self._is_behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         file = url.query.get("passfile")
         url = url.difference_update_query(["pgbouncer", "passfile"])
         self._dsn = to_dsn(url)
@@ -90,21 +90,21 @@ class PostgresPool(ConnectionPool):
             path = Path(str(file))
             read_password(path, url)  # reports mistakes at the start
             self._options["password"] = functools.partial(_reread_password, path, url)
-        if self._behind_pgbouncer:
+        if self._is_behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
         else:
             settings = {**_SERVER_LIMITS, "application_name": "troupe"}
             self._options |= {"server_settings": settings}
         size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _skip_reset}
         self._pool = asyncpg.create_pool(self._dsn, **size, **self._options)
-        self._opened = False
+        self._is_opened = False
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit and commit it; even after a `TimeoutError`, it may be committed."""
-        if not self._opened:
+        if not self._is_opened:
             await self._pool
-            self._opened = True
+            self._is_opened = True
         try:
             async with self._acquire_connection() as connection:
                 unit = start()
@@ -118,7 +118,7 @@ class PostgresPool(ConnectionPool):
                     raise
                 finally:
                     unit.close()
-        except FAILURES as error:
+        except DRIVER_ERRORS as error:
             raise to_store_error(error) from None
 
     @contextlib.asynccontextmanager
@@ -132,10 +132,10 @@ class PostgresPool(ConnectionPool):
                 await self._pool.release(connection, timeout=_CANCEL_SECONDS)
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
-        if query.is_whole_unit and not self._behind_pgbouncer:
+        if query.is_whole_unit and not self._is_behind_pgbouncer:
             return await self._run_to_end(connection, unit, query)
         async with connection.transaction():
-            if self._behind_pgbouncer:
+            if self._is_behind_pgbouncer:
                 await connection.execute(_SET_LIMITS)
             return await self._run_to_end(connection, unit, query)
 
@@ -177,7 +177,7 @@ class PostgresPool(ConnectionPool):
         try:
             async with engine.begin() as connection:
                 return await connection.run_sync(unit)
-        except FAILURES as error:  # SQLAlchemy does not convert errors on connect
+        except DRIVER_ERRORS as error:  # SQLAlchemy does not convert errors on connect
             raise to_store_error(error) from None
 
     def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
@@ -189,7 +189,7 @@ class PostgresPool(ConnectionPool):
 
         # asyncpg parses the address, because SQLAlchemy supports neither sslmode nor several hosts.
         arguments: dict[str, Any] = {"async_creator_fn": connect}
-        if self._behind_pgbouncer:
+        if self._is_behind_pgbouncer:
             arguments |= {
                 "prepared_statement_cache_size": 0,
                 "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
@@ -202,7 +202,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def close(self) -> None:
-        if self._opened:
+        if self._is_opened:
             await self._pool.close()
 
 
@@ -217,24 +217,24 @@ def read_password(file: Path, url: URL) -> str:
     read, such as secrets in Kubernetes, and does not resolve escapes. Raises `SettingsError` if
     the file cannot be read or no line matches.
     """
-    given = url.query.get("host", url.host or "localhost")
-    hosts = given.split(",") if isinstance(given, str) else given
+    host_option = url.query.get("host", url.host or "localhost")
+    hosts = host_option.split(",") if isinstance(host_option, str) else host_option
     found = [one for one in map(_HOST_AND_PORT.fullmatch, hosts) if one]
     names = {one[1].strip("[]") for one in found}
     names |= {"localhost" for one in names if one.startswith("/")}
     ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in found}
     user = str(url.username or url.query.get("user") or getpass.getuser())
-    wanted = (names, ports, {str(url.database or user)}, {user})
+    expected = (names, ports, {str(url.database or user)}, {user})
     try:
         lines = map(_PASSWORD_LINE.fullmatch, file.read_text("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the password file {file} cannot be read: {error}") from None
     for line in filter(None, lines):
         *fields, password = [_ESCAPED_CHARACTER.sub(r"\1", one) for one in line.groups()]
-        if all(one in {"*", *known} for one, known in zip(fields, wanted, strict=True)):
+        if all(one in {"*", *allowed} for one, allowed in zip(fields, expected, strict=True)):
             register_secrets([password])
             return password
-    searched = ":".join(",".join(sorted(one)) for one in wanted)
+    searched = ":".join(",".join(sorted(one)) for one in expected)
     raise SettingsError(
         f"the password file {file} has no line for {searched} (host:port:database:user); add one"
     )

@@ -17,7 +17,7 @@ _DELETED_CONTENT_HASH = hashlib.sha256(b"").hexdigest()
 class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
-        """Store presets; return version numbers by name, unchanged for unchanged presets."""
+        """Store presets, and return version numbers by name; only changed presets get new ones."""
         numbers = {}
         for one in versions:
             numbers[one.name] = yield from self._save(one)
@@ -107,6 +107,6 @@ class PresetDrafts(Store):
 
 
 def _to_draft(row: Sequence[Any]) -> PresetDraft:
-    name, version, revision, written, updated_at, source_name, content = row
-    source = None if content is None else ImportedFile(source_name or "", content)
-    return PresetDraft(name, version, revision, written, updated_at, source)
+    name, version, revision, draft_content, updated_at, source_name, source_content = row
+    source = None if source_content is None else ImportedFile(source_name or "", source_content)
+    return PresetDraft(name, version, revision, draft_content, updated_at, source)

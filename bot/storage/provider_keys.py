@@ -23,7 +23,7 @@ class ProviderKeys(ClockStore):
         yield SQL["add_key"].query(provider=provider, token=token, added_at=self._clock.now())
 
     @readonly
-    def read(self) -> Unit[Sequence[StoredKey]]:
+    def list_all(self) -> Unit[Sequence[StoredKey]]:
         """Return all keys, oldest first."""
         return [StoredKey(*row) for row in (yield SQL["keys"].query_alone())]
 
@@ -33,9 +33,9 @@ class ProviderKeys(ClockStore):
         return bool((yield SQL["remove_key"].query(row=number)))
 
     @transaction
-    def reencrypt_keys(self, renew: Callable[[str, str], str]) -> Unit[int]:
-        """Re-encrypt all keys with `renew`, or none if it raises; return their number."""
+    def reencrypt_keys(self, reencrypt: Callable[[str, str], str]) -> Unit[int]:
+        """Re-encrypt all keys, or none if `reencrypt` raises; return the number of keys."""
         keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
-            yield SQL["replace_key"].query(row=number, token=renew(provider, token))
+            yield SQL["replace_key"].query(row=number, token=reencrypt(provider, token))
         return len(keys)

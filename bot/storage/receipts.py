@@ -14,7 +14,7 @@ from bot.storage.database import Store, readonly
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit
 
-_COMPRESSION_LEVEL = 1  # half the time, a tenth more space
+_COMPRESSION_LEVEL = 1  # takes half the default level's time, and a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
 """Below zlib's defaults: clearing their 268 KB takes longer than compressing a receipt."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -22,13 +22,13 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def to_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[str, object]:
-    """Return a receipt's table row; an empty `turn` means that the receipt is of a replay."""
+    """Return a receipt's table row; `turn` is empty for the receipt of a replay."""
     memories = [span.memory for span in receipt.layout if span.memory]
     return {
         "conversation": conversation,
         "turn": turn,
         "at": at,
-        "content": _compress(_encode(receipt)),
+        "content": _compress_receipt(_encode(receipt)),
         **usage_columns(receipt.preset, receipt.provider, receipt.charge, receipt.usage),
         "prompt_tokens": receipt.usage.prompt_tokens or receipt.tokens,
         "memories": json.dumps(memories) if memories else None,
@@ -71,7 +71,7 @@ def add_receipts(rows: Iterable[Mapping[str, Any]]) -> Unit[None]:
                 yield SQL[name].query(row)
 
 
-def _compress(content: bytes) -> bytes:
+def _compress_receipt(content: bytes) -> bytes:
     compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
     return compressor.compress(content) + compressor.flush()
 
@@ -86,7 +86,7 @@ class Receipts(Store):
 
     @readonly
     def find_for_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of answers at or right after a moment, in Unix seconds."""
+        """Return the receipts of the first message answered since a moment (Unix seconds)."""
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))
 
 

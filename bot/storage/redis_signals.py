@@ -56,16 +56,16 @@ class RedisSignals(InProcessSignals):
         super().__init__()
         self._redis = redis
         self._heartbeat_seconds = heartbeat_seconds
-        self._id = secrets.token_hex(8)
-        self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED_SIGNALS)
+        self._sender_id = secrets.token_hex(8)
+        self._queue: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED_SIGNALS)
         self.is_connected = False
-        self._is_sending = True  # assumed until a failure
+        self._can_send = True  # assumed until a failure
         self._problems: list[str] = []  # distinct problems since the last success
 
     @property
     @override
     def is_cross_process(self) -> bool:
-        return self.is_connected and self._is_sending
+        return self.is_connected and self._can_send
 
     @override
     async def find_problem(self) -> str | None:
@@ -81,7 +81,7 @@ class RedisSignals(InProcessSignals):
     def publish(self, topic: str, keys: Sequence[str]) -> None:
         super().publish(topic, keys)
         with contextlib.suppress(asyncio.QueueFull):  # the server is down, and other processes poll
-            self._queued.put_nowait((topic, list(keys)))
+            self._queue.put_nowait((topic, list(keys)))
 
     async def run(self) -> None:
         """Send and receive until cancelled."""
@@ -96,18 +96,16 @@ class RedisSignals(InProcessSignals):
             try:
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     await self._redis.publish(
-                        SIGNALS_CHANNEL, _encode(_SignalMessage(self._id, signals))
+                        SIGNALS_CHANNEL, _encode(_SignalMessage(self._sender_id, signals))
                     )
             except (TimeoutError, RedisError, OSError) as error:
-                self._is_sending = False
+                self._can_send = False
                 self._add_problem(error)
                 await asyncio.sleep(pause)
-                self._take_queued(
-                    _MAX_QUEUED_SIGNALS
-                )  # by now, other processes have polled the database
+                self._take_queued(_MAX_QUEUED_SIGNALS)  # other processes have polled by now
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
-                self._is_sending = True
+                self._can_send = True
                 self._clear_problems()
                 pause = _PAUSE_SECONDS
 
@@ -115,13 +113,13 @@ class RedisSignals(InProcessSignals):
         """Return the queued signals; empty if none arrives within `heartbeat_seconds`."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
-                signals = [await self._queued.get()]
+                signals = [await self._queue.get()]
         except TimeoutError:
             return []
         return signals + self._take_queued(_MAX_SIGNALS_IN_A_MESSAGE - 1)
 
     def _take_queued(self, limit: int) -> list[_Signal]:
-        return [self._queued.get_nowait() for _ in range(min(limit, self._queued.qsize()))]
+        return [self._queue.get_nowait() for _ in range(min(limit, self._queue.qsize()))]
 
     async def _receive_all(self) -> None:
         pause = _PAUSE_SECONDS
@@ -170,7 +168,7 @@ class RedisSignals(InProcessSignals):
         except msgspec.DecodeError:
             _log.warning("signal_not_understood")
             return
-        if message.sender != self._id:
+        if message.sender != self._sender_id:
             for topic, keys in message.signals:
                 self.receive(topic, keys)
 
@@ -182,11 +180,11 @@ async def open_signals(
     """Open signals exchanged through a server. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, heartbeat_seconds)
-        running = asyncio.create_task(signals.run(), name="signals")
+        task = asyncio.create_task(signals.run(), name="signals")
         try:
             yield signals
         finally:
-            await cancel_and_wait([running])
+            await cancel_and_wait([task])
 
 
 async def check_redis(url: str) -> None:

@@ -23,7 +23,7 @@ from bot.storage.redis_client import TIMEOUT_SECONDS, open_client
 from bot.storage.windows import SessionWindow, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
-_SECONDS_KEPT = 600
+_EXPIRY_SECONDS = 600
 _MAX_WINDOW_BYTES = 200_000
 _MAX_QUEUED_WINDOWS = 1000
 _FIND_TIMEOUT_SECONDS = 0.3  # reading the history from SQL would be faster
@@ -50,19 +50,19 @@ class RedisWindows(SharedWindows):
         self._prefix = f"{prefix}window:"
         self._codec = codec
         self._clock = clock
-        self._waiting: dict[str, bytes] = {}
+        self._queued_windows: dict[str, bytes] = {}
         self._wake = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._paused_until = 0.0
 
     @override
     def share(self, claim: Claim, window: SessionWindow) -> None:
-        if self._is_paused or len(self._waiting) >= _MAX_QUEUED_WINDOWS:
+        if self._is_paused or len(self._queued_windows) >= _MAX_QUEUED_WINDOWS:
             return
         stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
         value = self._codec.encode(_encode(stored))
         if value is not None and len(value) <= _MAX_WINDOW_BYTES:
-            self._waiting[claim.conversation] = value
+            self._queued_windows[claim.conversation] = value
             self._wake.set()
 
     @override
@@ -86,9 +86,9 @@ class RedisWindows(SharedWindows):
 
     @override
     async def drop(self, claim: Claim) -> None:
-        self._waiting.pop(claim.conversation, None)
+        self._queued_windows.pop(claim.conversation, None)
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), self._writing:
+            async with asyncio.timeout(TIMEOUT_SECONDS), self._write_lock:
                 await self._redis.delete(self._prefix + claim.conversation)
         except _SERVER_ERRORS as error:
             self._pause(error)
@@ -99,16 +99,16 @@ class RedisWindows(SharedWindows):
             await self._wake.wait()
             self._wake.clear()
             try:
-                async with asyncio.timeout(TIMEOUT_SECONDS), self._writing:
+                async with asyncio.timeout(TIMEOUT_SECONDS), self._write_lock:
                     await self._write_queued()
             except _SERVER_ERRORS as error:
                 self._pause(error)
 
     async def _write_queued(self) -> None:
-        waiting, self._waiting = self._waiting, {}
+        windows, self._queued_windows = self._queued_windows, {}
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for conversation, value in waiting.items():
-                pipeline.set(self._prefix + conversation, value, ex=_SECONDS_KEPT)
+            for conversation, value in windows.items():
+                pipeline.set(self._prefix + conversation, value, ex=_EXPIRY_SECONDS)
             await pipeline.execute()
 
     @property
@@ -118,7 +118,7 @@ class RedisWindows(SharedWindows):
     def _pause(self, error: Exception) -> None:
         _log.warning("shared_windows_paused", reason=type(error).__name__)
         self._paused_until = self._clock.monotonic() + _PAUSE_SECONDS
-        self._waiting.clear()
+        self._queued_windows.clear()
 
 
 @contextlib.asynccontextmanager
@@ -128,9 +128,9 @@ async def open_windows(
     """Open session windows shared on a server. Raises `SettingsError` for a bad address."""
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)
-    running = asyncio.create_task(windows.run(), name="shared windows")
+    task = asyncio.create_task(windows.run(), name="shared windows")
     try:
         yield windows
     finally:
-        await cancel_and_wait([running])
+        await cancel_and_wait([task])
         await redis.aclose()

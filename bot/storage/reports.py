@@ -93,27 +93,27 @@ class AnswerLog(Store):
     @readonly
     def find_previous(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the preset's previous answer in the conversation, or None."""
-        of = {"of": answer.conversation, "preset": answer.receipt.preset}
-        rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
+        values = {"of": answer.conversation, "preset": answer.receipt.preset}
+        rows = yield SQL["answer_before"].query_alone({**values, "number": answer.number})
         return rows[0][0] if rows else None
 
     @readonly
     def find_previous_and_next(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
-        """Return the numbers of the conversation's previous and next answer."""
-        of = {"of": answer.conversation, "number": answer.number}
-        [[earlier, later]] = yield SQL["answers_beside"].query_alone(of)
+        """Return the numbers of the answers before and after this one in its conversation."""
+        values = {"of": answer.conversation, "number": answer.number}
+        [[earlier, later]] = yield SQL["answers_beside"].query_alone(values)
         return earlier, later
 
     @readonly
     def count_filter_values(
         self, since: float, limit: int
     ) -> Unit[Mapping[str, Mapping[str, int]]]:
-        """Return how often the most frequent values of each filter column occur, by column."""
-        found = {}
+        """Return the most frequent values of each filter column, and how often they occur."""
+        counts = {}
         for name in _FILTER_COLUMNS:
             text = SQL["counted_answers"].text.replace("{column}", name)
-            found[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
-        return found
+            counts[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
+        return counts
 
     @readonly
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
@@ -123,29 +123,29 @@ class AnswerLog(Store):
 
     @readonly
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message, without quote and files, and its history, or None."""
-        one, of = answer.receipt, {"of": answer.conversation}
+        """Return the answered message (except quote and files) and its history, if still known."""
+        one, key = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
-        rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
+        rows = yield SQL["answers_around"].query({**key, **times, "preset": one.preset})
         found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
-        same = (places for message, *places in found if message.text == one.answer)
-        session, parent = next(same, (None, None))
+        matching_places = (places for message, *places in found if message.text == one.answer)
+        session, parent = next(matching_places, (None, None))
         if session is None or parent is None:
             return None
-        earlier = yield SQL["earlier_turns"].query({**of, "in_session": session, "newest": parent})
-        turns = _ancestors(earlier, parent)
+        earlier = yield SQL["earlier_turns"].query({**key, "in_session": session, "newest": parent})
+        turns = _follow_parents(earlier, parent)
         return find_newest_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
     @readonly
     def _select_rows(self, search: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
         values = {name: getattr(search, name) for name in _CONDITIONS}
-        given = {name: value for name, value in values.items() if value not in {None, ""}}
-        conditions = [_CONDITIONS[name] for name in given]
+        filters = {name: value for name, value in values.items() if value not in {None, ""}}
+        conditions = [_CONDITIONS[name] for name in filters]
         if before is not None and not search.sort:
             conditions.append("id < :older_than")
         text = " AND ".join([_SELECT_ANSWERS, *conditions])
         statement = Statement(f"{text} ORDER BY {ORDERS[search.sort]} LIMIT :most")
-        return (yield statement.query_alone({**given, "older_than": before, "most": size}))
+        return (yield statement.query_alone({**filters, "older_than": before, "most": size}))
 
 
 def _needs_content(search: AnswerSearch) -> bool:
@@ -170,9 +170,9 @@ def _matches(receipt: Receipt, search: AnswerSearch) -> bool:
     seconds = receipt.timings.queued_seconds + receipt.timings.seconds
     if search.min_seconds is not None and seconds < search.min_seconds:
         return False
-    wanted = search.text.casefold()
-    asked_for = (each.content for each in reversed(receipt.prompt.messages) if each.role == "user")
-    return wanted in receipt.answer.casefold() or wanted in next(asked_for, "").casefold()
+    query = search.text.casefold()
+    user_texts = (each.content for each in reversed(receipt.prompt.messages) if each.role == "user")
+    return query in receipt.answer.casefold() or query in next(user_texts, "").casefold()
 
 
 def _to_stored_answer(row: Sequence[Any]) -> StoredAnswer:
@@ -180,16 +180,16 @@ def _to_stored_answer(row: Sequence[Any]) -> StoredAnswer:
     return StoredAnswer(id_, conversation, at, decode_receipt(content))
 
 
-def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
+def _follow_parents(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
     """Return the turns up to `newest`, oldest first, following their parents."""
-    found: list[Turn] = []
-    wanted: int | None = newest
+    turns: list[Turn] = []
+    next_id: int | None = newest
     for row in rows:
         *_, is_active, id_, parent = row
-        if wanted is not None and (id_ == wanted or (id_ < wanted and is_active)):
-            found += decode_all("turn", [row], to_turn)
-            wanted = parent
-    return found[::-1]
+        if next_id is not None and (id_ == next_id or (id_ < next_id and is_active)):
+            turns += decode_all("turn", [row], to_turn)
+            next_id = parent
+    return turns[::-1]
 
 
 class ServiceState(ClockStore):
@@ -212,8 +212,8 @@ class ServiceState(ClockStore):
         """Return how far a message, given by the name of its turn, has been processed."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
-        named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
-        rows = yield SQL["traced_message"].query(named)
+        message_key = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
+        rows = yield SQL["traced_message"].query(message_key)
         conversation, received_at, is_done, crashes = rows[0] if rows else ("", None, True, 0)
         parts = yield SQL["traced_parts"].query(of=turn)
         delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]

@@ -17,7 +17,7 @@ from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.storage import histories, memories
 from bot.storage.copying import copy_file
-from bot.storage.data_kinds import FORGET_PERSON
+from bot.storage.data_kinds import PERSON_DELETIONS
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
 from bot.storage.memories import MEMORY_DELETIONS
@@ -27,11 +27,11 @@ _PREPARE_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
-_FORGET_PERSON = (
-    *FORGET_PERSON,
+_PERSON_DELETIONS = (
+    *PERSON_DELETIONS,
     *("forget_descriptions", "forget_list_of_characters", "forget_changes_of_characters"),
 )
-_FORGET_CHANNEL = (
+_CHANNEL_DELETIONS = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
     *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
 )
@@ -46,7 +46,7 @@ async def prepare_restored(
     was in use until `answered_until`, in Unix seconds, so earlier messages are assumed to be
     answered.
 
-    Return the number of sent messages with unknown outcome, which are looked up on the platforms,
+    Return the number of messages that may have been sent, which are looked up on the platforms,
     and the number of unanswered messages, which will only be read as context.
     """
 
@@ -58,20 +58,20 @@ async def prepare_restored(
         [[unanswered]] = yield SQL["count_unanswered"].query()
         return len(unknown), unanswered
 
-    found = await database.run(unit)
+    counts = await database.run(unit)
     for one in tombstones:
         await database.run(lambda one=one: _forget_again(one, now))  # type: ignore[misc]
     await database.truncate_log()
-    return found
+    return counts
 
 
 def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if tombstone.consent_of is not None:
         of = {"scope": tombstone.consent_of, "key": "consent"}
-        chosen = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
+        choice = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
         if tombstone.consent:
-            yield SQL["set_choice"].query({**of, **chosen, "conversation": ""})
+            yield SQL["set_choice"].query({**of, **choice, "conversation": ""})
         else:
             yield SQL["reset_choice"].query(of)
         yield from memories.apply_consent(tombstone.consent_of)
@@ -79,26 +79,26 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
         yield from memories.delete_memories_and_prompts(tombstone.memories, now)
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
-        for name in _FORGET_PERSON:
+        for name in _PERSON_DELETIONS:
             yield SQL[name].query({**of, "until": until, "moment": now, "content": b""})
     if key is None:
         return
     found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
     is_whole = not (tombstone.turns or tombstone.messages)
-    gone = found if is_whole else set(found).intersection(tombstone.turns)
-    yield from histories.apply_change(key, HistoryChange(deleted_ids=sorted(gone)), now)
+    turn_ids = found if is_whole else set(found).intersection(tombstone.turns)
+    yield from histories.apply_change(key, HistoryChange(deleted_ids=sorted(turn_ids)), now)
     for name in [""] if is_whole else tombstone.messages:
         yield SQL["note_forgotten_message"].query(of=key, message=name, until=until)
     if is_whole:
         address = parse_address(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
-        emptied = {"moment": now, "content": b""}
-        for name in _FORGET_CHANNEL:
-            yield SQL[name].query({"of": key, "until": until, **channel, **emptied})
+        emptying_values = {"moment": now, "content": b""}
+        for name in _CHANNEL_DELETIONS:
+            yield SQL[name].query({"of": key, "until": until, **channel, **emptying_values})
 
 
-_MAX_AGE_SECONDS = 30 * 86_400.0
-"""The age at which a restore stops to matter: platforms deliver no older messages."""
+_MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0
+"""The age after which a restore no longer matters: platforms do not deliver older messages."""
 
 
 async def read_restore(database: Database, now: float) -> DatabaseRestore | None:
@@ -107,7 +107,7 @@ async def read_restore(database: Database, now: float) -> DatabaseRestore | None
 
 
 def _newest_restore(now: float) -> Unit[DatabaseRestore | None]:
-    rows = yield SQL["newest_restore"].query(since=now - _MAX_AGE_SECONDS)
+    rows = yield SQL["newest_restore"].query(since=now - _MAX_RESTORE_AGE_SECONDS)
     if not rows:
         return None
     forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
@@ -130,23 +130,23 @@ def last_write_time(database: Path) -> float | None:
 
 
 def copy_backup(backup: Path, database: Path) -> Path:
-    """Copy a backup to a file next to the database, and return it; raises `StoreError`."""
-    part = Path(f"{database}.restoring")
+    """Copy a backup to a file next to the database; return that file, or raise `StoreError`."""
+    copy_path = Path(f"{database}.restoring")
     try:
-        copy_file(backup, part, is_in_use=False)
-        with contextlib.closing(sqlite3.connect(part)) as copy:
+        copy_file(backup, copy_path, is_in_use=False)
+        with contextlib.closing(sqlite3.connect(copy_path)) as copy:
             is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
             if not copy.execute(is_ours).fetchone():
                 raise sqlite3.DatabaseError("it is not a Troupe database")
     except (OSError, sqlite3.Error) as error:
-        part.unlink(missing_ok=True)
+        copy_path.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise StoreError(f"the backup {backup} cannot be restored: {reason}") from None
-    return part
+    return copy_path
 
 
 def replace_database(copy: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy `copy`, and return the old database's new name.
+    """Replace the database with a prepared copy, and return the old database's new name.
 
     The copy gets the modification time of the lost database, so that `last_write_time` returns the
     same time if the restore is repeated before the service starts.
@@ -154,9 +154,9 @@ def replace_database(copy: Path, database: Path, answered_until: float) -> Path:
     Raises `StoreError` if the files cannot be renamed.
     """
     old = _unused_name(database)
-    worked_until = answered_until - _CLOCK_TOLERANCE_SECONDS
+    modified_at = answered_until - _CLOCK_TOLERANCE_SECONDS
     try:
-        os.utime(copy, (worked_until, worked_until))
+        os.utime(copy, (modified_at, modified_at))
         if database.is_file():
             database.replace(old)
         wal = Path(f"{database}-wal")

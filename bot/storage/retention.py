@@ -32,7 +32,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     now = await database.now(clock)
     receipt_seconds = receipt_days * _DAY_SECONDS
     deleted = 0
-    for table, time, seconds, condition in (
+    for table, column, seconds, condition in (
         ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
         ("outbox", "started_at", OUTBOX_SECONDS, _FINAL_STATES),
         ("receipt", "at", USAGE_SECONDS, "true"),
@@ -40,7 +40,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         ("audit", "at", USAGE_SECONDS, "true"),
         ("message_note", "at", min(INBOX_SECONDS, receipt_seconds), "true"),
     ):
-        deleted += await _delete_old_rows(database, table, time, now - seconds, condition)
+        deleted += await _delete_old_rows(database, table, column, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
@@ -64,11 +64,11 @@ async def _empty_receipts(database: Database, until: float) -> int:
 
 
 async def _delete_old_rows(
-    database: Database, table: str, time: str, moment: float, condition: str
+    database: Database, table: str, time_column: str, moment: float, condition: str
 ) -> int:
     """Delete old rows that meet a condition, page by page, up to the first recent row."""
     page = Statement(f"""
-        SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
+        SELECT id, {time_column}, {time_column} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
     """)
     delete = Statement(f"DELETE FROM {table} WHERE {SQL['is_listed'].text}")
@@ -106,9 +106,9 @@ def _select_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
         source = f"{source_name(platform, bot_id)}:"  # as in `InboxMessage.turn`
         keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
-        asked = {"platform": platform, "bot_id": bot_id, "keys": keys}
+        values = {"platform": platform, "bot_id": bot_id, "keys": keys}
         incomplete.update(
-            f"{source}{row[0]}" for row in (yield SQL["unanswered_keys"].query(asked))
+            f"{source}{row[0]}" for row in (yield SQL["unanswered_keys"].query(values))
         )
     return [row[0] for row in rows if row[1] not in incomplete]
 
@@ -144,11 +144,11 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
 
 
 def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
-    found: dict[str, list[Sequence[object]]] = {}
+    rows_by_conversation: dict[str, list[Sequence[object]]] = {}
     for row in rows:
         if row[3] < moment:
-            found.setdefault(row[1], []).append(row)
-    return found
+            rows_by_conversation.setdefault(row[1], []).append(row)
+    return rows_by_conversation
 
 
 def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit[int]:

@@ -1,4 +1,4 @@
-"""Re-encode all stored texts by the current settings: with the newest key, or unencrypted.
+"""Re-encode all stored texts as the settings demand: encrypted with the newest key, or plain.
 
 Each page of rows is locked and changed in one transaction, so that the service can keep running.
 Rows that are already correct are skipped, so that an interrupted run can be resumed.
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from bot.storage.column_types import encryptable_columns
-from bot.storage.copying import Report
+from bot.storage.copying import ReportTable
 from bot.storage.database import Database
 from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
@@ -18,11 +18,11 @@ _ROWS_PER_PAGE = 200
 """Rows per transaction: few, so that workers do not wait long for it."""
 
 
-async def rewrite_texts(database: Database, report: Report) -> int:
-    """Re-encode all texts by the current settings, and return the number of changed rows.
+async def rewrite_texts(database: Database, report: ReportTable) -> int:
+    """Re-encode all texts as the settings demand, and return the number of changed rows.
 
-    `report` is called with each table and its number of changed rows. Changes before a
-    `StoreError`, such as for a text that cannot be decrypted, are kept.
+    `report` is called with each table and its number of changed rows. If a text cannot be
+    decrypted, a `StoreError` is raised, but earlier changes are kept.
     """
     total = 0
     for table in metadata.sorted_tables:
@@ -52,8 +52,8 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
         """Re-encode a page of rows; return its last row and the number of changed rows."""
         row, changed = None, 0
-        for found in (yield query):
-            row = dict(zip(names, found, strict=True))
+        for values in (yield query):
+            row = dict(zip(names, values, strict=True))
             new = {name: database.codec.reencode(row[name]) for name in names[len(keys) :]}
             if not new.items() <= row.items():
                 changed += 1

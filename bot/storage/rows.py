@@ -55,8 +55,8 @@ def decode(parse: Callable[[Stored], Value], stored: Stored) -> Value:
     try:
         return parse(stored)
     except _DECODING_ERRORS as error:
-        described = isinstance(error, _QUOTABLE_ERRORS)
-        raise Undecodable(str(error) if described else type(error).__name__) from None
+        is_quotable = isinstance(error, _QUOTABLE_ERRORS)
+        raise Undecodable(str(error) if is_quotable else type(error).__name__) from None
 
 
 def decode_all(label: str, rows: Iterable[Stored], parse: Callable[[Stored], Value]) -> list[Value]:
@@ -104,7 +104,7 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
 
 
 class _Controls(msgspec.Struct, omit_defaults=True):
-    """The content of the JSON column `buttons`: controls, and fields without a column."""
+    """The content of the JSON column `buttons`: controls, and fields without their own column."""
 
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
@@ -161,11 +161,11 @@ def _to_json(value: Any) -> str:
 def decode_content(
     text: str, face: str | None, buttons: str | None
 ) -> tuple[MessageContent, AnswerThread | None, PrivateDelivery | None]:
-    """Reverse `encode_content`; raises exceptions that `decode` translates."""
-    one = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
+    """Decode the columns of `encode_content`; raises exceptions that `decode` translates."""
+    controls = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
     speaker = None if face is None else _decode_face(face)
-    content = MessageContent(text, speaker, one.buttons, one.menus, one.thoughts)
-    return content, one.thread, one.private
+    content = MessageContent(text, speaker, controls.buttons, controls.menus, controls.thoughts)
+    return content, controls.thread, controls.private
 
 
 TURN_COLUMNS = (
@@ -223,7 +223,7 @@ def encode_files(files: Sequence[MediaItem]) -> str | None:
 
 
 def _read_files(text: str | None) -> tuple[MediaItem, ...]:
-    """Reverse `encode_files`; return nothing if another version of Troupe encoded the files."""
+    """Decode `encode_files`'s text; return no files if another version of Troupe encoded them."""
     try:
         return _decode_files(text) if text else ()
     except msgspec.DecodeError:

@@ -4,7 +4,7 @@ A unit of work stays in one thread from its first statement to its commit. An as
 would switch threads at each cursor call, about 75 times per message, which costs more than the SQL.
 
 A commit costs an fsync, so twenty units in one transaction cost about as much as one. Waking the
-event loop once for all is cheaper, too. So while units arrive together, further ones are collected
+event loop once for all is cheaper, too. So while several units arrive at once, more are collected
 for a moment; a unit that arrives alone does not wait.
 """
 
@@ -33,7 +33,7 @@ from bot.storage.statements import DialectName, Query, Rows, StartUnit, decode_r
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
-"""A function that runs in a thread, in the writer's inside an open transaction."""
+"""A function that runs in a thread; in the writer thread, inside an open transaction."""
 
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
@@ -109,13 +109,13 @@ class SqliteThreads:
                 together = len(batch) > 1
                 begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
         finally:
-            # Two that close at once both leave the write-ahead log to the other.
+            # Two connections closed at once would each leave the write-ahead log to the other.
             with self._closing:
                 if connection is not None:
                     connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Return the jobs to run together from `begins_at` on, and whether to stop then."""
+        """Return the jobs to run together, after `begins_at`, and whether to stop after them."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
@@ -140,7 +140,7 @@ class SqliteThreads:
 class SqliteWriter(SqliteThreads):
     """Runs units of work in transactions, in its own thread.
 
-    If a unit raises, nothing is written. If others in its transaction fail, it runs twice.
+    If a unit raises, it writes nothing. If another unit in its transaction fails, it runs twice.
     """
 
     _name = "sqlite writer"
@@ -320,7 +320,7 @@ def _create_for_owner(file: Path) -> None:
 
 
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:
-    """Return an engine for a connection; it begins and ends no transactions."""
+    """Return an engine that uses a connection, but neither begins nor ends transactions."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )

@@ -72,10 +72,10 @@ class Statement:
         self._compiled: dict[DialectName, CompiledSql] = {}
 
     def compiled(self, dialect: DialectName) -> "CompiledSql":
-        found = self._compiled.get(dialect)
-        if found is None:
-            found = self._compiled[dialect] = self._compile(dialect)
-        return found
+        compiled_sql = self._compiled.get(dialect)
+        if compiled_sql is None:
+            compiled_sql = self._compiled[dialect] = self._compile(dialect)
+        return compiled_sql
 
     def query(self, values: Values | None = None, **named: object) -> "Query":
         """Return a query that runs this statement with values by name, and returns its rows."""
@@ -98,18 +98,18 @@ class Statement:
             text = re.sub(r":now\b", SERVER_CLOCK, text)
         else:
             text = _ONLY_POSTGRESQL.sub("", text)
-            for name, other in _SQLITE_SPELLINGS.items():
-                text = text.replace(name, other)
+            for name, spelling in _SQLITE_SPELLINGS.items():
+                text = text.replace(name, spelling)
         names = tuple(dict.fromkeys(PARAMETER.findall(text)))
-        mark = "$" if dialect == "postgresql" else "?"
-        text = PARAMETER.sub(lambda found: f"{mark}{names.index(found[1]) + 1}", text)
+        sigil = "$" if dialect == "postgresql" else "?"
+        text = PARAMETER.sub(lambda found: f"{sigil}{names.index(found[1]) + 1}", text)
         encoders = {
             **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode),
             **dict.fromkeys(self._lists, _encode_list),
             **dict.fromkeys(self._tables, _encode_table),
         }
-        encoded = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
-        return CompiledSql(text, names, tuple(encoded))
+        indexed_encoders = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
+        return CompiledSql(text, names, tuple(indexed_encoders))
 
 
 def read_sections(*files: str) -> dict[str, str]:
@@ -147,14 +147,14 @@ class CompiledSql:
     text: str
     names: tuple[str, ...]
     """The names of the values $1, $2, ... or ?1, ?2, ..., in order."""
-    encoded: tuple[tuple[int, Encoder], ...]
+    indexed_encoders: tuple[tuple[int, Encoder], ...]
     """Indexes in `names` of the values to encode, with their encoders."""
 
     def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
         """Return the encoded values in the driver's order."""
         ordered = list(map(values.__getitem__, self.names))
-        for place, encode in self.encoded:
-            ordered[place] = encode(codec, ordered[place])
+        for index, encode in self.indexed_encoders:
+            ordered[index] = encode(codec, ordered[index])
         return ordered
 
 
@@ -186,23 +186,23 @@ def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
 def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
     """Return the indexes of encryptable columns, whose names may start with "_" or "_head_"."""
     return [
-        place
-        for place, name in enumerate(columns)
+        index
+        for index, name in enumerate(columns)
         if name.removeprefix("_").removeprefix("head_") in _ENCRYPTABLE_COLUMNS
     ]
 
 
 def _decode_row(row: Sequence[Any], indexes: Sequence[int], codec: TextCodec) -> Sequence[Any]:
     columns: list[Any] | None = None
-    for place in indexes:
-        stored = row[place]
+    for index in indexes:
+        stored = row[index]
         try:
             value = codec.decode(stored)
         except Undecodable as error:  # fails only this row, see rows.py
             value = error
         if value is not stored:
             columns = columns or list(row)
-            columns[place] = value
+            columns[index] = value
     return row if columns is None else tuple(columns)
 
 

@@ -372,7 +372,7 @@ RETURNING lane, not_before
 SELECT coalesce(target_turn, turn), coalesce(target_part, part) FROM outbox WHERE id = :row
 
 -- name: kept_message
--- A message of the reaction's turn.
+-- Finds a message of a reaction's turn that was not deleted.
 SELECT 1 FROM outbox AS sent WHERE turn = :of_turn AND op = 'send' AND NOT EXISTS (
     SELECT 1 FROM outbox WHERE turn = sent.turn AND part = sent.part AND op = 'delete'
 ) LIMIT 1
@@ -420,8 +420,8 @@ WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_k
 ORDER BY inbox.id
 
 -- name: waiting_messages
--- The newest unanswered rows of conversations, a few of each. All conversations are one value, so that
--- the statement is the same for any number of them. Only the newest rows of a long queue are read.
+-- The newest unanswered rows of several conversations, a few of each. The conversations are one value,
+-- so that the statement is always the same. Only the newest rows of a long queue are read.
 WITH read AS MATERIALIZED (
     SELECT value AS conversation, coalesce((
         SELECT waiting.id FROM inbox AS waiting

@@ -69,16 +69,16 @@ class SqlStories(Store, Stories):
     ) -> Unit[None]:
         yield SQL["raise_story_revision"].query(of=character)
         for one in vectors:
-            made = {"model": model_id, "vector": one.vector}
+            values = {"model": model_id, "vector": one.vector}
             yield SQL["set_story_vector"].query(
-                {"of": character, "key": _story_key(one.text), **made}
+                {"of": character, "key": _story_key(one.text), **values}
             )
 
     @override
     async def find_nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        vectors = await self._load_cached(character, model_id, len(query))
+        vectors = await self._load_vectors(character, model_id, len(query))
         ranked = await asyncio.to_thread(_rank_by_similarity, vectors, query, limit)
         texts = await self._texts(character, [key for key, _ in ranked])
         return [Story(*texts[key], score) for key, score in ranked if key in texts]
@@ -88,31 +88,31 @@ class SqlStories(Store, Stories):
         rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
-    async def _load_cached(
+    async def _load_vectors(
         self, character: str, model_id: str, vector_bytes: int
     ) -> _CachedVectors:
-        known = self._cache.get(character)
-        revision, rows = await self._read_vectors(character, model_id, known)
+        cached = self._cache.get(character)
+        revision, rows = await self._read_vectors(character, model_id, cached)
         if rows is not None:
-            known = await asyncio.to_thread(_pack_vectors, revision, model_id, rows, vector_bytes)
-            self._cache[character] = known
-            self._evict()
-        assert known is not None  # noqa: S101 -- its rows were read otherwise
+            cached = await asyncio.to_thread(_pack_vectors, revision, model_id, rows, vector_bytes)
+            self._cache[character] = cached
+            self._evict_surplus()
+        assert cached is not None  # noqa: S101 -- its rows were read otherwise
         self._cache.move_to_end(character)
-        return known
+        return cached
 
     @readonly
     def _read_vectors(
         self, character: str, model_id: str, cached: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the newest revision and its vectors, with None if `cached` has that revision."""
-        found = yield SQL["story_revision"].query(of=character)
-        revision = found[0][0] if found else 0
+        """Return the newest revision and its vectors, or None as vectors if `cached` has them."""
+        revisions = yield SQL["story_revision"].query(of=character)
+        revision = revisions[0][0] if revisions else 0
         if cached and (cached.revision, cached.model_id) == (revision, model_id):
             return revision, None
         return revision, (yield SQL["story_vectors"].query(of=character, model=model_id))
 
-    def _evict(self) -> None:
+    def _evict_surplus(self) -> None:
         while (
             len(self._cache) > 1
             and sum(one.matrix.nbytes for one in self._cache.values()) > _MAX_CACHE_BYTES
@@ -132,10 +132,10 @@ def _story_key(text: str) -> str:
 
 def _pack_vectors(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
     # A service may change the vectors' length without renaming the model.
-    fitting = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
-    numbers = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
-    matrix = numbers.reshape(len(fitting), vector_bytes // numbers.itemsize)
-    return _CachedVectors(revision, model_id, [key for key, _ in fitting], matrix)
+    fitting_rows = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
+    numbers = np.frombuffer(b"".join(vector for _, vector in fitting_rows), dtype="<f4")
+    matrix = numbers.reshape(len(fitting_rows), vector_bytes // numbers.itemsize)
+    return _CachedVectors(revision, model_id, [key for key, _ in fitting_rows], matrix)
 
 
 def _rank_by_similarity(

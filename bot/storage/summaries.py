@@ -20,12 +20,12 @@ class SqlSummaries(Store):
     @readonly
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
         """Return the whole session, with its summary if the summary is still valid."""
-        found = yield from _load_turns(conversation_key)
-        return replace(found, summary=None) if found.has_stale_summary else found
+        session = yield from _load_turns(conversation_key)
+        return replace(session, summary=None) if session.has_stale_summary else session
 
     @readonly
     def current(self, conversation_key: str) -> Unit[Summary | None]:
-        """Return the session's summary if it seems valid; edits of the same length go unnoticed."""
+        """Return the session's summary, unless the number of the turns it covers has changed."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
@@ -38,39 +38,38 @@ class SqlSummaries(Store):
         Times are Unix seconds. If `since` is None, the moment is that of the person's last turn, or
         None if the person has written nothing here.
         """
-        of, session, own_id = {"of": conversation_key}, 0, 0
+        values, session, own_id = {"of": conversation_key}, 0, 0
         if since is None:
-            own = yield SQL["newest_own_turn"].query({**of, "person": person})
+            own = yield SQL["newest_own_turn"].query({**values, "person": person})
             if not own:
                 return None, ()
             [(session, own_id, since)] = own
-        place = {"in_session": session, "last_own": own_id}
-        rows = yield SQL["newest_turns_after"].query({**of, **place})
+        position = {"in_session": session, "last_own": own_id}
+        rows = yield SQL["newest_turns_after"].query({**values, **position})
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
         return since, [one for one in reversed(turns) if one.turn.at.timestamp() >= since]
 
     @transaction
     def save(self, conversation_key: str, summary: Summary) -> Unit[bool]:
         """Replace the summary; return False if the turns that it covers have changed."""
-        yield SQL["locked_session"].query(
-            of=conversation_key
-        )  # so that no turn can be changed meanwhile
+        # Locked, so that no turn can be changed meanwhile.
+        yield SQL["locked_session"].query(of=conversation_key)
         current = yield from _load_turns(conversation_key)
         if replace(current, summary=summary).has_stale_summary:
             return False
-        covered = {"in_session": summary.session, "covers_to": summary.covers_to}
+        covered_range = {"in_session": summary.session, "covers_to": summary.covers_to}
         text = {"fingerprint": summary.fingerprint, "text": to_storable_text(summary.text)}
-        yield SQL["save_summary"].query({"of": conversation_key, **covered, **text})
+        yield SQL["save_summary"].query({"of": conversation_key, **covered_range, **text})
         return True
 
 
 def _load_turns(conversation_key: str) -> Unit[SessionTurns]:
-    of = {"of": conversation_key}
-    rows = yield SQL["session"].query(of)
+    values = {"of": conversation_key}
+    rows = yield SQL["session"].query(values)
     session = rows[0][0] if rows else 1
-    rows = yield SQL["turns_of_session"].query({**of, "in_session": session})
+    rows = yield SQL["turns_of_session"].query({**values, "in_session": session})
     turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
-    rows = yield SQL["summary"].query({**of, "in_session": session})
+    rows = yield SQL["summary"].query({**values, "in_session": session})
     summary = decode(_to_summary, rows[0]) if rows else None
     return SessionTurns(session, tuple(turns), summary)
 

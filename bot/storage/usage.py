@@ -24,35 +24,35 @@ class Budgets(Store):
 
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
-        """Reserve an amount in all budgets; if it exceeds one, return that and reserve nothing."""
-        keys = _keys(caps)
+        """Reserve an amount in all budgets, or return a budget that has too little left."""
+        keys = _encode_keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
         )
-        spent = to_dict((yield SQL["locked_budgets"].query(keys=keys)))
+        spent_amounts = to_dict((yield SQL["locked_budgets"].query(keys=keys)))
         for cap in caps:
-            if spent[cap.key] + amount > cap.limit:
+            if spent_amounts[cap.key] + amount > cap.limit:
                 return cap
         yield SQL["add_to_budgets"].query(keys=keys, amount=amount)
         return None
 
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
+    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent_amounts: int) -> None:
         """Replace a reserved amount by the amount actually spent."""
-        if spent != reserved:
-            await self._add(caps, spent - reserved)
+        if spent_amounts != reserved:
+            await self._add(caps, spent_amounts - reserved)
 
     @transaction
     def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
-        yield SQL["locked_budgets"].query(keys=_keys(caps))
-        yield SQL["add_to_budgets"].query(keys=_keys(caps), amount=amount)
+        yield SQL["locked_budgets"].query(keys=_encode_keys(caps))
+        yield SQL["add_to_budgets"].query(keys=_encode_keys(caps), amount=amount)
 
     @transaction
-    def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
+    def spent_amounts(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return the amounts spent or reserved, by `BudgetCap.key`."""
-        return to_dict((yield SQL["budgets"].query(keys=_keys(caps))))
+        return to_dict((yield SQL["budgets"].query(keys=_encode_keys(caps))))
 
 
-def _keys(caps: Sequence[BudgetCap]) -> str:
+def _encode_keys(caps: Sequence[BudgetCap]) -> str:
     return json.dumps([cap.key for cap in caps])
 
 
@@ -72,10 +72,10 @@ class UsageLog(ClockStore):
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
     ) -> Unit[None]:
         """Record a request, which counts in the usage totals but not as an answer."""
-        of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
-        shown = "character" if OWNER_SEPARATOR in preset else preset  # keeps its name private
-        spent = usage_columns(shown, provider, charge, usage)
-        yield SQL["add_receipt"].query({**of, **spent})
+        values = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
+        label = "character" if OWNER_SEPARATOR in preset else preset  # keeps its name private
+        usage_values = usage_columns(label, provider, charge, usage)
+        yield SQL["add_receipt"].query({**values, **usage_values})
 
 
 _DAY_SECONDS = 86_400
@@ -104,10 +104,10 @@ class UsageTotals(Store):
         return UsageTotal(*map(int, row))
 
     @readonly
-    def over_time(
+    def usage_over_time(
         self, group: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
-        """Return (time step counted from `since`, name, usage); `group` is a key of `GROUPS`."""
+        """Return usage by time step (counted from `since`) and by the values of a `GROUPS` key."""
         rows = yield _usage_statement(group).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
@@ -115,9 +115,9 @@ class UsageTotals(Store):
     def first_word_delays(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
-        """Count answers by time step (numbered from `since`) and seconds to the first word."""
-        of = {"since": since, "until": until, "step": step}
-        rows = yield SQL["first_words"].query_alone(of)
+        """Count answers by time step (counted from `since`) and by seconds to the first word."""
+        values = {"since": since, "until": until, "step": step}
+        rows = yield SQL["first_words"].query_alone(values)
         return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
     @readonly
@@ -125,11 +125,11 @@ class UsageTotals(Store):
         self, kind: str, since: float, until: float, step: float
     ) -> Unit[dict[int, int]]:
         """Return the number of failures of a kind per time step, counted from `since`."""
-        of = {"kind": kind, "since": since, "until": until, "step": step}
-        return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(of))}
+        args = {"kind": kind, "since": since, "until": until, "step": step}
+        return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(args))}
 
     @readonly
-    def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
+    def usage_by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return the usage per day, person, channel, server, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}
         return [_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]

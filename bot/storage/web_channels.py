@@ -34,7 +34,7 @@ _decode_message = msgspec.json.Decoder(WebMessage).decode
 
 
 class SqlWebChannels(Store):
-    """Channels in SQL; signals tell other processes about changes."""
+    """Stores channels in SQL, and signals changes to other processes."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
         super().__init__(database)
@@ -126,8 +126,8 @@ class SqlWebChannels(Store):
         self, channel_id: str, limit: int, before: int = _LAST_POSITION
     ) -> Unit[Sequence[WebMessage]]:
         """Return the newest undeleted messages before a position, oldest first."""
-        of = {"of": channel_id, "most": limit, "older_than": before}
-        rows = yield SQL["newest_web_messages"].query_alone(of)
+        values = {"of": channel_id, "most": limit, "older_than": before}
+        rows = yield SQL["newest_web_messages"].query_alone(values)
         return _to_messages(rows)[::-1]
 
     @readonly
@@ -135,11 +135,11 @@ class SqlWebChannels(Store):
         self, channel_id: str, after: int, limit: int
     ) -> Unit[Sequence[WebMessage]]:
         """Return the messages changed since a revision, in order of change."""
-        asked = {"of": channel_id, "newer_than": after, "most": limit}
-        return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
+        values = {"of": channel_id, "newer_than": after, "most": limit}
+        return _to_messages((yield SQL["changed_web_messages"].query_alone(values)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a nonblocking handler with changed channel ids; return a function that ends this."""
+        """Call a nonblocking handler with changed channel ids; return a function to unsubscribe."""
         return self._signals.subscribe(_CHANGES_TOPIC, handler)
 
 
@@ -167,7 +167,7 @@ _MAX_COPIED_TURNS = 400
 
 
 class HistoryCopies(Store):
-    """Copies a conversation's history to a new one."""
+    """Copies a conversation's history into a new conversation."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
         super().__init__(database)
@@ -179,7 +179,7 @@ class HistoryCopies(Store):
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str, until: float | None = None) -> Sequence[Turn]:
-        """Copy the newest turns of one conversation to an unused one, and return the copies.
+        """Copy a conversation's newest turns into an unused conversation; return the copies.
 
         At most 400 turns of the current session are copied, none after `until` (Unix seconds).
         """
@@ -192,8 +192,8 @@ class HistoryCopies(Store):
     def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
         if not (yield SQL["create_copy"].query(of=target, platform=WEB_PLATFORM)):
             return False
-        copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
-        rows = [{**to_turn_row(one), **copy} for one in turns]
+        copy_values = {"conversation": target, "session": 1, "sent_as": None, "files": None}
+        rows = [{**to_turn_row(one), **copy_values} for one in turns]
         for row in rows:
             if row["speaker_id"] is None:
                 row["message_id"] = None

@@ -6,7 +6,6 @@ another process held the conversation in between.
 
 With Redis, a window is shared with other processes when its claim ends, together with the epoch.
 Only the claim with the next epoch may use it. So a late or lost window never causes errors.
-
 """
 
 from collections import OrderedDict
@@ -21,7 +20,7 @@ from bot.ports import ConversationMemory
 from bot.value_class import value_class
 
 _MAX_CACHED_CONVERSATIONS = 10_000
-_MAX_TURNS_PER_CONVERSATION = 400  # of one conversation
+_MAX_TURNS_PER_CONVERSATION = 400
 _MAX_CACHED_CHARS = 20_000_000  # of all conversations
 _CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
 
@@ -39,21 +38,21 @@ class SessionWindow:
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """The `Session.memo` of the session."""
 
-    def newest(self, max_turns: int) -> Session | None:
+    def newest_session(self, max_turns: int) -> Session | None:
         """Return a session of the newest turns, or None if too few turns are cached."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
-        newest = self.turns[-max_turns:] if max_turns > 0 else ()
-        return Session(self.session, newest, self.memo)
+        turns = self.turns[-max_turns:] if max_turns > 0 else ()
+        return Session(self.session, turns, self.memo)
 
-    def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
+    def with_turns(self, turns: Sequence[Turn]) -> "SessionWindow":
         """Return a window to which new turns of the session are appended."""
         if not turns:
             return self
-        grown = (*self.turns, *turns)
-        return _make_window(self.session, grown, self.size, turns, self.is_whole, self.memo)
+        all_turns = (*self.turns, *turns)
+        return _make_window(self.session, all_turns, self.size, turns, self.is_whole, self.memo)
 
-    def without(self, removed: TurnRange) -> "SessionWindow":
+    def without_turns(self, removed: TurnRange) -> "SessionWindow":
         """Return a window without turns that were deleted from the session."""
         kept = removed.remove_from(self.turns)
         return SessionWindow(
@@ -123,10 +122,10 @@ class SessionWindows(ConversationMemory):
 
     def move_to(self, claim: Claim) -> None:
         """Reuse the previous claim's window for this claim; drop any older window."""
-        before = self._entries.get(claim.conversation)
-        if before is not None and before.epoch >= claim.epoch:
+        entry = self._entries.get(claim.conversation)
+        if entry is not None and entry.epoch >= claim.epoch:
             return  # there is already a later claim
-        window = before.window if before and before.epoch == claim.epoch - 1 else None
+        window = entry.window if entry and entry.epoch == claim.epoch - 1 else None
         self._set_window(claim, window)
         self._entries.move_to_end(claim.conversation)
         self._drop_surplus()

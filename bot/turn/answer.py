@@ -210,7 +210,7 @@ class AnswerPipeline:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
-        opened_parts = await self.sources.conversations.opened_parts(context.message)
+        opened_parts = await self.sources.conversations.list_opened_parts(context.message)
         own_parts = {one for one in message_part_numbers(opened_parts) if one >= context.first_part}
         shown_parts = own_parts.difference(context.opened_parts)
         if shown_parts:

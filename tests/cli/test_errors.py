@@ -101,10 +101,10 @@ async def test_data_directory_in_use_error_states_the_process(
     echo_preset(folder)
     with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
         [complaint] = await run_failing("chat", **ECHO)
-    assert f"another chat in a terminal (process {os.getpid()}) uses data" in complaint
+    assert f"another terminal chat (process {os.getpid()}) is using data" in complaint
     with lock_data_dir(folder / "data"):
         [complaint] = await run_failing("run", **ECHO, TROUPE_TELEGRAM__TOKEN="1:x")
-    assert f"another troupe (process {os.getpid()}) uses data" in complaint
+    assert f"another Troupe service (process {os.getpid()}) is using data" in complaint
 
 
 async def test_import_without_presets_folder_is_reported_in_one_line(

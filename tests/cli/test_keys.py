@@ -169,5 +169,5 @@ def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
     troupe("db", "upgrade")  # it stores no text
-    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS to what `troupe keys new`"):
+    with pytest.raises(SettingsError, match="ENCRYPTION_KEYS to the output of `troupe keys new`"):
         troupe("nodes")

@@ -81,7 +81,7 @@ def test_processes_and_jobs_are_listed_and_a_dead_process_is_shown_as_silent() -
     assert line.endswith("receive telegram")
     jobs = run("jobs")
     assert jobs[1].split()[:3] == ["receive", "telegram", "host:1"]
-    assert any(line.startswith("conversations that wait") for line in jobs)
+    assert any(line.startswith("conversations waiting") for line in jobs)
 
 
 @pytest.mark.parametrize("make", [set_aside, refuse_answer])

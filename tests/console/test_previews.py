@@ -308,7 +308,7 @@ async def test_replay_sends_the_stored_prompt_and_records_only_usage(
     said = make_incoming("", key="5:8")
     await setup.say(ForgetRequested(said.address, "5:8", None, said.at, ("telegram:5",)))
     assert await log.find(made.number) is None, "forgotten like the answer"
-    rows = await UsageTotals(database).by_day(*EVER)
+    rows = await UsageTotals(database).usage_by_day(*EVER)
     costs = {row.person: row.total.cost for row in rows}
     assert costs["web:console"] == 2_000
 

@@ -127,7 +127,7 @@ async def test_used_target_database_is_refused_and_not_changed(
     await store.inbox.receive([make_incoming(text="to be copied")], {})
     await SqlInbox(target, SystemClock()).receive([make_incoming(text="of another one")], {})
     before = await count_all(target)
-    with pytest.raises(StoreError, match=r"differ in the table \w+, row .*nothing else has used"):
+    with pytest.raises(StoreError, match=r"differ in table \w+, row .*nothing else has used"):
         await copy(store, target)
     assert await count_all(target) == before
 
@@ -147,7 +147,7 @@ async def test_copy_is_refused_while_an_idle_process_uses_postgresql(
     row |= {"seen_at": SystemClock().now()}
     await store.write(insert(node), row)
     if not store.database.is_sqlite:
-        with pytest.raises(StoreError, match="uses this database, or was killed less than 30"):
+        with pytest.raises(StoreError, match="is using this database, or was killed less than 30"):
             await copy(store, target)
         await store.write(update(node).values(seen_at=node.c.seen_at - 31))
     assert sum((await copy(store, target)).values()) > 0
@@ -194,13 +194,13 @@ def test_backup_is_made_while_the_database_is_written(tmp_path: Path) -> None:
 
 def test_backup_never_overwrites_a_file(tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("mine")
-    with pytest.raises(StoreError, match="give the backup another name"):
+    with pytest.raises(StoreError, match="choose another name for the backup"):
         back_up(tmp_path / "troupe.db", tmp_path / "copy.db")
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
 def test_failed_backup_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "troupe.db").write_bytes(b"no database at all" * 1000)
-    with pytest.raises(StoreError, match="could not be made: file is not a database"):
+    with pytest.raises(StoreError, match="could not be created: file is not a database"):
         back_up(tmp_path / "troupe.db", tmp_path / "copy.db")
     assert not list(tmp_path.glob("copy*"))

@@ -114,10 +114,10 @@ async def test_waiting_work_is_counted_with_its_age(store: Store) -> None:
 
     work = {one.name: one for one in await nodes.background_work()}
 
-    waiting = work["conversations that wait"]
+    waiting = work["conversations waiting"]
     assert (waiting.count, present(waiting.oldest_seconds) > 99) == (1, True)
-    assert work["chats with messages to be sent"].count == 1
-    assert work["sends with an unknown outcome"].count == 1
+    assert work["chats with unsent messages"].count == 1
+    assert work["messages that may have been sent"].count == 1
 
 
 # --- pauses ------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     await set_aside(store)
     [letter] = await store.letters.all()
     assert (letter.place, letter.kind) == (LANE, "said")
-    assert letter.reason == "killed the process 3 times"
+    assert letter.reason == "crashed the process 3 times"
     assert await store.letters.text(letter.name) == "poison"
 
     assert await store.letters.retry(letter.name) == LANE

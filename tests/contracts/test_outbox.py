@@ -119,10 +119,10 @@ async def test_refused_row_does_not_block_its_lane(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
     assert await store.outbox.sent_ids([head.id]) == {}
-    assert await store.outbox.has_later(head)
+    assert await store.outbox.has_later_rows(head)
     following = present(await store.outbox.give_up(head, "blocked"))
     assert following.content.text == "b"
-    assert not await store.outbox.has_later(following)
+    assert not await store.outbox.has_later_rows(following)
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
 

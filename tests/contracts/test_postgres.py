@@ -91,7 +91,7 @@ async def test_invalid_address_is_reported_in_one_line(url: str) -> None:
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        ("postgres@/nowhere", "create it as its owner (`createdb nowhere`), or correct"),
+        ("postgres@/nowhere", "create it with `createdb nowhere` as its owner, or correct"),
         ("nobody@/postgres", "correct the user or the password in"),
     ],
 )

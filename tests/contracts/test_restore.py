@@ -245,7 +245,7 @@ def test_incomplete_last_tombstone_is_ignored(tmp_path: Path) -> None:
     assert read_tombstones([file, tmp_path / "none"]) == [Tombstone(1.0, LANE)]
 
     record_tombstone(file, Tombstone(3.0, LANE))
-    with pytest.raises(StoreError, match=r"line 2 .*delete it if it was cut off"):
+    with pytest.raises(StoreError, match=r"line 2 .*delete the line if it was cut off"):
         read_tombstones([file])
     assert file.read_bytes().endswith(b'\n{"at":3.0,"conversation":"telegram:5"}\n')
 

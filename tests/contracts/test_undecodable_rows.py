@@ -98,7 +98,7 @@ async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> N
     assert await store.conversations.claim_next([LANE], "me", 60) == []
     await store.write(update(inbox).values(kind="said"))
     [letter] = await store.letters.all()
-    assert letter.reason == "could not be read by an earlier version; retry it"
+    assert letter.reason == "an earlier version could not read it; retry it"
     assert await store.letters.retry(letter.name) == LANE
     _, message = await begin(store.conversations)
     assert message.incoming.author == ALICE  # type: ignore[union-attr]

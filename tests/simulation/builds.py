@@ -26,9 +26,9 @@ def _no_fence() -> None:
 
     def queue(rows: finishing.FinishedRows, *more: Any) -> Any:
         if is_late:
-            common = rows.answer.common
+            common = rows.answer.common_columns
             turn = {"turn": f"{common['turn']}/{next(_numbers)}"}
-            rows = replace(rows, answer=replace(rows.answer, common={**common, **turn}))
+            rows = replace(rows, answer=replace(rows.answer, common_columns={**common, **turn}))
         return (yield from queue_answer(rows, *more))
 
     async def renew(*_: object) -> list[Claim]:

@@ -84,7 +84,7 @@ async def test_new_file_is_opened_while_another_process_writes_to_it(tmp_path: P
 
 async def _open_and_read(url: str) -> str | None:
     async with open_database(url) as database:
-        return (await database.read(read_revisions)).newest
+        return (await database.read(read_revisions)).current
 
 
 async def test_error_text_omits_the_statement_and_its_values(database: Database) -> None:
@@ -159,7 +159,7 @@ async def test_newer_tables_that_support_this_version_are_used(tmp_path: Path) -
         await database.ping()
     assert await read_revision(url) == "9001"
 
-    with pytest.raises(SettingsError, match="would not copy new tables"):
+    with pytest.raises(SettingsError, match="would not copy its new tables"):
         async with open_without_decrypting(url):
             pytest.fail("it opened")
 

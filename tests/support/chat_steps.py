@@ -64,7 +64,7 @@ class Chat:
 
     async def send(self) -> object:
         [row] = await self.outbox.reserve_due([LANE])
-        await self.outbox.has_later(row)
+        await self.outbox.has_later_rows(row)
         return await self.outbox.mark_sent(row, "1")
 
     async def poll(self) -> object:
