@@ -1,7 +1,4 @@
-"""All tables of the first release
-
-What only PostgreSQL has is at the end.
-"""
+"""Create all tables of the first release; settings for PostgreSQL are at the end."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -439,10 +436,10 @@ def upgrade() -> None:
     op.create_index("ix_web_message_order", "web_message", ["channel", "position"])
 
     if op.get_context().dialect.name == "postgresql":
-        # Receipts are compressed already; most fit into a page, beside others.
+        # Receipts are already compressed, and most fit into a page with other rows.
         op.execute("ALTER TABLE receipt ALTER COLUMN content SET STORAGE EXTERNAL")
         op.execute("ALTER TABLE receipt SET (toast_tuple_target = 8160)")
-        # These rows are changed at every message: in a page with room, most indexes stay as is.
+        # Every message changes these rows. If the page has free space, most indexes stay as is.
         op.execute("ALTER TABLE conversation SET (fillfactor = 70)")
         # Every message leaves dead rows here: a fifth of a large table would be too many.
         for table in ("inbox", "outbox", "conversation", "lane"):
