@@ -38,7 +38,7 @@ def simulate(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "build", "happened"),
-    [("1", "right", "deaths"), ("7", "accepts_late", "sends accepted late")],
+    [("1", "right", "deaths"), ("13", "accepts_late", "sends accepted late")],
 )
 def test_nothing_is_lost_or_repeated(seed: str, build: str, happened: str) -> None:
     run = simulate("--seed", seed, "--steps", "12000", "--build", build, "--verbose")

@@ -100,7 +100,7 @@ def test_key_file_without_a_key_is_reported(
 def test_invalid_json_in_prices_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", "sk-a")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__PRICES", "cheap")
-    with pytest.raises(SettingsError, match=r"^TROUPE_PROVIDERS__OPENAI__PRICES is not JSON"):
+    with pytest.raises(SettingsError, match=r"^TROUPE_PROVIDERS__OPENAI__PRICES is not valid JSON"):
         read_settings()
 
 
