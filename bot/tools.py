@@ -333,18 +333,14 @@ def reaction_line(emoji: str) -> str:
     return f"[reacted with {emoji}]"
 
 
-def react_tool(react: Callable[[str], str]) -> Tool:
-    """Return a tool for reactions; `react` returns the emoji to show, or raises `ToolFailed`."""
-
-    async def run(emoji: str) -> str:
-        return reaction_line(react(emoji))
-
+def react_tool(react: Callable[[str], Awaitable[str]]) -> Tool:
+    """Return a tool for reactions; `react` returns the history text, or raises `ToolFailed`."""
     return _text_tool(
         *(REACT_TOOL, "emoji"),
         summary="React to the newest message with an emoji instead of answering, at most once."
         " Text that you write with this call is your answer; you cannot add to it afterwards.",
         meaning="One emoji, such as 👍.",
-        run=run,
+        run=react,
     )
 
 

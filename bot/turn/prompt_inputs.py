@@ -62,6 +62,7 @@ from bot.tools import (
     history_tool,
     plugin_tools,
     react_tool,
+    reaction_line,
     server_tools,
     story_tool,
     time_tool,
@@ -437,7 +438,7 @@ class AnswerTools:
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
         to_reaction = self.limits(context.incoming.address).reaction
 
-        def react(text: str) -> str:
+        async def react(text: str) -> str:
             if context.reactions:
                 raise ToolFailed("you have already reacted to this message")
             emoji = to_reaction(text) if to_reaction else ""
@@ -445,7 +446,7 @@ class AnswerTools:
                 emojis = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
                 raise ToolFailed(f"that emoji is not available here; use another, such as {emojis}")
             context.reactions[preset.name] = emoji
-            return emoji
+            return reaction_line(emoji)
 
         return react_tool(react)
 
