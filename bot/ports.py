@@ -54,22 +54,18 @@ class Surface(Protocol):
         """React to a message with an emoji that `limits.reaction` allows; safe to repeat."""
         raise Refused("this platform has no reactions")
 
-    async def typing(self, address: Address) -> None:
-        """Show the typing indicator for `limits.typing_seconds`."""
-
-    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Search for a message the bot tried to send; return its id, or None if it is missing."""
-
-
-@runtime_checkable
-class DraftingSurface(Protocol):
-    """A surface that can show an unfinished answer; calls may raise any `PlatformError`."""
-
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         """Show a draft or replace the one with this id; it stays until the next message is sent.
 
         `draft_id` must not be zero, and `content` must have no buttons.
         """
+        raise Refused("this platform has no drafts")
+
+    async def typing(self, address: Address) -> None:
+        """Show the typing indicator for `limits.typing_seconds`."""
+
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        """Search for a message the bot tried to send; return its id, or None if it is missing."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.rate import CallWindow, RateLimitScope
 from bot.errors import RateLimited, ResponseRefused
-from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
+from bot.ports import BucketSurface, Clock, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 
@@ -159,7 +159,7 @@ class WaitingCalls:
 
 
 @dataclass(eq=False)
-class RateLimitedSurface(Surface, DraftingSurface):
+class RateLimitedSurface(Surface):
     """Wraps a surface; each call waits until the platform's rate limits allow it.
 
     With `best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
@@ -228,10 +228,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        surface = self.surface
-        if isinstance(surface, DraftingSurface):
-            route = f"{address.lane} draft"
-            await self._make_call(address, route, lambda: surface.draft(address, draft_id, content))
+        show = partial(self.surface.draft, address, draft_id, content)
+        await self._make_call(address, f"{address.lane} draft", show)
 
     @override
     async def typing(self, address: Address) -> None:

@@ -16,7 +16,7 @@ from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, Outbox
 from bot.chat.prompt import RateLimitWait, Waiting
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
-from bot.ports import Clock, Delivery, DraftingSurface, Surface
+from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartDestinations, action_buttons
 from bot.replying.cut_points import close_open_markdown
 from bot.replying.split import split
@@ -186,13 +186,13 @@ class LiveReply:
     async def _update_parts(self) -> None:
         self._change_event.clear()
         parts = self._buffer.take_parts(self.clock.monotonic())[: self.destinations.max_live_parts]
-        if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
-            await self._show_draft(self.surface, parts)
+        if self._limits.has_drafts:
+            await self._show_draft(parts)
             return
         for part, text in enumerate(parts):
             await self._show_part(part, text)
 
-    async def _show_draft(self, surface: DraftingSurface, parts: Sequence[str]) -> None:
+    async def _show_draft(self, parts: Sequence[str]) -> None:
         """Show the last part as a draft; the complete answer is sent later."""
         if self.earlier is not None:
             await self.earlier.show_complete_answer()
@@ -202,7 +202,8 @@ class LiveReply:
                     return
                 content = MessageContent(parts[-1], self.face)
                 with send_only_if(self.may_edit):
-                    await surface.draft(self.address, self.destinations.first_part + 1, content)
+                    draft_id = self.destinations.first_part + 1
+                    await self.surface.draft(self.address, draft_id, content)
                 self.shown_times.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:

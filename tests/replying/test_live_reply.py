@@ -16,7 +16,6 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
 from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
-from bot.ports import DraftingSurface
 from bot.replying.answer_parts import PartDestinations
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
 from bot.replying.split import split
@@ -423,7 +422,7 @@ async def test_previous_answer_is_complete_before_the_next_starts(
 # --- drafts ------------------------------------------------------------------------------------
 
 
-class DraftedSurface(FakeSurface, DraftingSurface):
+class DraftedSurface(FakeSurface):
     """A surface with drafts, which records the drafts it shows."""
 
     def __init__(self) -> None:

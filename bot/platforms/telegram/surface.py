@@ -32,7 +32,7 @@ from bot.platforms.telegram.markup import (
     to_keyboard,
 )
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
-from bot.ports import DraftingSurface, Surface
+from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 _ProbeResult: TypeAlias = Literal["match", "other message", "no message"]
 
 
-class TelegramSurface(Surface, DraftingSurface):
+class TelegramSurface(Surface):
     """Sends messages. Telegram has no idempotency keys, so `find` searches for lost messages."""
 
     def __init__(

@@ -25,7 +25,7 @@ from bot.errors import (
 from bot.platforms.telegram.api import BotApi, NotEditable
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import DraftingSurface, Surface
+from bot.ports import Surface
 from bot.replying.split import split
 from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
@@ -369,7 +369,6 @@ async def test_draft_in_a_private_chat_is_not_a_message(rig: Rig) -> None:
     bot = rig.bot(drafts=True)
     surface = bot.surface
     rig.telegram.say(ALICE, "question")
-    assert isinstance(surface, DraftingSurface)
     assert surface.limits(PRIVATE_CHAT).has_drafts
     assert not surface.limits(GROUP_CHAT).has_drafts
     before = set(rig.telegram.msgs[ALICE])
