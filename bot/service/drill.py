@@ -23,7 +23,7 @@ from types import BuiltinFunctionType, CoroutineType, FrameType, FunctionType, M
 from typing import Any
 
 from pydantic import SecretStr
-from sqlalchemy import BigInteger, Connection, Table, Text, delete, func, or_, select
+from sqlalchemy import BigInteger, Connection, Text, delete, func, or_, select
 from typing_extensions import override
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -184,8 +184,8 @@ class _Drill:
     redis: Any
     """The Redis client; None: Redis is not configured."""
     surface: _DrillSurface = field(default_factory=_DrillSurface)
-    first_ids: dict[str, int] = field(default_factory=dict)
-    """For each table, the lowest id that a row of the drill can have."""
+    newest_ids: dict[str, Sequence[int]] = field(default_factory=dict)
+    """For each table, the key of the newest row from before the drill."""
     keys: Iterator[str] = field(default_factory=lambda: (f"{MARK}:{one}" for one in count(1)))
     """The keys of the next events."""
 
@@ -195,7 +195,7 @@ class _Drill:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
                 newest = select(func.max(table.c.id))
                 top = await container.database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
-                self.first_ids[table.name] = 1 + (top or 0)
+                self.newest_ids[table.name] = [top or 0]
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
@@ -285,9 +285,11 @@ class _Drill:
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their places."""
         for table in metadata.sorted_tables:
-            async for row in self._read_rows(table):
-                for column, value in row.items():
+            last: Sequence[Any] | None = self.newest_ids.get(table.name)
+            while rows := await read_page(self.container.database, table, last):
+                for column, value in (item for row in rows for item in row.items()):
                     yield f"{table.name}.{column}", self._decode_text(value)
+                last = primary_key(table, rows[-1])
         prefix = f"troupe:{await read_installation_id(self.container.database)}:"
         for key in await self._list_redis_keys(f"{prefix}*"):
             is_text = await self.redis.type(key) == b"string"
@@ -299,14 +301,6 @@ class _Drill:
         for path in self.container.settings.data_dir.rglob("*"):
             if path.is_file() and path.name != FILE_NAME:
                 yield f"file {path.parent.name}", path.read_text()
-
-    async def _read_rows(self, table: Table) -> AsyncIterator[Mapping[Any, Any]]:
-        first = self.first_ids.get(table.name)
-        last: Sequence[Any] | None = None if first is None else [first - 1]
-        while rows := await read_page(self.container.database, table, last):
-            for row in rows:
-                yield row
-            last = primary_key(table, rows[-1])
 
     def _decode_text(self, value: Any) -> str:
         with contextlib.suppress(StoreError):  # a value of Redis, encrypted with an unknown key
