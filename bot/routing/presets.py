@@ -241,13 +241,6 @@ def _parse_character(version: PresetVersion) -> Preset:
     return preset
 
 
-async def find_opted_out(chat_settings: ChatSettings, people: Iterable[str]) -> frozenset[str]:
-    """Return the ids of the people among these who opted out (`Consent.OFF`)."""
-    person_ids = list(dict.fromkeys(people))
-    consents = await chat_settings.get_all(person_ids, CONSENT_KEY) if person_ids else {}
-    return frozenset(one for one, value in consents.items() if value == Consent.OFF)
-
-
 def remove_turns_by(opted_out: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """Return the turns, except those by people in `opted_out` and the answers to them."""
     if not opted_out:
@@ -383,8 +376,10 @@ class PresetResolver:
         return Consent(value) if value in list(Consent) else None  # newer versions may store others
 
     async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
-        """Return the ids of the people among these who opted out."""
-        return await find_opted_out(self._chat_settings, people)
+        """Return the ids of the people among these who opted out (`Consent.OFF`)."""
+        person_ids = list(dict.fromkeys(people))
+        consents = await self._chat_settings.get_all(person_ids, CONSENT_KEY) if person_ids else {}
+        return frozenset(one for one, value in consents.items() if value == Consent.OFF)
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns, except those by people who opted out and the answers to them."""
@@ -496,8 +491,9 @@ class HistoryScopes:
         people = {one: event.scopes for event in events for one in find_person_ids(event)}
         all_scopes = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
         all_scopes += [INSTALLATION, *(one for event in events for one in event.scopes)]
-        await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))
-        return await find_opted_out(self.chat_settings, people)
+        settings = await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))
+        opted_out = {one for one in people if settings.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
+        return frozenset(opted_out)
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the setting in which an admin chose a channel's history scope, or None."""
