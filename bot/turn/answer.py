@@ -135,11 +135,9 @@ class AnswerPipeline:
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
         message, speakers = question.incoming, question.speakers
-        adult_preset = next((one for one in active.presets if one.adults_only), None)
-        if adult_preset is None:
-            return speakers, active
         try:
-            await self.sources.resolver.check_adults_only(adult_preset, message)
+            for one in active.presets:
+                await self.sources.resolver.check_adults_only(one, message)
         except UserError:
             allowed_speakers = tuple(one for one in speakers if not one.preset.adults_only)
             if allowed_speakers:
