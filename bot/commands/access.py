@@ -207,13 +207,12 @@ class AccessHandlers:
         CommandOption("value", marked("on or off"), choices=("on", "off")),
     )
     async def _switch_adult_presets(self, request: CommandRequest) -> CommandResult:
-        value = request.argument
         scope = await self._find_changeable_scope(request, "server")
         if request.incoming.is_age_restricted is not None:
             raise UserError(_RESTRICTION_NOTICE)
-        name = ADULTS_KEY.removeprefix(ACCESS_KEY_PREFIX)
-        await self._store_rule(request, scope, name, "on" if value == "on" else None)
-        text = _ADULT_OFF_NOTICE if value == "off" else _ADULT_ON_NOTICE
+        chosen = "on" if request.argument == "on" else None
+        await request.store(self.rules.chat_settings, scope, ADULTS_KEY, chosen)
+        text = _ADULT_OFF_NOTICE if chosen is None else _ADULT_ON_NOTICE
         return CommandResult(text, changes_channel=True)
 
     @private_command(
