@@ -130,8 +130,7 @@ class AnswerReports:
             number=number,
             text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
-        address = self.context.find_answer_url(number)
-        return join_texts([text, *([address] if address else [])])
+        return join_texts(filter(None, [text, self.context.find_answer_url(number)]))
 
 
 def describe_receipt(number: int, receipt: Receipt) -> Text:
