@@ -108,9 +108,8 @@ class AnswerCheck:
 
         def replace_checked(text: str) -> None:
             self._text = text
-            self._released_chars, self._judged_chars = (
-                min(len(text), one) for one in (self._released_chars, self._judged_chars)
-            )
+            self._released_chars = min(len(text), self._released_chars)
+            self._judged_chars = min(len(text), self._judged_chars)
             replace_shown(text[: self._released_chars])
 
         self._show = show
