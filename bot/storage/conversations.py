@@ -26,7 +26,7 @@ from bot.storage import receipts as receipt_rows
 from bot.storage.data_kinds import CONVERSATION_DELETIONS
 from bot.storage.database import Database, current_moment, transaction
 from bot.storage.finishing import NextMessage
-from bot.storage.forgetting import Tombstone, skip_tombstone
+from bot.storage.forgetting import Tombstone
 from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
@@ -49,7 +49,7 @@ class Conversations(StoredTurns):
         database: Database,
         clock: Clock,
         sender: SenderIdentity | None = None,
-        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
+        record_tombstone: Callable[[Tombstone], None] = lambda _: None,
         shared_windows: SharedWindows | None = None,
     ) -> None:
         super().__init__(database, clock)

@@ -94,10 +94,6 @@ def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     return tombstones
 
 
-def skip_tombstone(_: Tombstone) -> None:
-    return
-
-
 class RecordingStore(ClockStore):
     """Base class of stores that record their deletions in the tombstone file."""
 
@@ -105,7 +101,7 @@ class RecordingStore(ClockStore):
         self,
         database: Database,
         clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = skip_tombstone,
+        record_tombstone: Callable[[Tombstone], None] = lambda _: None,
     ) -> None:
         super().__init__(database, clock)
         self._record_tombstone = record_tombstone
