@@ -19,7 +19,7 @@ from bot.storage import histories, memories
 from bot.storage.copying import copy_file
 from bot.storage.data_kinds import PERSON_DELETIONS
 from bot.storage.database import Database
-from bot.storage.forgetting import Tombstone
+from bot.storage.forgetting import FORGET_CHARACTERS, Tombstone
 from bot.storage.memories import MEMORY_DELETIONS
 from bot.storage.statements import SQL, Unit
 
@@ -27,10 +27,7 @@ _PREPARE_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
-_PERSON_DELETIONS = (
-    *PERSON_DELETIONS,
-    *("forget_descriptions", "forget_list_of_characters", "forget_changes_of_characters"),
-)
+_PERSON_DELETIONS = (*PERSON_DELETIONS, "forget_descriptions", *FORGET_CHARACTERS)
 _CHANNEL_DELETIONS = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
     *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
