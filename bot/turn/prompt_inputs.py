@@ -418,8 +418,10 @@ class AnswerTools:
             "stories": lambda: self._story_tool(preset, context),
             REACT_TOOL: lambda: self._react_tool(preset, context),
         }
-        offered_names = dict.fromkeys(preset.tools)
-        names = [one for one in offered_names if one != REACT_TOOL or self._may_react(context)]
+        message, is_repeated = context.incoming, context.in_place_of or context.replaces_answers
+        has_reactions = self.limits(message.address).reaction is not None
+        may_react = has_reactions and message.message_id is not None and not is_repeated
+        names = [one for one in dict.fromkeys(preset.tools) if one != REACT_TOOL or may_react]
         tools = [factories[name]() for name in names if name in factories]
         tools += plugin_tools([name for name in names if name not in factories])
         # Servers that failed to start are missing.
@@ -429,11 +431,6 @@ class AnswerTools:
         tools += server_tools(servers)
         # Even without tools, a model may call a tool that it knows; the call must return an error.
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
-
-    def _may_react(self, context: TurnContext) -> bool:
-        message, is_repeated = context.incoming, context.in_place_of or context.replaces_answers
-        has_reactions = self.limits(message.address).reaction is not None
-        return has_reactions and message.message_id is not None and not is_repeated
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
         to_reaction = self.limits(context.incoming.address).reaction
