@@ -116,7 +116,12 @@ class SqlOutbox(ClockStore):
         if private is not None:
             yield SQL["empty_row"].query(row=row.id)
         if notice and row.part < _NOTICE_PART:
-            values = _notice_values(row, notice, where)
+            # All private parts of a turn share one notice.
+            part = _NOTICE_PART + (0 if private else row.part)
+            row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
+            reply_to = private.reply_to if private else row.reply_to
+            content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
+            values = {**row_key, **address_columns(where), **content}
             yield SQL["queue_once"].query(values)
             if where.lane != key:
                 yield from reserve_first_or_schedule(values, None, at)
@@ -296,15 +301,6 @@ def _begin_sending(
 def decode_reserved_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Decode the row reserved by a database function, or return None if there is none."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
-
-
-def _notice_values(row: OutboxRow, text: str, address: Address) -> dict[str, object]:
-    # All private parts of a turn share one notice.
-    part = _NOTICE_PART + (0 if row.private else row.part)
-    row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
-    reply_to = row.private.reply_to if row.private else row.reply_to
-    content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": reply_to}
-    return {**row_key, **address_columns(address), **content}
 
 
 def _lock_lanes(*keys: str) -> Unit[None]:
