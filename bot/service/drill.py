@@ -151,10 +151,8 @@ async def run_drill(settings: Settings) -> DrillResult:
         drill = _Drill(Container(*arguments, owner=f"drill:{secrets.token_hex(6)}"), redis)
         drill.container.platforms = {DRILL_PLATFORM: _DrillPlatform(drill.surface)}
         await drill.clean_up()  # in case an earlier drill was killed
-        try:
-            return await drill.run()
-        finally:
-            await drill.clean_up()
+        stack.push_async_callback(drill.clean_up)
+        return await drill.run()
 
 
 def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
