@@ -257,12 +257,12 @@ class PrivacyNotice:
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         on_this_machine = marked("{provider} (on the machine of this bot)")
-        recipients = join_texts(
-            (
-                translatable(on_this_machine, provider=name) if is_local else name
-                for name, is_local in self.list_recipients(active.presets).items()
-            ),
-            _COMMA,
+        recipients = [
+            translatable(on_this_machine, provider=name) if is_local else name
+            for name, is_local in self.list_recipients(active.presets).items()
+        ]
+        until = (
+            _KEPT_UNTIL_FORGOTTEN if days is None else translatable("{days} days", days=f"{days:g}")
         )
         lines: list[str] = [
             _HEADING,
@@ -271,14 +271,14 @@ class PrivacyNotice:
             translatable(
                 "• I store it with my answers ({until}), and the exact prompts of my answers"
                 " ({days} days). The database is {encrypted}. In this channel, {scope}.",
-                until=_KEPT_UNTIL_FORGOTTEN
-                if days is None
-                else translatable("{days} days", days=f"{days:g}"),
+                until=until,
                 days=f"{self.receipt_days:g}",
                 encrypted=_ENCRYPTED if self.is_encrypted else _NOT_ENCRYPTED,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
-            translatable("• To answer, I send it to: {providers}.", providers=recipients),
+            translatable(
+                "• To answer, I send it to: {providers}.", providers=join_texts(recipients, _COMMA)
+            ),
             _HOW_TO_OPT_OUT_LINE,
         ]
         if (own_sentence := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
