@@ -300,8 +300,7 @@ class CommandRunner:
         incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
         address = incoming.address
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
-        prepare, scopes = self._prepare_greeting, incoming.scopes
-        greeting = await prepare(address, scopes, result, request.now)
+        greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
         turn, line, face = greeting
         is_apart = is_hidden or bool(line) or face is not None
         texts = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
