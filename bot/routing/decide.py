@@ -381,9 +381,18 @@ class DecisionLog:
 
     def record(self, message: IncomingMessage, decision: Decision) -> None:
         """Log the decision on a message, unless the message is a command."""
-        entry = _to_logged_decision(message, decision)
-        if entry is not None:
-            self._add(message.address.channel, entry, message.author.id)
+        match decision:
+            case Answer():
+                outcome = _ANSWERED_TEXT
+            case Observe():
+                outcome = _OBSERVED_TEXT
+            case Ignore() if decision.candidates:
+                outcome = _IGNORED_TEXT
+            case _:
+                return
+        begin, name = first_chars(message.text, _MAX_LOGGED_CHARS), message.author.name
+        entry = _LoggedDecision(outcome, name, begin, decision.candidates)
+        self._add(message.address.channel, entry, message.author.id)
 
     def log_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
@@ -445,20 +454,6 @@ def _log_key(channel: str) -> str:
 def describe_silence(decision: Observe | Ignore) -> Text:
     """Describe, for each character, why it did not answer."""
     return join_texts([_describe_candidate(one) for one in decision.candidates], "; ")
-
-
-def _to_logged_decision(message: IncomingMessage, decision: Decision) -> _LoggedDecision | None:
-    match decision:
-        case Answer(candidates=candidates):
-            outcome = _ANSWERED_TEXT
-        case Observe(candidates=candidates):
-            outcome = _OBSERVED_TEXT
-        case Ignore(candidates=candidates) if candidates:
-            outcome = _IGNORED_TEXT
-        case _:
-            return None
-    begin = first_chars(message.text, _MAX_LOGGED_CHARS)
-    return _LoggedDecision(outcome, message.author.name, begin, candidates)
 
 
 def _describe_candidate(one: SpeakerCandidate) -> Text:
