@@ -74,9 +74,7 @@ class HistoryRouter:
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Yield each event once for each history that gets it; the block must store the events."""
-        if any(isinstance(event, ReactionChange) for event in events):
-            located_events = [await self._locate_reaction(event) for event in events]
-            events = [event for event in located_events if event is not None]
+        events = [one for each in events if (one := await self._locate_reaction(each)) is not None]
         scopes = [
             await self._find_scope(event.scopes, _answerable_author_id(event)) for event in events
         ]
