@@ -318,8 +318,7 @@ class AccessHandlers:
     async def _store_rule(
         self, request: CommandRequest, scope: str, name: str, value: str | None
     ) -> None:
-        key = f"{ACCESS_KEY_PREFIX}{name}"
-        await request.store(self.rules.chat_settings, scope, key, value)
+        await request.store(self.rules.chat_settings, scope, f"{ACCESS_KEY_PREFIX}{name}", value)
 
 
 def read_target(words: str, message: IncomingMessage) -> str:

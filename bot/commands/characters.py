@@ -207,8 +207,7 @@ class CharacterHandlers:
         `usage` is the start of the command, for an example in the error message.
         """
         if not word.strip():
-            example = f"{usage} Nora"
-            text = translatable("Which character? For example: {example}", example=example)
+            text = translatable("Which character? For example: {example}", example=f"{usage} Nora")
             raise UserError(text)
         names = await self.resolver.characters.descriptions(owner)
         wanted_id = preset_id(word.strip())

@@ -378,8 +378,7 @@ class MessagingContainer(StorageContainer, ABC):
     @property
     def private_chats(self) -> dict[str, PrivateChats]:
         """The platforms that can open private chats, by `Address.source`."""
-        platforms = self.platforms.items()
-        return {name: one for name, one in platforms if isinstance(one, PrivateChats)}
+        return {name: one for name, one in self.platforms.items() if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
         """Return surfaces by `Address.source`; with `best_effort`, other calls take precedence."""

@@ -180,8 +180,7 @@ class CommandRunner:
         if not result.greeting:
             return result
         check = self.stages.pipeline.models.check_greeting
-        preset = result.greeter or ""
-        return replace(result, greeting=await check(event, preset, result.greeting))
+        return replace(result, greeting=await check(event, result.greeter or "", result.greeting))
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult

@@ -132,7 +132,6 @@ def reaction_to_incoming(
 ) -> ReactionChange | None:
     """Convert a reaction; return None if it is a bot's, or if we do not use its emoji."""
     reaction = parse_reaction(event.emoji.name) if event.emoji.id is None else None
-    is_removed = event.event_type == "REACTION_REMOVE"
     if reaction is None or (event.member is not None and event.member.bot):
         return None
     address = Address("discord", str(event.channel_id), bot_id=bot_id)
@@ -146,7 +145,7 @@ def reaction_to_incoming(
         reaction=reaction,
         at=discord.utils.utcnow(),  # the event contains no time
         scopes=_list_scopes(address, channel, guild),
-        is_removed=is_removed,
+        is_removed=event.event_type == "REACTION_REMOVE",
         author_is_admin=True if is_private else None,
         author_roles=() if is_private else _list_role_ids(event.member),
         is_private=is_private,
