@@ -80,6 +80,9 @@ def test_question_skipped_by_an_answer_to_a_later_question_is_found(
     assert check_transcripts([*asked, *answer]).skipped == skipped
     changes = PeoplesChanges(deleted={"1"})
     assert check_transcripts([*asked, *answer], changes).is_clean
+    asked[0] = replace(asked[0], earlier=("please T0:3",))
+    changes = PeoplesChanges(deleted={"0"})
+    assert check_transcripts([*asked, *answer], changes).is_clean
 
 
 def test_deleted_answer_may_be_missing() -> None:

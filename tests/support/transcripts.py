@@ -152,12 +152,14 @@ def _check_conversation(
     numbers = {
         name: post.number for post in messages if not post.by_bot for name in _versions(post)
     }
+    # Whoever deleted an answer to an earlier version knew nothing of the edit that was waiting.
+    deleted = {name for names in questions if changes.deleted & {*names} for name in names}
     # Of several questions with one answer, the first began it. An edit can begin one as well.
     known = set(numbers.values())
     result.skipped += [
         f"{conversation}: {name}"
         for name, begun_by in reader.begun_by.items()
-        if begun_by in known and begun_by != numbers.get(name) and name not in changes.deleted
+        if begun_by in known and begun_by != numbers.get(name) and name not in deleted
     ]
     result.out_of_order += [
         f"{conversation}: {name}" for name in _answered_late(questions, reader.answered)
