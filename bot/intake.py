@@ -230,7 +230,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edit: MessageEdit, message: IncomingMessage, scope: HistoryScope
     ) -> Sequence[MessageEdit]:
-        """Return an edit once per history; all but the first are late, so they cause no answer."""
+        """Return a copy of the edit for each history; only the first can cause an answer."""
         histories: Sequence[str] = ()
         if message.message_id is not None:
             locations = await self._index.locate(message.address, [message.message_id])

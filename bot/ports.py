@@ -240,7 +240,7 @@ class Backend(Protocol):
         """Return a short description of the service; raises `BackendUnavailable` if it is down."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Check the service and that it has these models; raises `BackendUnavailable` if not."""
+        """Check that the service answers and has these models; else raise `BackendUnavailable`."""
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""API tokens of the console, and entries of the log of admins' changes."""
+"""The console's API tokens, and audit log entries for changes by admins."""
 
 from enum import StrEnum
 

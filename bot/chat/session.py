@@ -237,7 +237,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """What follows a finished message: the next message, and the first row to send."""
+    """The work left after a message: the next message to process, and the first row to send."""
 
     next_message: InboxMessage | None
     """The conversation's next message; None: there was none, so the claim was released."""

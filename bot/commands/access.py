@@ -143,7 +143,7 @@ class AccessHandlers:
 
     @_rule_command(
         "allow",
-        marked("allow a person, role or channel; then only the allowed ones may use me (admins)"),
+        marked("allow a person, role or channel; everybody else may then not use me (admins)"),
     )
     @_rule_command("block", marked("block a person, role or channel from using me (admins)"))
     @_rule_command(

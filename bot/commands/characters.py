@@ -50,7 +50,7 @@ _NOT_A_LINK_NOTICE = translatable("The picture must be a link that begins with h
 _SERVER_ONLY_NOTICE = translatable("Send this command in the server that should get the character.")
 _NO_CHARACTERS_NOTICE = translatable("There are no characters here yet. /character add makes one.")
 _TOO_LONG_NOTICE = translatable(
-    "The character's texts are too long for a form; attach a character card instead."
+    "This character's text is too long for a form; attach a character card instead."
 )
 _DESCRIPTION_CHARS = 100
 _field = partial(CommandOption, required=False)
@@ -120,7 +120,7 @@ class CharacterHandlers:
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.change_author)
-        text = translatable("{name} answers here from now on.", name=preset.shown_name)
+        text = translatable("{name} will answer here from now on.", name=preset.shown_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
     @admin_command(

@@ -287,7 +287,7 @@ class MemoryHandlers:
 
     @private_command(
         "memory export",
-        marked("export your memories, your chat with me, or a character with both, as a file"),
+        marked("export your memories, your chat with me, or a character including both, as a file"),
         CommandOption(
             "what",
             marked("json (the default), lorebook, chat, or the name of a character"),

@@ -70,7 +70,7 @@ class SettingMenus:
         """Show the active characters and a page of characters to add or remove."""
         title = translatable("Add or remove one character")
         hint = translatable(
-            "Each choice adds one character, or removes it if it answers here already (admins)."
+            "Admins: choose a character to add it, or to remove it if it already answers here."
         )
         buttons = (
             _button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1),

@@ -133,7 +133,7 @@ def _format_call(call: MessageDict, configs: ModelConfigs) -> str:
 
 
 def _parse_tool_result(content: object) -> object:
-    """Parse a tool's JSON result, because LazyLLM inserts results in Python's notation."""
+    """Parse a tool's JSON result into a Python value, whose `repr` LazyLLM puts in the prompt."""
     if not isinstance(content, str):
         return content
     try:
@@ -272,7 +272,9 @@ class Prompter(ABC):
         known = {field.name for field in dataclasses.fields(ModelConfigs)}
         for name in configs:
             if name not in known | _IGNORED_CONFIGS:
-                raise TypeError(f"no model config {name!r}; known are {', '.join(sorted(known))}")
+                raise TypeError(
+                    f"no model config {name!r}; known configs: {', '.join(sorted(known))}"
+                )
         new_values: dict[str, Any] = {
             name: value for name, value in configs.items() if name in known and value is not None
         }
@@ -365,7 +367,7 @@ class AlpacaPrompter(Prompter):
 
 
 class ChatPrompter(Prompter):
-    """Builds prompts of a conversation; input without a form field is the newest user turn."""
+    """Builds a conversation's prompts. Input that matches no form field is the newest user turn."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class LiveReply:
         return contents.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
-        """Show a notice about a wait until the first text of the answer."""
+        """Show a waiting notice, which stays until the first text of the answer arrives."""
         self._buffer.set_notice(translate(describe_wait(waiting), self.language))
         self._on_change()
 

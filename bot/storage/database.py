@@ -224,7 +224,7 @@ async def open_database(
 
 
 async def upgrade_tables(url: str) -> None:
-    """Upgrade a database's tables, which needs no encryption keys; raises like `open_database`."""
+    """Upgrade a database's tables. Needs no encryption keys; for errors, see `open_database`."""
     async with _connect(url, PassThroughCodec(), Database.migrate):
         pass
 
@@ -327,7 +327,7 @@ def translate_error(error: Exception) -> StoreError:
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY_STATE:
         return StoreError(
-            "the database is read-only, like a standby or a server in recovery: "
+            "the database is read-only; it may be a standby or still in recovery: "
             "use the primary's address, or end the recovery (`SELECT pg_promote()`)"
         )
     return to_store_error(origin)

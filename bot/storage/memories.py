@@ -81,7 +81,7 @@ class SqlMemories(RecordingStore):
 
     @functools.cached_property
     def _empty_at(self) -> BoundedDict[MemoryListener, float]:
-        """Listeners without memories, and when that was read; most chats have no memories."""
+        """When each listener was last found to have no memories; most chats have none."""
         return BoundedDict(_MAX_EMPTY_LISTENERS)
 
     @_may_reveal

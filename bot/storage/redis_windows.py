@@ -125,7 +125,7 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Open session windows shared on a server. Raises `SettingsError` for a bad address."""
+    """Open the session windows shared through Redis. Raises `SettingsError` for a bad address."""
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)
     task = asyncio.create_task(windows.run(), name="shared windows")

@@ -320,7 +320,7 @@ def _create_for_owner(file: Path) -> None:
 
 
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:
-    """Return an engine that uses a connection, but neither begins nor ends transactions."""
+    """Wrap a connection in an engine that neither begins nor ends transactions."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )

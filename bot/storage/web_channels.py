@@ -139,7 +139,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(values)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a nonblocking handler with changed channel ids; return a function to unsubscribe."""
+        """Register a nonblocking handler for ids of changed channels; return its unsubscriber."""
         return self._signals.subscribe(_CHANGES_TOPIC, handler)
 
 

@@ -46,7 +46,7 @@ class SessionWindow:
         return Session(self.session, turns, self.memo)
 
     def with_turns(self, turns: Sequence[Turn]) -> "SessionWindow":
-        """Return a window to which new turns of the session are appended."""
+        """Return a copy of the window with new turns of the session appended."""
         if not turns:
             return self
         all_turns = (*self.turns, *turns)

@@ -274,6 +274,6 @@ async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None
 
 
 async def _record_other_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
-    """Record another message's attempt; a lost claim is left to that message's own task."""
+    """Record an attempt for another message; if its claim was lost, leave it to its own task."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, state)

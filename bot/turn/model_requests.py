@@ -51,7 +51,7 @@ _LIMIT_SPENT_NOTICE = translatable(
     " max_output_tokens in the preset, give the model a larger context, or turn its thinking off."
 )
 _FILTERED_NOTICE = translatable(
-    "The model's provider blocked its answer (content filter). Please try other words."
+    "The model's provider blocked its answer (content filter). Please try rephrasing your message."
 )
 _EMPTY_ANSWER_NOTICE = translatable(
     "The model gave an empty answer. Please try again or rephrase your message."

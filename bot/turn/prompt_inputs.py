@@ -176,7 +176,7 @@ class TurnContext:
         return max(self.first_part + complete_count, *following_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
-        """Return the answers so far as a result."""
+        """Return a result with the answers collected so far."""
         return TurnResult(
             self.turns,
             self.parts,

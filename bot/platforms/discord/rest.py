@@ -213,7 +213,7 @@ def _parse_retry_after(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """An HTTP method and path. The path's first `resource_ids` placeholders select a rate limit."""
+    """An HTTP method and path; `resource_ids` counts the placeholders that choose a rate limit."""
 
     method: str
     path: str

@@ -57,7 +57,7 @@ def name_problem(name: str) -> Text | None:
     if all(char.isspace() or is_invisible(char) for char in name):
         return translatable("a name must not be empty")
     if len(name) > MAX_NAME_CHARS:
-        return translatable("a name has at most {limit} characters", limit=MAX_NAME_CHARS)
+        return translatable("a name can have at most {limit} characters", limit=MAX_NAME_CHARS)
     categories = (unicodedata.category(char) for char in name if char not in _JOINERS)
     if not _FORBIDDEN_CATEGORIES.isdisjoint(categories):
         return translatable("a name must not contain control characters or line breaks")

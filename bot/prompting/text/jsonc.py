@@ -143,7 +143,7 @@ def _find_key_lines(text: str) -> dict[Path, int]:
             open_path[-1] = json.loads(symbol)
             if first := lines.get(tuple(open_path)):
                 problem = translatable(
-                    "duplicate key {key}, first used in line {first}",
+                    "duplicate key {key}, first used on line {first}",
                     key=repr(open_path[-1]),
                     first=first,
                 )
