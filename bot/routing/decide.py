@@ -196,7 +196,7 @@ class AccessRules:
 
     async def is_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
-        return _find_off_scope(await self.load(scopes)) is not None
+        return any("off" in rules for rules in (await self.load(scopes)).values())
 
     async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
         """Return whether an event's author may use the bot in that chat; admins are not exempt."""
@@ -206,7 +206,7 @@ class AccessRules:
         levels = await self.load(() if event.is_private else event.scopes)
         if not any(levels.values()):
             return Access()
-        off_scope = _find_off_scope(levels)
+        off_scope = next((scope for scope, rules in levels.items() if "off" in rules), None)
         if off_scope is not None and not ignores_off:
             return Access(False, "off", off_scope)
         person = event.author.id
@@ -303,11 +303,6 @@ def select_access_rules(settings: Mapping[str, str]) -> dict[str, str]:
         for key, value in settings.items()
         if key.startswith(ACCESS_KEY_PREFIX)
     }
-
-
-def _find_off_scope(levels: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the scope where the bot is switched off, or None."""
-    return next((scope for scope, rules in levels.items() if "off" in rules), None)
 
 
 def _find_holders(rules: Mapping[str, str], permission: str) -> set[str]:
