@@ -154,9 +154,9 @@ async def find_local_services() -> Mapping[str, Sequence[str]]:
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
-    """Return the models that a service lists, if any; raise `TroupeError` if it fails."""
+    """Return the chat models that a service lists, if any; raise `TroupeError` if it fails."""
     async with _open_backend(choice) as backend:
-        return await backend.list_models()
+        return [one for one in await backend.list_models() if "embed" not in one.lower()]
 
 
 async def try_model(choice: ModelChoice) -> str:

@@ -1,5 +1,6 @@
 """The chosen model becomes the provider `local`, which all shipped presets use."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,14 @@ def test_written_variables_make_the_chosen_model_the_provider_local(
     assert (local["kind"], local.get("base_url"), local["model"]) == (kind, address, choice.model)
 
 
-async def test_services_on_this_machine_are_found_with_their_models(
+async def test_services_on_this_machine_are_found_with_their_chat_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in KEYLESS_IDS:
         monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
+        models = [{"id": "m"}, {"id": "nomic-embed-text:latest"}]
+        service.models_body = json.dumps({"object": "list", "data": models}).encode()
         monkeypatch.setitem(SERVICE_ADDRESSES, "lmstudio", service.base_url)
         assert await find_local_services() == {"lmstudio": ["m"]}
 
