@@ -1,5 +1,6 @@
 """Test which of several characters answer, in which order, and why."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from bot.routing.speakers import (
     select_reaction,
     select_speakers,
 )
+from bot.texts.text import to_translatable, translate
 from tests.samples import make_incoming
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -105,6 +107,24 @@ def test_cooldown_silences_a_character_unless_it_is_called() -> None:
     assert chosen_names(select_for_question("tired?", presets=(NORA, tired), recent=recent)) == [
         "tired"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("why?", {"quote": "**Nora**\nHm."}),
+        ("nora?", {}),
+        ("hello", {}),
+        ("hello", {"dice": 0.0}),
+        ("hello", {"wake": None}),
+        ("hello", {"wake": None, "presets": [NORA]}),
+    ],
+)
+def test_reasons_are_translated(text: str, given: dict[str, Any]) -> None:
+    for candidate in select_for_question(text, recent=[spoken_turn("marlowe")], **given):
+        for reason in candidate.reasons:
+            chinese = translate(to_translatable(reason), "zh")
+            assert not re.search("[a-z]", chinese), reason
 
 
 def test_candidates_have_scores_and_reasons() -> None:
