@@ -199,7 +199,8 @@ async def run_under_kills(
     outcome.result = check_transcripts(messages, minds.changes)
     if not outcome.result.is_clean:
         transcripts = services[0].folder.parent / "transcripts.txt"
-        transcripts.write_text("".join(f"{one}\n" for one in messages), "utf-8")
+        lines = "".join(f"{one}\n" for one in [*messages, minds.changes])
+        transcripts.write_text(lines, "utf-8")
     logged = [line for one in services for line in one.log.read_text().splitlines()]
     outcome.interruptions = [line for line in logged if "answer_interrupted" in line]
     outcome.refused.update(found[1] for found in map(_STALE_WRITE.search, logged) if found)
