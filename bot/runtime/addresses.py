@@ -54,15 +54,15 @@ def split_credentials(address: str) -> tuple[str, str]:
 
 def require_escaped_password(address: str, *, may_contain_at_sign: bool = False) -> None:
     """Raise `ValueError`, without quoting the URL, if the password has unescaped @, /, ? or #."""
-    rest = address.partition("://")[2]
-    authority = re.split("[/?#]", rest, maxsplit=1)[0]
-    path, _, query = rest[len(authority) :].partition("?")
-    is_port = re.search(r":\d*$", authority) or ":" not in authority
-    has_parameters = re.match(r"[\w-]+=", query) and ("@" in authority or is_port)
+    after_scheme = address.partition("://")[2]
+    authority = re.split("[/?#]", after_scheme, maxsplit=1)[0]
+    path, _, query = after_scheme[len(authority) :].partition("?")
+    ends_with_port = re.search(r":\d*$", authority) or ":" not in authority
+    query_has_parameters = re.match(r"[\w-]+=", query) and ("@" in authority or ends_with_port)
     if (
         (authority.count("@") > 1 and not may_contain_at_sign)
         or "@" in path
-        or ("@" in query and not has_parameters)
+        or ("@" in query and not query_has_parameters)
     ):
         raise ValueError(
             "the password contains a character that must be escaped: write @ as %40, / as %2F,"

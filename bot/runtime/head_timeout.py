@@ -6,7 +6,7 @@ from typing import cast
 
 from typing_extensions import override
 
-_HEADERS_END = b"\r\n\r\n"
+_END_OF_HEADERS = b"\r\n\r\n"
 _TIMEOUT_REPLY = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -31,13 +31,13 @@ class HeaderTimeout(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        received = self._last_bytes + data
+        unparsed_bytes = self._last_bytes + data
         if not self._last_bytes:  # blank lines before a request do not end its headers
-            received = received.lstrip(b"\r\n")
-        if _HEADERS_END in received:
+            unparsed_bytes = unparsed_bytes.lstrip(b"\r\n")
+        if _END_OF_HEADERS in unparsed_bytes:
             self._timer.cancel()
             self._transport.set_protocol(self._server)
-        self._last_bytes = received[1 - len(_HEADERS_END) :]
+        self._last_bytes = unparsed_bytes[1 - len(_END_OF_HEADERS) :]
         self._server.data_received(data)
 
     @override

@@ -169,8 +169,8 @@ class HttpClient:
         if not url.host or url.scheme not in {"http", "https"}:
             raise InvalidAddress
         if url.user is not None:
-            basic = aiohttp.encode_basic_auth(url.user, url.password or "")
-            self._headers["Authorization"] = basic
+            basic_auth = aiohttp.encode_basic_auth(url.user, url.password or "")
+            self._headers["Authorization"] = basic_auth
         self._url = url
         self._session = aiohttp.ClientSession(
             connector=self._create_connector(url),
@@ -187,11 +187,11 @@ class HttpClient:
         return self._session
 
     def _create_connector(self, url: URL) -> aiohttp.BaseConnector:
-        closes = self._headers.get("Connection") == "close"
-        idle_seconds = None if closes else _IDLE_SECONDS
+        force_close = self._headers.get("Connection") == "close"
+        idle_seconds = None if force_close else _IDLE_SECONDS
         if self.unix_socket is not None:
             return aiohttp.UnixConnector(
-                str(self.unix_socket), closes, keepalive_timeout=idle_seconds, limit=0
+                str(self.unix_socket), force_close, keepalive_timeout=idle_seconds, limit=0
             )
         resolver = None
         if self.allows_address is not None:
@@ -200,7 +200,7 @@ class HttpClient:
             if ":" in host or host.replace(".", "").isdigit():  # IPs bypass aiohttp's resolver
                 resolver.check(host, host)
         return aiohttp.TCPConnector(
-            resolver=resolver, force_close=closes, keepalive_timeout=idle_seconds, limit=0
+            resolver=resolver, force_close=force_close, keepalive_timeout=idle_seconds, limit=0
         )
 
     def _build_url(self, path: str) -> URL:
@@ -213,8 +213,8 @@ class HttpClient:
             target += f"{'&' if '?' in target else '?'}{query}"
         if len(self._urls_by_path) >= _MAX_CACHED_URLS:
             self._urls_by_path.clear()
-        address = self._urls_by_path[path] = URL(f"{self._url.origin()}{target}", encoded=True)
-        return address
+        full_url = self._urls_by_path[path] = URL(f"{self._url.origin()}{target}", encoded=True)
+        return full_url
 
 
 class HttpResponse:
@@ -241,10 +241,10 @@ class HttpResponse:
             data = content.read_nowait()
             if data or content.at_eof():
                 return data
-            timeout = _Deadline(deadline)
+            read_deadline = _Deadline(deadline)
             if pause_seconds > 0:
                 await self._pause_reading(pause_seconds)
-            with timeout:
+            with read_deadline:
                 data = await content.readany()
         except aiohttp.ClientError as error:
             raise _to_connection_failed(error, _RequestAttempt(is_sent=True)) from error
@@ -254,10 +254,10 @@ class HttpResponse:
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:
         """Return up to `max_bytes` of the rest of the body; raises the same errors as `read`."""
         parts: list[bytes] = []
-        size = 0
-        while size < max_bytes and (part := await self.read(deadline)):
+        byte_count = 0
+        while byte_count < max_bytes and (part := await self.read(deadline)):
             parts.append(part)
-            size += len(part)
+            byte_count += len(part)
         return b"".join(parts)[:max_bytes]
 
     async def close(self) -> None:
@@ -279,9 +279,9 @@ class HttpResponse:
             return
         transport.pause_reading()
         now = asyncio.get_running_loop().time()
-        ends_at = math.ceil((now + seconds) / _PAUSE_STEP_SECONDS) * _PAUSE_STEP_SECONDS
+        pause_end = math.ceil((now + seconds) / _PAUSE_STEP_SECONDS) * _PAUSE_STEP_SECONDS
         try:
-            await asyncio.sleep(ends_at - now)
+            await asyncio.sleep(pause_end - now)
         finally:
             if not transport.is_closing():
                 transport.resume_reading()
@@ -314,16 +314,16 @@ class _Deadline:
         if delay > PROCESS_PAUSE_SECONDS:
             # This process was suspended, or the machine was asleep. The server may have answered
             # in time, so that its data is still in the kernel.
-            self._expires_at = again_at = now + delay
+            self._expires_at = next_check_at = now + delay
         elif not self._is_final_read:
             # The event loop may have been too busy to read data that arrived in time.
             self._is_final_read = True
-            again_at = now + _FINAL_READ_SECONDS
+            next_check_at = now + _FINAL_READ_SECONDS
         else:
             self._has_expired = True
             self._task.cancel()
             return
-        self._timer = self._loop.call_at(again_at, self._on_timer)
+        self._timer = self._loop.call_at(next_check_at, self._on_timer)
 
 
 @dataclass(slots=True)

@@ -30,14 +30,14 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         now = self._clock.monotonic()
-        arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
-        due = [at - rate.tolerance for rate, at in zip(rates, arrivals, strict=True)]
-        begin = max([now, *due])
-        if begin - now <= max_wait_seconds:
-            for rate, at in zip(rates, arrivals, strict=True):
-                self._next_arrivals[rate.key] = max(at, begin) + rate.interval
+        next_arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
+        due_times = [at - rate.tolerance for rate, at in zip(rates, next_arrivals, strict=True)]
+        begins_at = max([now, *due_times])
+        if begins_at - now <= max_wait_seconds:
+            for rate, at in zip(rates, next_arrivals, strict=True):
+                self._next_arrivals[rate.key] = max(at, begins_at) + rate.interval
             self._drop_expired(now)
-        return begin - now
+        return begins_at - now
 
     @override
     async def acquire_slot(
@@ -67,8 +67,8 @@ class InProcessRateLimits(RateLimits):
         waiters = self._waiters[key]
         for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
             del waiters[one]
-        _, since, _ = waiters.pop(waiter.name, (0, now, now))
-        own_rank = waiter.urgency, since
+        _, waiting_since, _ = waiters.pop(waiter.name, (0, now, now))
+        own_rank = waiter.urgency, waiting_since
         if sum(each[:2] < own_rank for each in waiters.values()) < free:
             return True
         waiters[waiter.name] = *own_rank, now + waiter.seconds
@@ -113,28 +113,28 @@ class InProcessRateLimits(RateLimits):
         return longest_refusals(waits)
 
     def _seconds_until_allowed(self, scopes: Sequence[RateLimitScope], now: float) -> float:
-        longest = 0.0
+        wait = 0.0
         for scope in scopes:
-            longest = max(longest, self._refused_until.get(scope.key, now) - now)
+            wait = max(wait, self._refused_until.get(scope.key, now) - now)
             for window in scope.windows:
-                longest = max(longest, self._seconds_until_window_allows(scope.key, window, now))
-        return longest
+                wait = max(wait, self._seconds_until_window_allows(scope.key, window, now))
+        return wait
 
     def _seconds_until_window_allows(self, key: str, window: CallWindow, now: float) -> float:
         """Return the seconds until enough calls have left the sliding window to allow another."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
-        allowed = window.count - window.reserved
-        return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
+        allowed_count = window.count - window.reserved
+        return 0.0 if len(calls) < allowed_count else calls[-allowed_count] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:
         if len(self._next_arrivals) > _MAX_TRACKED_KEYS:
             self._next_arrivals = {key: at for key, at in self._next_arrivals.items() if at > now}
-        for ends in (self._refused_until, self._learned_until):
-            if len(ends) > _MAX_TRACKED_KEYS:
-                for key in [key for key, at in ends.items() if at <= now]:
-                    del ends[key]
+        for end_times in (self._refused_until, self._learned_until):
+            if len(end_times) > _MAX_TRACKED_KEYS:
+                for key in [key for key, at in end_times.items() if at <= now]:
+                    del end_times[key]
         if len(self._calls) > _MAX_TRACKED_KEYS:
             for call_key, calls in list(self._calls.items()):
                 if calls[-1] + call_key[1] <= now:
@@ -142,8 +142,8 @@ class InProcessRateLimits(RateLimits):
 
 
 def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
-    longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
-    return [RefusedCalls(scope, seconds) for scope, seconds in longest]
+    longest_waits = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
+    return [RefusedCalls(scope, seconds) for scope, seconds in longest_waits]
 
 
 class InProcessSignals(Signals):

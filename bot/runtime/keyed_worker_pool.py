@@ -24,9 +24,9 @@ Item = TypeVar("Item")
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits at most 3 s (docs/delivery.md)
-_MAX_KEYS_POLLED = 1000
+_MAX_POLLED_KEYS = 1000
 _SECONDS_BEFORE_CLAIM = 0.1  # time for another process to claim the keys that it woke
-_MAX_CLAIMED = 32  # per query; starting more at once would block the event loop
+_MAX_CLAIMED_KEYS = 32  # per query; starting more at once would block the event loop
 _MAX_URGENT_KEYS = 10_000
 
 
@@ -85,15 +85,15 @@ class KeyedWorkerPool(Generic[Item]):
         self.is_stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        remote_handler = self._add_remotely_woken if self.wakes_keys else None
-        self.signals.subscribe(self.queue, self._add_woken, remote_handler)
+        remote_handler = self._add_remotely_woken_keys if self.wakes_keys else None
+        self.signals.subscribe(self.queue, self._add_woken_keys, remote_handler)
         if self.extra_urgent_slots:
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
 
     @property
     def busy_count(self) -> int:
-        waiting = len(self._woken_keys) + len(self._held_keys)
-        return len(self._tasks) + waiting + self._claim_lock.locked()
+        waiting_count = len(self._woken_keys) + len(self._held_keys)
+        return len(self._tasks) + waiting_count + self._claim_lock.locked()
 
     async def is_idle(self) -> bool:
         return not await self.find_ready_keys(1) and self.busy_count == 0
@@ -135,18 +135,18 @@ class KeyedWorkerPool(Generic[Item]):
             self._urgent_keys.clear()
         self._urgent_keys.update(keys)
 
-    def _add_woken(self, keys: Sequence[str]) -> None:
+    def _add_woken_keys(self, keys: Sequence[str]) -> None:
         self._woken_keys.update(dict.fromkeys(keys))
         self._keys_changed.set()
 
-    def _add_remotely_woken(self, keys: Sequence[str]) -> None:
+    def _add_remotely_woken_keys(self, keys: Sequence[str]) -> None:
         if not self._delayed_keys:
-            self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed)
+            self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed_keys)
         self._delayed_keys.update(dict.fromkeys(keys))
 
-    def _wake_delayed(self) -> None:
+    def _wake_delayed_keys(self) -> None:
         keys, self._delayed_keys = list(self._delayed_keys), {}
-        self._add_woken(keys)
+        self._add_woken_keys(keys)
 
     async def _claim_woken_keys(self) -> None:
         while not self.is_stopping:
@@ -167,42 +167,42 @@ class KeyedWorkerPool(Generic[Item]):
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
         urgent, woken = list[str](), self._woken_keys
         if self._urgent_keys:
-            limit = min(free + self.extra_urgent_slots, _MAX_CLAIMED)
+            limit = min(free + self.extra_urgent_slots, _MAX_CLAIMED_KEYS)
             ready = (key for key in woken if key in self._urgent_keys and key not in self._tasks)
             urgent = list(itertools.islice(ready, max(0, limit)))
         others = [key for key in woken if key not in urgent] if urgent else woken
-        return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
+        return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED_KEYS) - len(urgent))
 
-    def _select_unheld_keys(self, woken: Iterable[str], limit: int) -> list[str]:
+    def _select_unheld_keys(self, woken_keys: Iterable[str], limit: int) -> list[str]:
         """Return up to `limit` woken keys not on hold; move keys on hold to `_held_keys`."""
         if limit <= 0:
             return []
-        keys: list[str] = []
-        seconds_by_key: dict[str, float] = {}
-        for key in woken:
+        unheld_keys: list[str] = []
+        hold_seconds_by_key: dict[str, float] = {}
+        for key in woken_keys:
             if key in self._tasks:  # the key stays woken until its task ends
                 continue
             if (seconds := self.seconds_on_hold(key)) > 0:
-                seconds_by_key[key] = seconds
+                hold_seconds_by_key[key] = seconds
                 continue
-            keys.append(key)
-            if len(keys) == limit:
+            unheld_keys.append(key)
+            if len(unheld_keys) == limit:
                 break
-        for key in seconds_by_key:
+        for key in hold_seconds_by_key:
             del self._woken_keys[key]
             self._held_keys[key] = None
-        if seconds_by_key:
-            self._schedule_release(min(seconds_by_key.values()))
-        return keys
+        if hold_seconds_by_key:
+            self._schedule_release(min(hold_seconds_by_key.values()))
+        return unheld_keys
 
     def _schedule_release(self, seconds: float) -> None:
-        until = self.clock.monotonic() + seconds
-        if until < self._held_until:
+        released_at = self.clock.monotonic() + seconds
+        if released_at < self._held_until:
             self._cancel_release()
-            self._held_until = until
-            self._cancel_release = self.clock.call_later(seconds, self._release_held)
+            self._held_until = released_at
+            self._cancel_release = self.clock.call_later(seconds, self._release_held_keys)
 
-    def _release_held(self) -> None:
+    def _release_held_keys(self) -> None:
         self._woken_keys = {**self._held_keys, **self._woken_keys}
         self._held_keys.clear()
         self._held_until = math.inf
@@ -214,22 +214,22 @@ class KeyedWorkerPool(Generic[Item]):
         self._urgent_keys.difference_update(keys)
         async with self._claim_lock:
             try:
-                claimed = await self.claim(keys)
+                items_by_key = await self.claim(keys)
             except StoreError as error:  # the next poll finds the keys again
                 _log.warning("claim_failed", queue=self.queue, reason=str(error))
                 return
-            for key, item in claimed.items():
+            for key, item in items_by_key.items():
                 self.start(key, item)
 
     async def _poll(self) -> None:
         """Poll for ready keys, because wake-ups may be lost and processes with claims may die."""
         while True:
             try:
-                keys = await self.find_ready_keys(_MAX_KEYS_POLLED)
+                keys = await self.find_ready_keys(_MAX_POLLED_KEYS)
             except StoreError as error:
                 _log.warning("poll_failed", queue=self.queue, reason=str(error))
             else:
-                self._add_woken([key for key in keys if key not in self._tasks])
+                self._add_woken_keys([key for key in keys if key not in self._tasks])
             has_signals = self.signals.is_cross_process
             await self.clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
 

@@ -22,7 +22,7 @@ else:
 
 IS_WINDOWS: Final = sys.platform == "win32"
 _LOCKED_BYTE = 2**30  # far behind the file's text, because on Windows a lock also blocks reading
-_JOB_MEMORY, _JOB_TIME, _JOB_PROCESSES, _EXTENDED_LIMITS = 0x100, 0x2, 0x8, 9  # winnt.h
+_MEMORY_FLAG, _TIME_FLAG, _PROCESSES_FLAG, _EXTENDED_LIMITS_CLASS = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
 """Whether `limit_cpu` works; if not, the parent process limits each request's wall-clock time."""
@@ -44,9 +44,9 @@ def lock_file(file: TextIO, *, is_shared: bool) -> None:
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
 
-def belongs_to_user(status: os.stat_result) -> bool:
+def belongs_to_user(file_status: os.stat_result) -> bool:
     """Return whether a file belongs to this user; always False on Windows."""
-    return sys.platform != "win32" and status.st_uid == os.getuid()
+    return sys.platform != "win32" and file_status.st_uid == os.getuid()
 
 
 def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | None = None) -> None:
@@ -56,10 +56,10 @@ def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | Non
     child processes, but not files.
     """
     if sys.platform == "win32":
-        _limit_by_job(memory_bytes, cpu_seconds)
+        _limit_by_job_object(memory_bytes, cpu_seconds)
     else:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored the signal
-        limits = {
+        values_by_limit = {
             resource.RLIMIT_AS: memory_bytes,
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_FSIZE: 0,
@@ -67,23 +67,23 @@ def limit_process(memory_bytes: int, max_open_files: int, cpu_seconds: int | Non
             resource.RLIMIT_NPROC: 0,
         }
         if cpu_seconds is not None:
-            limits[resource.RLIMIT_CPU] = cpu_seconds
-        for limit, value in limits.items():
+            values_by_limit[resource.RLIMIT_CPU] = cpu_seconds
+        for limit, value in values_by_limit.items():
             resource.setrlimit(limit, (value, value))
 
 
 if sys.platform == "win32":
 
-    def _limit_by_job(memory_bytes: int, cpu_seconds: int | None) -> None:
-        kernel, this_process = ctypes.windll.kernel32, ctypes.c_void_p(-1)
-        kernel.CreateJobObjectW.restype = ctypes.c_void_p
-        job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))
-        flags = _JOB_MEMORY | _JOB_PROCESSES | (_JOB_TIME if cpu_seconds else 0)
+    def _limit_by_job_object(memory_bytes: int, cpu_seconds: int | None) -> None:
+        kernel32, this_process = ctypes.windll.kernel32, ctypes.c_void_p(-1)
+        kernel32.CreateJobObjectW.restype = ctypes.c_void_p
+        job = ctypes.c_void_p(kernel32.CreateJobObjectW(None, None))
+        limit_flags = _MEMORY_FLAG | _PROCESSES_FLAG | (_TIME_FLAG if cpu_seconds else 0)
         # JOBOBJECT_EXTENDED_LIMIT_INFORMATION; its times are in units of 100 ns.
-        basic = (cpu_seconds or 0) * 10_000_000, 0, flags, 0, 0, 1, 0, 0, 0
-        limits = struct.pack("@qqINNINII6Q4N", *basic, *[0] * 6, memory_bytes, 0, 0, 0)
-        is_set = kernel.SetInformationJobObject(job, _EXTENDED_LIMITS, limits, len(limits))
-        if not (is_set and kernel.AssignProcessToJobObject(job, this_process)):
+        basic_limits = (cpu_seconds or 0) * 10_000_000, 0, limit_flags, 0, 0, 1, 0, 0, 0
+        limits = struct.pack("@qqINNINII6Q4N", *basic_limits, *[0] * 6, memory_bytes, 0, 0, 0)
+        is_set = kernel32.SetInformationJobObject(job, _EXTENDED_LIMITS_CLASS, limits, len(limits))
+        if not (is_set and kernel32.AssignProcessToJobObject(job, this_process)):
             raise ctypes.WinError()
 
 
@@ -96,11 +96,11 @@ def limit_cpu(seconds: float) -> None:
 def call_on_termination(loop: Any, stop: Callable[[], object]) -> None:
     """Call `stop` in the event loop on Ctrl-C or on a termination signal."""
     if sys.platform == "win32":
-        for number in (signal.SIGINT, signal.SIGBREAK):
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+        for signal_number in (signal.SIGINT, signal.SIGBREAK):
+            signal.signal(signal_number, lambda *_: loop.call_soon_threadsafe(stop))
     else:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, stop)
 
 
 def ignore_hang_up(loop: Any) -> None:
@@ -109,8 +109,8 @@ def ignore_hang_up(loop: Any) -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
 
-def minimal_environment(packages: Path) -> dict[str, str]:
-    """Return minimal environment variables for a Python child that imports from `packages`."""
-    ours = os.environ  # noqa: TID251 -- no setting is read
-    needed = {name: ours[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in ours}
-    return {"PYTHONPATH": str(packages), **needed}
+def minimal_environment(packages_dir: Path) -> dict[str, str]:
+    """Return minimal environment variables for a Python child that imports from `packages_dir`."""
+    environ = os.environ  # noqa: TID251 -- no setting is read
+    inherited = {name: environ[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in environ}
+    return {"PYTHONPATH": str(packages_dir), **inherited}

@@ -104,31 +104,31 @@ class PluginThread:
         """Yield an answer's events; raises `failure`, or `BackendInterrupted` after a `Delta`."""
         service_loop, events = asyncio.get_running_loop(), asyncio.Queue[Any](_MAX_WAITING_EVENTS)
 
-        async def read() -> None:
+        async def put_events() -> None:
             async with aclosing(open_stream()) as stream:
                 async for event in stream:
                     await _run_on(service_loop, events.put(_check_result("generate", event)))
 
-        async def fill() -> None:
+        async def fill_queue() -> None:
             try:
-                await events.put(await self.call("stream", read))
+                await events.put(await self.call("stream", put_events))
             except BackendError as error:
                 await events.put(error)
 
-        fill_task = asyncio.create_task(fill())
-        has_text, seconds = False, self.seconds
+        fill_task = asyncio.create_task(fill_queue())
+        has_text, timeout_seconds = False, self.seconds
         try:
             while True:
                 try:
-                    event = await wait_or_abandon(seconds, events.get())
+                    event = await wait_or_abandon(timeout_seconds, events.get())
                 except TimeoutError:
-                    event = self._log_failure(f"no response within {seconds:g} s")
+                    event = self._log_failure(f"no response within {timeout_seconds:g} s")
                 if isinstance(event, BackendError):
                     raise BackendInterrupted(str(event), event.notice) if has_text else event
                 if event is None:
                     return
                 yield event
-                has_text, seconds = has_text or isinstance(event, Delta), idle_seconds
+                has_text, timeout_seconds = has_text or isinstance(event, Delta), idle_seconds
         finally:
             await cancel_and_wait([fill_task])
 
@@ -144,16 +144,16 @@ class PluginThread:
                     raise
                 raise self._log_failure(type(error).__name__) from error
 
-        seconds = _TIMEOUTS_BY_METHOD.get(name, self.seconds)
+        timeout_seconds = _TIMEOUTS_BY_METHOD.get(name, self.seconds)
         future: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
-            await asyncio.wait([future], timeout=seconds)
+            await asyncio.wait([future], timeout=timeout_seconds)
             if future.done():
                 return future.result()
         finally:
             is_abandoned = True
             future.cancel()  # do not wait, because a blocked thread may never end it
-        failure = self._log_failure(f"no response within {seconds:g} s")
+        failure = self._log_failure(f"no response within {timeout_seconds:g} s")
         if name != "close":
             raise failure
         return cast(T, None)
@@ -174,33 +174,33 @@ def _check_result(name: str, result: Any) -> Any:
 def wrap_for_plugin(value: object, **overrides: object) -> Any:
     """Wrap an object of the service, so that its coroutines run on the current event loop."""
     service_loop = asyncio.get_running_loop()
-    call, read = lambda _, start: _run_on(service_loop, start()), lambda _, use: use(value)
-    return _build_wrapper(value, type(value), call, read, **overrides)
+    call, read_value = lambda _, start: _run_on(service_loop, start()), lambda _, use: use(value)
+    return _build_wrapper(value, type(value), call, read_value, **overrides)
 
 
 def wrap(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
     """Return a wrapper that runs a target's code in the thread; `overrides` replace attributes."""
-    defaults = type(port.__name__, (port,), {})()
+    default_target = type(port.__name__, (port,), {})()
 
-    def read(name: str, use: Callable[[object], Any]) -> Any:
-        return thread.read(name, lambda: use(target), lambda: use(defaults))
+    def read_from_target(name: str, read_value: Callable[[object], Any]) -> Any:
+        return thread.read(name, lambda: read_value(target), lambda: read_value(default_target))
 
-    return _build_wrapper(target, port, thread.call, read, **overrides)
+    return _build_wrapper(target, port, thread.call, read_from_target, **overrides)
 
 
 def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
     def wrap_attribute(name: str) -> object:
         declared = getattr(port, name, None)
-        found = inspect.getattr_static(target, name, declared)
-        found = getattr(found, "__func__", found)  # of a static method
+        attribute = inspect.getattr_static(target, name, declared)
+        attribute = getattr(attribute, "__func__", attribute)  # of a static method
 
-        def start(*args: Any, **options: Any) -> Any:
+        def start_coroutine(*args: Any, **options: Any) -> Any:
             args = tuple(wrap_for_plugin(one) if isinstance(one, Intake) else one for one in args)
             return call(name, lambda: getattr(target, name)(*args, **options))
 
-        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(declared):
-            return staticmethod(start)
-        if callable(found):
+        if inspect.iscoroutinefunction(attribute) or inspect.iscoroutinefunction(declared):
+            return staticmethod(start_coroutine)
+        if callable(attribute):
             return lambda _wrapper, *args: read(name, lambda one: getattr(one, name)(*args))
         return property(lambda _wrapper: read(name, lambda one: getattr(one, name)))
 
@@ -208,9 +208,9 @@ def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides
     return type(port.__name__, (), {name: wrap_attribute(name) for name in names} | overrides)()
 
 
-def _run_on(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Future[Any]:
+def _run_on(loop: asyncio.AbstractEventLoop, coroutine: Any) -> asyncio.Future[Any]:
     """Run a coroutine on another thread's event loop."""
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 @cache

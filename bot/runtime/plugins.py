@@ -28,7 +28,7 @@ HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check
 object that defines at least one of these functions."""
 _enabled_plugins: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # by group and name
 _TIMEOUT_SECONDS = 0.2
-_MAX_PARTS = 20
+_MAX_PROMPT_PARTS = 20
 
 
 def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
@@ -38,37 +38,37 @@ def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], 
     `SettingsError`.
     """
     for name in names:
-        if name in problems or any(name in matching for matching in _enabled_plugins.values()):
+        if name in problems or any(name in plugins for plugins in _enabled_plugins.values()):
             continue
-        installed = [one for group in GROUPS for one in entry_points(group=f"troupe.{group}")]
-        matching = [one for one in installed if one.name == name]
-        if not matching:
-            known = ", ".join(sorted({one.name for one in installed})) or "none"
-            problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {known}"
-        for one in matching:
+        entries = [one for group in GROUPS for one in entry_points(group=f"troupe.{group}")]
+        matching_entries = [one for one in entries if one.name == name]
+        if not matching_entries:
+            all_names = ", ".join(sorted({one.name for one in entries})) or "none"
+            problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {all_names}"
+        for one in matching_entries:
             try:
                 _load_plugin(one, register)
             except (Exception, SystemExit) as error:  # noqa: BLE001 # third-party code
-                is_safe = isinstance(error, ImportError | AttributeError | SettingsError)
-                reason = (is_safe and str(error)) or type(error).__name__
+                has_safe_text = isinstance(error, ImportError | AttributeError | SettingsError)
+                reason = (has_safe_text and str(error)) or type(error).__name__
                 package = one.dist.name if one.dist else one.value
                 problems[name] = f"the plug-in {name!r} of {package} cannot be used: {reason}"
 
 
 def _load_plugin(entry: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> None:
-    value, group = entry.load(), entry.group.removeprefix("troupe.")
-    if (api := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API_VERSION:
+    plugin, group = entry.load(), entry.group.removeprefix("troupe.")
+    if (version := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API_VERSION:
         raise SettingsError(
-            f"it was written for version {api} of Troupe's plug-in interface, but this Troupe"
+            f"it was written for version {version} of Troupe's plug-in interface, but this Troupe"
             f" has version {API_VERSION}; install a matching version"
         )
     if group in register:
-        register[group](value)
+        register[group](plugin)
     if group == "hooks":
-        for function, hooks in HOOKS.items():
-            if callable(hook := getattr(value, function, None)):
-                hooks[entry.name] = hook
-    _enabled_plugins[group][entry.name] = value
+        for hook_name, hooks_by_plugin in HOOKS.items():
+            if callable(hook := getattr(plugin, hook_name, None)):
+                hooks_by_plugin[entry.name] = hook
+    _enabled_plugins[group][entry.name] = plugin
 
 
 def enabled_plugins(group: str) -> Mapping[str, Any]:
@@ -76,9 +76,9 @@ def enabled_plugins(group: str) -> Mapping[str, Any]:
     return _enabled_plugins[group]
 
 
-def plugin_name(group: str, value: object) -> str | None:
+def plugin_name(group: str, plugin: object) -> str | None:
     """Return the name of the plug-in that provides a value, or None for a built-in value."""
-    return next((name for name, one in _enabled_plugins[group].items() if one is value), None)
+    return next((name for name, one in _enabled_plugins[group].items() if one is plugin), None)
 
 
 @value_class
@@ -109,7 +109,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
         parts = hook(context)
         if isinstance(parts, str):  # otherwise, each character would become a part
             raise TypeError
-        return [_clean_hook_text(one) for one in islice(parts, _MAX_PARTS)]
+        return [_clean_hook_text(one) for one in islice(parts, _MAX_PROMPT_PARTS)]
 
     return await PluginThread(name, _TIMEOUT_SECONDS, PluginFailed).call("hook", run)
 
@@ -118,10 +118,10 @@ async def check_answer(name: str, hook: Callable[..., Any], text: str) -> str | 
     """Call a plug-in's hook, and return the answer to show or a refusal; raises `PluginFailed`."""
 
     async def run() -> str | Refusal:
-        result = hook(text)
-        if not isinstance(result, Refusal):
-            return _clean_hook_text(result)
-        reason: object = result.reason
+        hook_result = hook(text)
+        if not isinstance(hook_result, Refusal):
+            return _clean_hook_text(hook_result)
+        reason: object = hook_result.reason
         has_reason = isinstance(reason, str) and reason.strip()
         return Refusal(_clean_hook_text(reason) if has_reason else "")
 

@@ -8,17 +8,17 @@ from typing import Literal
 
 def find_shipped_folder(name: Literal["migrations", "presets"]) -> Path:
     """Return the path of a shipped folder: in `bot/_data` of a wheel, or at the checkout's root."""
-    package = Path(str(files("bot")))
-    packaged = package / "_data" / name
-    return packaged if packaged.is_dir() else package.parent / name
+    package_folder = Path(str(files("bot")))
+    packaged_folder = package_folder / "_data" / name
+    return packaged_folder if packaged_folder.is_dir() else package_folder.parent / name
 
 
 def presets_folder(presets_dir: Path | None) -> Path:
     """Return the folder to read presets from: `presets_dir`, ./presets, or the shipped presets."""
     if presets_dir is not None:
         return presets_dir
-    own = Path("presets")
-    return own if own.is_dir() else find_shipped_folder("presets")
+    local_folder = Path("presets")
+    return local_folder if local_folder.is_dir() else find_shipped_folder("presets")
 
 
 def prepare_presets_folder(presets_dir: Path | None) -> tuple[Path, bool]:

@@ -110,9 +110,9 @@ class SupervisedProcess:
         delay = _MIN_RESTART_DELAY_SECONDS
         while True:
             if self._process is not None:
-                code = await self._process.wait()
+                exit_code = await self._process.wait()
                 self._ready_event.clear()
-                _log.warning("child_process_exited", child=self.name, exit_code=code)
+                _log.warning("child_process_exited", child=self.name, exit_code=exit_code)
             await asyncio.sleep(delay)
             self.restarts += 1
             try:

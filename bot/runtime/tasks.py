@@ -26,11 +26,11 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
     A task that keeps running is cancelled again, because up to Python 3.11 `asyncio.wait_for`
     swallows a cancellation that arrives together with its result.
     """
-    running = set(tasks)
-    while running:
-        for task in running:
+    running_tasks = set(tasks)
+    while running_tasks:
+        for task in running_tasks:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
+        _, running_tasks = await asyncio.wait(running_tasks, timeout=_CANCEL_AGAIN_SECONDS)
 
 
 async def wait_or_abandon(seconds: float, work: Awaitable[T]) -> T:
@@ -46,12 +46,12 @@ async def wait_or_abandon(seconds: float, work: Awaitable[T]) -> T:
             return task.result()
     finally:  # has no effect on a task that is done
         _abandoned_tasks.add(task)
-        task.add_done_callback(_discard_abandoned)
+        task.add_done_callback(_discard_abandoned_task)
         task.cancel()
     raise TimeoutError
 
 
-def _discard_abandoned(task: asyncio.Future[Any]) -> None:
+def _discard_abandoned_task(task: asyncio.Future[Any]) -> None:
     _abandoned_tasks.discard(task)
     if not task.cancelled():
         task.exception()  # so that asyncio does not log "exception was never retrieved"
@@ -146,7 +146,7 @@ class StopFlag:
             self._task = None
 
 
-_MAX_PER_PASS = 8
+_MAX_RESUMED_PER_PASS = 8
 
 
 class ResumeLimiter:
@@ -157,36 +157,36 @@ class ResumeLimiter:
 
     def __init__(self) -> None:
         self._resumed_count = 0
-        self._waiting = deque[Callable[[], None]]()
+        self._waiting_callbacks = deque[Callable[[], None]]()
 
     def call_or_defer(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
-        if self._resumed_count < _MAX_PER_PASS:
-            self._count_resumed()
+        if self._resumed_count < _MAX_RESUMED_PER_PASS:
+            self._count_resumed_task()
             callback()
         else:
-            self._waiting.append(callback)
+            self._waiting_callbacks.append(callback)
 
     async def wait_turn(self) -> None:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
-        if self._resumed_count < _MAX_PER_PASS:
-            self._count_resumed()
+        if self._resumed_count < _MAX_RESUMED_PER_PASS:
+            self._count_resumed_task()
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(partial(resolve_waiter, waiter))
+        self._waiting_callbacks.append(partial(resolve_waiter, waiter))
         await waiter
 
-    def _count_resumed(self) -> None:
+    def _count_resumed_task(self) -> None:
         """Count a resumed task; the count restarts only in the pass after the limit is reached."""
         self._resumed_count += 1
-        if self._resumed_count == _MAX_PER_PASS:
+        if self._resumed_count == _MAX_RESUMED_PER_PASS:
             asyncio.get_running_loop().call_soon(self._start_pass)
 
     def _start_pass(self) -> None:
         self._resumed_count = 0
-        while self._waiting and self._resumed_count < _MAX_PER_PASS:
-            self._count_resumed()
-            self._waiting.popleft()()
+        while self._waiting_callbacks and self._resumed_count < _MAX_RESUMED_PER_PASS:
+            self._count_resumed_task()
+            self._waiting_callbacks.popleft()()
 
 
 def resolve_waiter(waiter: asyncio.Future[None]) -> None:

@@ -65,12 +65,12 @@ async def run_unix_server(
             uses_proxy=False,
         )
         stack.push_async_callback(client.close)
-        threads = max(1, (os.cpu_count() or 1) - 1)  # leave one core for the event loop
-        arguments = {"threads": threads, **options, **endpoint}
+        thread_count = max(1, (os.cpu_count() or 1) - 1)  # leave one core for the event loop
+        server_options = {"threads": thread_count, **options, **endpoint}
         child = await stack.enter_async_context(
             run_supervised(
                 name,
-                [sys.executable, "-m", module, json.dumps(arguments, default=str)],
+                [sys.executable, "-m", module, json.dumps(server_options, default=str)],
                 check_ready=lambda: _is_healthy(client),
                 log_file=log_file,
                 start_seconds=_START_SECONDS,
