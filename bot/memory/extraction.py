@@ -28,13 +28,13 @@ _RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
 """Labels that no speaker may get. Their keys are never preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # Quotations and forwarded messages on Discord and Telegram, and our notes on files.
-_NOT_OWN_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
+_QUOTE_OR_FILE_LINE = re.compile(r"^\s*(?:>.*|\[[^\]]*\]\s*)$", re.MULTILINE)
 # Thai, Lao, Burmese, Khmer, Japanese, Chinese, Korean
-_UNSPACED = (
+_UNSPACED_SCRIPT_CHARS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
 )
-_WORD = re.compile(rf"[^\W_{_UNSPACED}]+(?:['’][^\W_{_UNSPACED}]+)*")
-_UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]+")
+_WORD = re.compile(rf"[^\W_{_UNSPACED_SCRIPT_CHARS}]+(?:['’][^\W_{_UNSPACED_SCRIPT_CHARS}]+)*")
+_UNSPACED_SCRIPT_RUN = re.compile(rf"[{_UNSPACED_SCRIPT_CHARS}]+")
 _CHARS_PER_UNSPACED_WORD = 1.5
 _MIN_STEM_CHARS, _STEM_CHARS = 3, 4  # moved, moves, moving
 _COMMON_WORDS = re.compile(
@@ -90,7 +90,7 @@ class Transcript:
 
     def find_speaker(self, name: str) -> MemorySubject | None:
         """Return the speaker with this label, or else the only speaker with this name, if any."""
-        named = [
+        subjects = [
             (confusable_skeleton(label), MemorySubject(kind, key, label))
             for kind, labels in (
                 (SubjectKind.PERSON, self.labels.people),
@@ -99,46 +99,46 @@ class Transcript:
             for key, label in labels.items()
             if key not in _RESERVED_LABELS
         ]
-        given = confusable_skeleton(name)
-        same = [one for label, one in named if label == given]
-        same = same or [one for label, one in named if label.partition("#")[0] == given]
-        return same[0] if len(same) == 1 else None
+        skeleton = confusable_skeleton(name)
+        matches = [one for label, one in subjects if label == skeleton]
+        matches = matches or [one for label, one in subjects if label.partition("#")[0] == skeleton]
+        return matches[0] if len(matches) == 1 else None
 
 
 def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
     """Build a transcript that omits quotations, files and code; `characters`: names by preset."""
-    words = [(one, own_words(one.turn.text)) for one in turns]
-    shown = [(one, text) for one, text in words if text]
-    speakers = [one.turn.speaker for one, _ in shown if one.turn.speaker is not None]
+    turns_with_words = [(one, extract_own_words(one.turn.text)) for one in turns]
+    entries = [(one, text) for one, text in turns_with_words if text]
+    speakers = [one.turn.speaker for one, _ in entries if one.turn.speaker is not None]
     labels = label_speakers(speakers, {**_RESERVED_LABELS, **characters})
-    return Transcript(tuple(one for one, _ in shown), tuple(text for _, text in shown), labels)
+    return Transcript(tuple(one for one, _ in entries), tuple(text for _, text in entries), labels)
 
 
-def own_words(text: str) -> str:
+def extract_own_words(text: str) -> str:
     """Return what a message's author wrote, on one line; drop quotations, files and code."""
-    plain = _NOT_OWN_LINE.sub("", _CODE_BLOCK.sub("", strip_hidden_text(text)))
-    return " ".join(plain.split())[:_MAX_TURN_CHARS].rstrip()
+    text_without_quotes = _QUOTE_OR_FILE_LINE.sub("", _CODE_BLOCK.sub("", strip_hidden_text(text)))
+    return " ".join(text_without_quotes.split())[:_MAX_TURN_CHARS].rstrip()
 
 
 def read_notes(response: str) -> list[Mapping[str, Any]]:
     """Return the notes in a model's response: the complete JSON objects that contain a quote."""
-    decoder, found, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
+    decoder, found_notes, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
     text = response[:_MAX_RESPONSE_CHARS]
-    while len(found) < MAX_NOTES and (at := text.find("{", at)) >= 0:
+    while len(found_notes) < MAX_NOTES and (at := text.find("{", at)) >= 0:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             at += 1
         else:
-            found += _find_notes(value)
-    return found[:MAX_NOTES]
+            found_notes += _find_notes(value)
+    return found_notes[:MAX_NOTES]
 
 
-def _find_notes(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if "quote" in value:
-        yield value
+def _find_notes(json_object: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if "quote" in json_object:
+        yield json_object
         return
-    for inner in value.values():
+    for inner in json_object.values():
         if isinstance(inner, list):
             yield from (one for one in inner if isinstance(one, dict) and "quote" in one)
 
@@ -150,8 +150,8 @@ def check_notes(
     conversation: str,
 ) -> list[CheckedNote]:
     """Convert notes to memories, dropping notes whose quotes do not occur in the transcript."""
-    found = [_check_note(one, transcript, place, conversation) for one in notes]
-    return [one for one in found if one is not None]
+    checked_notes = [_check_note(one, transcript, place, conversation) for one in notes]
+    return [one for one in checked_notes if one is not None]
 
 
 def _check_note(
@@ -161,26 +161,26 @@ def _check_note(
     quote, text = (_one_line(note.get(key)) for key in ("quote", "note"))
     if not number or not 1 <= int(number) <= len(transcript.turns):
         return None
-    source, words = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
-    speaker, about = (
+    source_turn, spoken_text = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
+    speaker, subject_speaker = (
         transcript.find_speaker(_one_line(note.get(key))) for key in ("speaker", "about")
     )
-    turn, label = source.turn, transcript.find_label(source)
+    turn, label = source_turn.turn, transcript.find_label(source_turn)
     author = turn.speaker or Person(turn.preset or "", label)
-    if speaker is None or speaker.key != author.id or not is_quoted(quote, words):
+    if speaker is None or speaker.key != author.id or not is_quoted(quote, spoken_text):
         return None
     names = (*transcript.labels.people.values(), *transcript.labels.characters.values())
-    is_short = _MIN_NOTE_CHARS <= len(text) <= _MAX_NOTE_CHARS
-    if not is_short or not shares_words(text, words, names):
+    has_valid_length = _MIN_NOTE_CHARS <= len(text) <= _MAX_NOTE_CHARS
+    if not has_valid_length or not shares_words(text, spoken_text, names):
         return None
-    subject: MemorySubject | None = about
-    if about is None:
-        subject = _non_speaker_subject(_one_line(note.get("about")), speaker, words, place)
+    subject: MemorySubject | None = subject_speaker
+    if subject_speaker is None:
+        subject = _non_speaker_subject(_one_line(note.get("about")), speaker, spoken_text, place)
     # Characters are not witnesses about people and places: they repeat memories, and invent.
     is_invented = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
     if subject is None or is_invented:
         return None
-    is_hearsay = about != speaker and subject.kind is not SubjectKind.PLACE
+    is_hearsay = subject_speaker != speaker and subject.kind is not SubjectKind.PLACE
     kind = _one_line(note.get("kind")).lower()
     memory = Memory(
         subject,
@@ -190,52 +190,52 @@ def _check_note(
         MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         author if is_hearsay else None,
         conversation=conversation,
-        turns=(source.id,),
+        turns=(source_turn.id,),
         since=turn.at.timestamp(),
     )
-    return CheckedNote(memory, source, _one_line(note.get("ends"))[:_MAX_NOTE_CHARS])
+    return CheckedNote(memory, source_turn, _one_line(note.get("ends"))[:_MAX_NOTE_CHARS])
 
 
 def _non_speaker_subject(
-    about: str, speaker: MemorySubject, words: str, place: MemoryPlace
+    subject_name: str, speaker: MemorySubject, spoken_text: str, place: MemoryPlace
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
 
     The subject is the channel if the note is about the channel, the speaker if the turn contains
-    `about` (the name in the note), and None otherwise.
+    `subject_name` (the name in the note), and None otherwise.
     """
-    if about.casefold() == _ABOUT_CHANNEL:
+    if subject_name.casefold() == _ABOUT_CHANNEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)
-    return speaker if about and about.casefold() in words.casefold() else None
+    return speaker if subject_name and subject_name.casefold() in spoken_text.casefold() else None
 
 
-def is_quoted(quote: str, words: str) -> bool:
+def is_quoted(quote: str, spoken_text: str) -> bool:
     """Return whether a text contains a quote, and the quote is long enough to prove anything.
 
     White space is ignored. Three words, twelve characters, or the whole text are long enough; in
     scripts without spaces, three characters count as two words.
     """
-    bare, whole = "".join(quote.split()), "".join(words.split())
-    if not bare or bare not in whole:
+    bare, whole_text = "".join(quote.split()), "".join(spoken_text.split())
+    if not bare or bare not in whole_text:
         return False
-    unspaced = sum(map(len, _UNSPACED_RUN.findall(quote)))
-    count = len(_WORD.findall(quote)) + int(unspaced / _CHARS_PER_UNSPACED_WORD)
-    return count >= _MIN_QUOTE_WORDS or len(bare) >= _MIN_QUOTE_CHARS or bare == whole
+    unspaced_script_chars = sum(map(len, _UNSPACED_SCRIPT_RUN.findall(quote)))
+    word_count = len(_WORD.findall(quote)) + int(unspaced_script_chars / _CHARS_PER_UNSPACED_WORD)
+    return word_count >= _MIN_QUOTE_WORDS or len(bare) >= _MIN_QUOTE_CHARS or bare == whole_text
 
 
-def shares_words(note: str, words: str, names: Sequence[str] = ()) -> bool:
+def shares_words(note: str, spoken_text: str, names: Sequence[str] = ()) -> bool:
     """Return whether a note and a turn have a word in common, not counting speakers' names."""
-    ours = _content_words(note).difference(*map(_content_words, names))
-    return not ours.isdisjoint(_content_words(words))
+    note_words = _content_words(note).difference(*map(_content_words, names))
+    return not note_words.isdisjoint(_content_words(spoken_text))
 
 
 def _content_words(text: str) -> set[str]:
     """Return a text's word stems and, for scripts without spaces, all pairs of characters."""
     folded = _COMMON_WORDS.sub(" ", text.casefold())
     words = {one for one in _WORD.findall(folded) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
-    runs = _UNSPACED_RUN.findall(folded)
-    pairs = {run[at : at + 2] for run in runs for at in range(len(run) - 1)}
-    return {one[:_STEM_CHARS] for one in words} | pairs
+    unspaced_runs = _UNSPACED_SCRIPT_RUN.findall(folded)
+    char_pairs = {run[at : at + 2] for run in unspaced_runs for at in range(len(run) - 1)}
+    return {one[:_STEM_CHARS] for one in words} | char_pairs
 
 
 def _one_line(value: object) -> str:

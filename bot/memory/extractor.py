@@ -56,8 +56,8 @@ class _WatchedConversation:
         if at < self.active_presets[0][0]:
             answers = (other.turn.preset for other in turns if other.id >= turn.id)
             return (next(filter(None, answers), ""),)
-        later = (presets for asked_at, presets in self.active_presets if asked_at >= at)
-        return next(later, self.active_presets[-1][1])
+        later_presets = (presets for asked_at, presets in self.active_presets if asked_at >= at)
+        return next(later_presets, self.active_presets[-1][1])
 
 
 @dataclass(eq=False, repr=False)
@@ -65,7 +65,7 @@ class MemoryExtractor:
     """Extracts memories for presets with the key `memory`."""
 
     recaller: MemoryRecaller
-    progress: SqlExtractions
+    extractions: SqlExtractions
     summarizer: Summarizer
     """Sends requests to models in the background, and decides which turns models may read."""
     settings: ChatSettings
@@ -120,15 +120,15 @@ class MemoryExtractor:
         if chat is None:
             return
         chat.exchanges = 0  # exchanges during this read count twice; that costs another read
-        unread = await self.progress.load(conversation)
-        exchanges = unread.exchanges
+        unread = await self.extractions.load(conversation)
+        exchange_count = unread.exchange_count
         is_quiet = self.clock.now() - chat.active_presets[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer starts to watch it again
             del self._watched_chats[conversation]
-        if exchanges < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
-            chat.exchanges += exchanges
+        if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
+            chat.exchanges += exchange_count
             return
-        if await self.progress.begin(conversation, unread):
+        if await self.extractions.begin(conversation, unread):
             await self._extract(conversation, chat, unread)
 
     async def _extract(
@@ -154,14 +154,14 @@ class MemoryExtractor:
                 message.address, message.scopes, is_private=message.is_private
             )
             checked_notes = check_notes(notes, transcript, place, conversation)
-            counts = {"noted": len(notes), "backed": len(checked_notes)}
-            _log.info("memories_extracted", conversation=conversation, **counts)
+            note_counts = {"noted": len(notes), "backed": len(checked_notes)}
+            _log.info("memories_extracted", conversation=conversation, **note_counts)
         complete_notes = [
             await self._complete_note(one, chat.active_presets_at(one.source, turns))
             for one in checked_notes
         ]
         try:
-            await self.progress.finish(conversation, unread, read_up_to, complete_notes)
+            await self.extractions.finish(conversation, unread, read_up_to, complete_notes)
         finally:  # a failed transaction may be committed
             self.recaller.memories.read_again_for([one.memory for one in complete_notes])
 
@@ -183,7 +183,7 @@ class MemoryExtractor:
     async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:
         """Add vectors, witnesses and state to a note; schedule a notice to its subject."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
-        outdated = await self.recaller.embed(note.outdated_fact) if note.outdated_fact else None
+        embedding = await self.recaller.embed(note.outdated_fact) if note.outdated_fact else None
         memory = replace(note.memory, witnesses=witnesses, model=model, vector=vector)
         if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
@@ -191,7 +191,7 @@ class MemoryExtractor:
         # Before the memory is stored, so that even a crash leaves no memory without a notice.
         if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
             await self.settings.set(person, _NOTICE_KEY, _NOTICE_DUE, person)
-        return replace(note, memory=memory, outdated_fact_vector=outdated and outdated[1])
+        return replace(note, memory=memory, outdated_fact_vector=embedding and embedding[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)
@@ -199,8 +199,8 @@ class MemoryExtractor:
 
     async def claim_first_notice(self, person: str) -> bool:
         """Return whether to tell a person about memories of them; True only once per person."""
-        found = await self.settings.get_all([person], _NOTICE_KEY)
-        if found.get(person) != _NOTICE_DUE:
+        notice_states = await self.settings.get_all([person], _NOTICE_KEY)
+        if notice_states.get(person) != _NOTICE_DUE:
             return False
         await self.settings.set(person, _NOTICE_KEY, _NOTICE_SHOWN, person)
         return True

@@ -60,11 +60,13 @@ class MemoryRecaller:
         found = await self.memories.recall(listener)
         if not found.memories:
             return RankedMemories((), len(found.private_memory_ids), self.budget_share)
-        similar: Mapping[int, float] = {}
+        similarities: Mapping[int, float] = {}
         if any(one.vector for one in found.memories):
-            similar = await self._similarities(message.text, found.memories, may_spend=may_spend)
-        ranked = rank_memories(message.text, found.memories, similar)
-        return RankedMemories(ranked, len(found.private_memory_ids), self.budget_share)
+            similarities = await self._similarities(
+                message.text, found.memories, may_spend=may_spend
+            )
+        ranked_memories = rank_memories(message.text, found.memories, similarities)
+        return RankedMemories(ranked_memories, len(found.private_memory_ids), self.budget_share)
 
     async def embed(self, text: str) -> tuple[str, PackedVector] | None:
         """Return the embedding model and the vector of a memory's text, or None on failure."""
@@ -111,14 +113,14 @@ def rank_memories(
     word_scores = _score_by_shared_words(query, memories)
     scores = Counter[int]()
     reasons: dict[int, RecallReason] = {}
-    orders: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
+    rankings: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
         (word_scores, _WORD_WEIGHT, RecallReason.WORDS),
         (similarities, 1.0, RecallReason.SIMILAR),
         ({one.id: one.since for one in memories}, _RECENCY_WEIGHT, RecallReason.RECENT),
     )
-    for order, weight, reason in orders:
-        best = sorted(order.items(), key=lambda item: (-item[1], -item[0]))
-        for rank, (number, _) in enumerate(best, 1):
+    for scores_by_id, weight, reason in rankings:
+        sorted_scores = sorted(scores_by_id.items(), key=lambda item: (-item[1], -item[0]))
+        for rank, (number, _) in enumerate(sorted_scores, 1):
             scores[number] += weight / (_RANK_OFFSET + rank)  # type: ignore[assignment]
             reasons.setdefault(number, reason)
     ranked = sorted(memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id))
@@ -139,11 +141,11 @@ def _score_by_shared_words(query: str, memories: Sequence[Memory]) -> dict[int, 
         one.id: query_words.intersection(split_words(f"{one.subject.name} {one.text}"))
         for one in memories
     }
-    counts = Counter(word for words in shared.values() for word in words)
+    word_counts = Counter(word for words in shared.values() for word in words)
     # Rare words say more than common ones, and in Chinese, pairs say more than single characters.
     weights = {
         word: math.log(1 + len(memories) / count) * min(len(word), 4)
-        for word, count in counts.items()
+        for word, count in word_counts.items()
     }
     return {
         number: sum(weights[word] for word in words) for number, words in shared.items() if words

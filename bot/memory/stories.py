@@ -39,18 +39,18 @@ async def index_stories(
     clock: Clock,
 ) -> None:
     """Index each character's stories, retrying failed ones until all are indexed."""
-    pause = _FIRST_PAUSE_SECONDS
-    pending = dict(stories_by_character)
-    while pending:
-        for name, texts in list(pending.items()):
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    pending_texts = dict(stories_by_character)
+    while pending_texts:
+        for name, texts in list(pending_texts.items()):
             try:
                 await _index_character(name, texts, embedder, stories)
-                del pending[name]
+                del pending_texts[name]
             except (EmbeddingError, StoreError) as error:
                 _log.warning("stories_not_indexed", character=name, reason=str(error))
-        if pending:
-            await clock.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        if pending_texts:
+            await clock.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _MAX_PAUSE_SECONDS)
 
 
 async def _index_character(
@@ -62,8 +62,8 @@ async def _index_character(
         vectors = await embedder.embed_documents(batch)
         rows = [StoryVector(*one) for one in zip(batch, vectors, strict=True)]
         await stories.save_vectors(character, embedder.model_id, rows)
-        done = start + len(batch)
-        _log.info("stories_indexed", character=character, done=done, of=len(missing_texts))
+        indexed_count = start + len(batch)
+        _log.info("stories_indexed", character=character, done=indexed_count, of=len(missing_texts))
 
 
 @dataclass(eq=False, repr=False)
@@ -83,22 +83,22 @@ class StoryRetriever:
         """Return stories by query, or None if the preset has no stories; raises `StoreError`."""
         if preset.name not in self.characters:
             return None
-        found: dict[str, Sequence[Story]] = {}
+        stories_by_query: dict[str, Sequence[Story]] = {}
         fixed_queries = find_story_queries(preset, "").keys()
-        drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_CACHE_SECONDS)
+        call_after_expiry = partial(asyncio.get_running_loop().call_later, _MESSAGE_CACHE_SECONDS)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in find_story_queries(preset, message).items():
                     vector = await self._embed_query(query, may_spend=may_spend)
                     if query not in fixed_queries:
-                        drop_later(self._cached_vectors.pop, query, None)
-                    found[query] = await self.stories.find_nearest(
+                        call_after_expiry(self._cached_vectors.pop, query, None)
+                    stories_by_query[query] = await self.stories.find_nearest(
                         preset.name, vector, self.embedder.model_id, limit
                     )
         except (EmbeddingError, TimeoutError) as error:
             reason = str(error) or "too slow"
             _log.warning("stories_not_retrieved", preset=preset.name, reason=reason)
-        return found
+        return stories_by_query
 
     async def _embed_query(self, query: str, *, may_spend: bool) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)

@@ -79,26 +79,26 @@ def write_transcript(
     presets = {turn.preset for turn in plain_turns if turn.preset}
     reserved = {name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)}
     labels = label_speakers((turn.speaker for turn in plain_turns if turn.speaker), reserved)
-    head = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
+    header_lines = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
     lines = [
         labels.tag_text(labels.find_label(turn, _OWN_LABEL), f" {strip_hidden_text(turn.text)}")
         for turn in plain_turns
     ]
     if has_numbers:
         lines = [f"[{number}] {line}" for number, line in enumerate(lines, 1)]
-    return "\n".join([*head, f"{_CONVERSATION_LABEL}:", *lines])
+    return "\n".join([*header_lines, f"{_CONVERSATION_LABEL}:", *lines])
 
 
 def fit_turns(
     turns: Sequence[StoredTurn],
     max_input_tokens: int | None,
-    count: TextTokenCounter,
+    count_tokens: TextTokenCounter,
     max_tokens: int = _MAX_TURN_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    share = max_tokens if max_input_tokens is None else max_input_tokens * _MAX_TURN_SHARE
-    costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
-    fitting_count = sum(total <= min(share, max_tokens) for total in accumulate(costs))
+    turn_limit = max_tokens if max_input_tokens is None else max_input_tokens * _MAX_TURN_SHARE
+    costs = (tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns]))
+    fitting_count = sum(total <= min(turn_limit, max_tokens) for total in accumulate(costs))
     return turns[: max(1, fitting_count)]
 
 
@@ -107,7 +107,7 @@ class ConversationQueue:
     """Runs a background job for each queued conversation, one at a time per conversation."""
 
     run_job: Callable[[str], Awaitable[None]]
-    failure_event: str
+    failure_event_name: str
     """The name of the log event for a failed job."""
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class ConversationQueue:
             try:
                 await self.run_job(conversation)
             except (BackendError, StoreError, UserError) as error:
-                _log.warning(self.failure_event, conversation=conversation, reason=str(error))
+                _log.warning(self.failure_event_name, conversation=conversation, reason=str(error))
             finally:
                 self._in_progress.remove(conversation)
                 self._wake.set()
@@ -204,26 +204,26 @@ class Summarizer:
         await self._queue.run()
 
     async def _summarize_requested(self, conversation: str) -> None:
-        preset, kept, message = self._requests.pop(conversation)
-        await self.summarize(preset, conversation, kept, message)
+        preset, kept_turns, message = self._requests.pop(conversation)
+        await self.summarize(preset, conversation, kept_turns, message)
 
     async def summarize(
         self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
     ) -> None:
         """Extend the summary to all but the newest `kept_turns`, if that adds enough turns."""
-        sources = await self.summaries.load_turns(conversation)
-        old_turns = sources.turns[: max(0, len(sources.turns) - kept_turns)]
-        summary = sources.summary
+        session_turns = await self.summaries.load_turns(conversation)
+        old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turns)]
+        summary = session_turns.summary
         covered_count = sum(one.id <= summary.covers_to for one in old_turns) if summary else 0
         if len(old_turns) - covered_count < _MIN_NEW_TURNS:
             return
-        count = counter_for_model(preset.model)
+        count_tokens = counter_for_model(preset.model)
         limit = await self.prompt_limit(preset)
         while covered_count < len(old_turns):
-            batch = fit_turns(old_turns[covered_count:], limit, count)
+            batch = fit_turns(old_turns[covered_count:], limit, count_tokens)
             covered_count += len(batch)
             summary = Summary(
-                session=sources.session,
+                session=session_turns.session,
                 covers_to=old_turns[covered_count - 1].id,
                 fingerprint=fingerprint_turns(old_turns[:covered_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),
@@ -235,8 +235,8 @@ class Summarizer:
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
         """Return a recap of the newest turns that fit into a prompt, and those turns."""
-        count, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
-        fitting_turns = fit_turns(turns[::-1], limit, count)[::-1]
+        count_tokens, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
+        fitting_turns = fit_turns(turns[::-1], limit, count_tokens)[::-1]
         messages = (Message("user", write_transcript("", fitting_turns, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
         provider, prompt = background_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
@@ -250,8 +250,8 @@ class Summarizer:
 
     async def prompt_limit(self, preset: Preset) -> int | None:
         """Return the maximum number of tokens in a prompt for a preset's summaries."""
-        provider, empty = background_prompt(preset, "", ())
-        model_limit = await self.backends[provider].max_prompt_tokens(empty)
+        provider, empty_prompt = background_prompt(preset, "", ())
+        model_limit = await self.backends[provider].max_prompt_tokens(empty_prompt)
         return find_lowest_limit(preset.max_input_tokens, model_limit)
 
     async def _generate_summary(
@@ -300,14 +300,14 @@ class Summarizer:
         provider: str,
         prompt: Prompt,
         message: IncomingMessage,
-        limit: int | None = None,
+        max_output_tokens: int | None = None,
     ) -> tuple[str, bool]:
         """Return the text, and whether the model used reasoning."""
-        tokens = await counter_for_model(prompt.model).count_prompt(prompt)
+        prompt_tokens = await counter_for_model(prompt.model).count_prompt(prompt)
         summary_preset = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        async with self.pay(summary_preset, message, prompt, tokens) as request:
-            if request.prompt.max_output_tokens is None and limit is not None:
-                request.prompt = replace(request.prompt, max_output_tokens=limit)
+        async with self.pay(summary_preset, message, prompt, prompt_tokens) as request:
+            if request.prompt.max_output_tokens is None and max_output_tokens is not None:
+                request.prompt = replace(request.prompt, max_output_tokens=max_output_tokens)
             await _stream_summary(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts
 
@@ -330,9 +330,9 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
 
 
 def _background_model(preset: Preset) -> tuple[str, str]:
-    settings = preset.summary
-    provider = (settings and settings.provider) or preset.provider
-    return provider, (settings and settings.model) or preset.model
+    summary_settings = preset.summary
+    provider = (summary_settings and summary_settings.provider) or preset.provider
+    return provider, (summary_settings and summary_settings.model) or preset.model
 
 
 def background_prompt(
@@ -343,8 +343,8 @@ def background_prompt(
     max_tokens: int | None = None,
 ) -> tuple[str, Prompt]:
     """Return the provider of a preset's background requests, and a prompt with these messages."""
-    settings = preset.summary
-    max_tokens = max_tokens or (settings.max_output_tokens if settings else None)
+    summary_settings = preset.summary
+    max_tokens = max_tokens or (summary_settings.max_output_tokens if summary_settings else None)
     provider, model = _background_model(preset)
     prompt = Prompt(
         messages=(Message("system", system or build_summary_instruction(max_tokens)), *messages),

@@ -24,9 +24,9 @@ class SqlChatSettings(ClockStore, ChatSettings):
     def set(
         self, scope: str, key: str, value: str | None, author: str, *, is_audited: bool = False
     ) -> Unit[None]:
-        setting, at = {"scope": scope, "key": key}, self._clock.now()
+        setting_key, at = {"scope": scope, "key": key}, self._clock.now()
         if is_audited:
-            rows = yield SQL["locked_choice"].query(setting)
+            rows = yield SQL["locked_choice"].query(setting_key)
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
             if before != after:  # a repeated command is not logged
                 action = f"{'reset' if value is None else 'set'} {key}"
@@ -36,19 +36,19 @@ class SqlChatSettings(ClockStore, ChatSettings):
                     asdict(AuditEntry(at, author, action, scope, before, after))
                 )
         if value is None:
-            yield SQL["reset_choice"].query(setting)
+            yield SQL["reset_choice"].query(setting_key)
         else:
             choice = {"value": value, "by": author, "conversation": _find_conversation(scope)}
-            yield SQL["set_choice"].query({**setting, **choice, "at": at})
+            yield SQL["set_choice"].query({**setting_key, **choice, "at": at})
 
     @override
     @transaction
     def get_scopes(self, scopes: Sequence[str]) -> Unit[Mapping[str, Mapping[str, str]]]:
-        found: dict[str, dict[str, str]] = {}
+        settings_by_scope: dict[str, dict[str, str]] = {}
         rows = yield SQL["choices_of_scopes"].query_alone(scopes=json.dumps(list(scopes)))
         for scope, key, value in decode_all("setting", rows, _to_setting):
-            found.setdefault(scope, {})[key] = value
-        return found
+            settings_by_scope.setdefault(scope, {})[key] = value
+        return settings_by_scope
 
 
 def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
@@ -89,7 +89,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncacheable_until: dict[str, float] = {}  # scopes not to cache, and until when
         self._pending_changes = 0
-        signals.subscribe(CHAT_SETTINGS_TOPIC, self._drop_cached)
+        signals.subscribe(CHAT_SETTINGS_TOPIC, self._drop_cached_scopes)
 
     @override
     async def set(
@@ -111,19 +111,19 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         now = self._clock.monotonic()
-        found: dict[str, Mapping[str, str]] = {}
+        values_by_scope: dict[str, Mapping[str, str]] = {}
         missing_scopes: dict[str, None] = {}
-        oldest = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
+        oldest_allowed = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
         for scope in scopes:
-            cached = self._scopes.get(scope)
-            if cached is None or cached[1] < oldest:
+            cached_scope = self._scopes.get(scope)
+            if cached_scope is None or cached_scope[1] < oldest_allowed:
                 missing_scopes[scope] = None
             else:
                 self._scopes.move_to_end(scope)
-                found[scope] = cached[0]
+                values_by_scope[scope] = cached_scope[0]
         if missing_scopes:
-            found |= await self._read_scopes(list(missing_scopes), now)
-        return found
+            values_by_scope |= await self._read_scopes(list(missing_scopes), now)
+        return values_by_scope
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -135,13 +135,13 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals.publish(CHAT_SETTINGS_TOPIC, [conversation])
 
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
-        changes = self._pending_changes
-        stored = await self._sql_settings.get_scopes(scopes)
-        found = {scope: stored.get(scope, _NO_SETTINGS) for scope in scopes}
-        if changes == self._pending_changes:  # otherwise the values may be outdated
-            for scope, values in found.items():
+        changes_before = self._pending_changes
+        stored_scopes = await self._sql_settings.get_scopes(scopes)
+        values_by_scope = {scope: stored_scopes.get(scope, _NO_SETTINGS) for scope in scopes}
+        if changes_before == self._pending_changes:  # otherwise the values may be outdated
+            for scope, values in values_by_scope.items():
                 self._cache_scope(scope, values, now)
-        return found
+        return values_by_scope
 
     def _cache_scope(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
         if read_at < self._uncacheable_until.get(scope, 0.0):
@@ -151,7 +151,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         if len(self._scopes) > _MAX_CACHED_SCOPES:
             self._scopes.popitem(last=False)
 
-    def _drop_cached(self, scopes: Sequence[str]) -> None:
+    def _drop_cached_scopes(self, scopes: Sequence[str]) -> None:
         self._pending_changes += 1
         endings = tuple(f"@{scope}" for scope in scopes)
         changed_scopes = frozenset(scopes)

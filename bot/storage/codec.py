@@ -61,13 +61,13 @@ class TextCodec:
     def decode(self, stored_value: Any) -> Any:
         """Decode a stored value; raises the same errors as `decrypt`."""
         if isinstance(stored_value, str) and stored_value.startswith(_ENCRYPTED_MARK):
-            rest = stored_value.removeprefix(_ENCRYPTED_MARK)
-            return rest if rest.startswith(_ENCRYPTED_MARK) else self.decrypt(rest).decode()
+            text = stored_value.removeprefix(_ENCRYPTED_MARK)
+            return text if text.startswith(_ENCRYPTED_MARK) else self.decrypt(text).decode()
         if isinstance(stored_value, bytes) and stored_value.startswith(_ENCRYPTED_MARK_BYTES):
-            plain = stored_value.removeprefix(_ENCRYPTED_MARK_BYTES)
-            if plain.startswith(_ENCRYPTED_MARK_BYTES):
-                return plain
-            return self.decrypt(plain.decode("ascii", "replace"))
+            unmarked_bytes = stored_value.removeprefix(_ENCRYPTED_MARK_BYTES)
+            if unmarked_bytes.startswith(_ENCRYPTED_MARK_BYTES):
+                return unmarked_bytes
+            return self.decrypt(unmarked_bytes.decode("ascii", "replace"))
         return stored_value  # SQLite may hold any type
 
     def reencode(self, stored_value: Any) -> Any:
@@ -91,9 +91,9 @@ class PassThroughCodec(TextCodec):
 
 def _key_id(stored_value: str | bytes) -> str:
     """Return the id of a stored value's key; "" if it is not encrypted."""
-    begin = stored_value if isinstance(stored_value, str) else stored_value[:32].decode("latin-1")
+    prefix = stored_value if isinstance(stored_value, str) else stored_value[:32].decode("latin-1")
     return (
-        begin.removeprefix(_ENCRYPTED_MARK).partition(":")[0]
-        if begin.startswith(_ENCRYPTED_MARK)
+        prefix.removeprefix(_ENCRYPTED_MARK).partition(":")[0]
+        if prefix.startswith(_ENCRYPTED_MARK)
         else ""
     )

@@ -77,8 +77,8 @@ class Conversations(StoredTurns):
         """
         claimed_rows = await self._claim_rows(keys, owner, lease_seconds)
         claimed_messages = []
-        for claim, stored in claimed_rows:
-            message = await self._find_first_readable(claim, stored)
+        for claim, next_row in claimed_rows:
+            message = await self._find_first_readable(claim, next_row)
             if message is not None:
                 claimed_messages.append(ClaimedMessage(claim, message))
                 self.windows.move_to(claim)
@@ -90,15 +90,15 @@ class Conversations(StoredTurns):
     ) -> Unit[list[tuple[Claim, NextMessage]]]:
         """Claim conversations like `claim_next`, but return undecoded messages."""
         values = {"claimed_by": owner, "seconds": lease_seconds}
-        ordered = sorted(keys)  # in a fixed order to avoid deadlocks
+        ordered_keys = sorted(keys)  # in a fixed order to avoid deadlocks
         if not self._database.is_sqlite:
-            rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered, **values})
+            rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered_keys, **values})
             return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
         claimed_messages = []
-        for key in ordered:
-            epochs = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
-            if epochs:
-                claim = Claim(key, epochs[0][0], owner)
+        for key in ordered_keys:
+            epoch_rows = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
+            if epoch_rows:
+                claim = Claim(key, epoch_rows[0][0], owner)
                 message = yield from finishing.begin_next_message(claim)
                 if message is not None:
                     claimed_messages.append((claim, message))
@@ -120,17 +120,17 @@ class Conversations(StoredTurns):
                     reason=str(error),
                 )
             try:
-                row = await self._set_aside(claim, number)
+                row = await self._set_message_aside(claim, number)
             except (Fenced, StoreError) as error:  # the next claim tries again
                 _log.warning("claim_failed", queue="conversations", reason=str(error))
                 return None
         return None
 
     @transaction
-    def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
+    def _set_message_aside(self, claim: Claim, message_number: int) -> Unit[NextMessage | None]:
         """Make an unreadable message a dead letter, and begin the next message."""
         yield from finishing.lock_claim(claim)
-        yield SQL["set_message_aside"].query(message=message)
+        yield SQL["set_message_aside"].query(message=message_number)
         return (yield from finishing.begin_next_message(claim))
 
     @transaction
@@ -141,8 +141,8 @@ class Conversations(StoredTurns):
         yield SQL["renew_claims"].query(
             {**values, "seconds": lease_seconds, "now": self._clock.now()}
         )
-        epochs = to_dict((yield SQL["epochs"].query(values)))
-        return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
+        epochs_by_key = to_dict((yield SQL["epochs"].query(values)))
+        return [claim for claim in claims if epochs_by_key.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
         """Release a claim, so that the conversation can be claimed again immediately."""
@@ -180,11 +180,11 @@ class Conversations(StoredTurns):
         values = {"of": claim.conversation, "newer_than": message.newest_message.id, "most": limit}
         messages: list[InboxMessage] = []
         for *columns, attempt in (yield SQL["following_messages"].query(values)):
-            stored = NextMessage(*columns)
-            if stored.kind != "said" or stored.crashes or attempt != AttemptState.NONE:
+            next_row = NextMessage(*columns)
+            if next_row.kind != "said" or next_row.crashes or attempt != AttemptState.NONE:
                 break
             try:
-                messages.append(_to_message(stored))
+                messages.append(_to_message(next_row))
             except Undecodable:  # an unreadable message becomes a dead letter later
                 break
         return messages
@@ -208,26 +208,26 @@ class Conversations(StoredTurns):
         rows = yield SQL["newest_turns"].query_alone(of=conversation_key, most=max_turns)
         if rows:
             return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
-        sessions = yield SQL["session"].query_alone(of=conversation_key)
-        return Session(sessions[0][0] if sessions else 1, ())
+        session_rows = yield SQL["session"].query_alone(of=conversation_key)
+        return Session(session_rows[0][0] if session_rows else 1, ())
 
     async def forget(self, claim: Claim) -> int:
         """Permanently delete a conversation's data; return the number of deleted turns."""
         self.windows.take(claim)
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
-        turns = await self._forget(claim, now)
+        turn_count = await self._forget(claim, now)
         if self._shared_windows is not None:
             await self._shared_windows.drop(claim)
         await self._database.truncate_log()
-        return turns
+        return turn_count
 
     @transaction
     def _forget(self, claim: Claim, now: float) -> Unit[int]:
         yield from finishing.lock_claim(claim)
         address = parse_address(claim.conversation)
-        channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
-        values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
+        channel_values = {"of_lane": address.lane, "of_thread": address.thread or ""}
+        values = {"of": claim.conversation, **channel_values, "content": b"", "moment": now}
         values["until"] = math.inf
         for name in CONVERSATION_DELETIONS:
             yield SQL[name].query(values)
@@ -235,11 +235,11 @@ class Conversations(StoredTurns):
 
     async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenedPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
-        row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
-        number, reserved_row = await self._database.run(
-            lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
+        outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
+        row_number, reserved_row = await self._database.run(
+            lambda: finishing.open_part(claim, outbox_row, self._sender, at, self._database.dialect)
         )
-        return OpenedPart(number, reserved_row)
+        return OpenedPart(row_number, reserved_row)
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begin_next: bool = True
@@ -252,7 +252,7 @@ class Conversations(StoredTurns):
         """
         at = current_moment(self._clock)
         rows = finishing.FinishedRows(
-            messages=[*_message_ids(message), *(one.id for one in message.refused_messages)],
+            message_ids=[*_message_ids(message), *(one.id for one in message.refused_messages)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.open_questions),
@@ -289,14 +289,14 @@ class Conversations(StoredTurns):
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Record in the tombstone file which turns are about to be deleted."""
-        messages = await self._database.run_reading(lambda: _load_message_ids(ids))
+        message_ids = await self._database.run_reading(lambda: _load_message_ids_of_turns(ids))
         self._record_tombstone(
-            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
+            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(message_ids)))
         )
 
 
-def _load_message_ids(ids: Collection[int]) -> Unit[set[str]]:
-    rows = yield SQL["messages_of_listed"].query_alone(rows=json.dumps(list(ids)))
+def _load_message_ids_of_turns(turn_ids: Collection[int]) -> Unit[set[str]]:
+    rows = yield SQL["messages_of_listed"].query_alone(rows=json.dumps(list(turn_ids)))
     return {row[0] for row in rows}
 
 

@@ -39,24 +39,24 @@ async def copy_rows(source: Database, target: Database, report: ReportTable) -> 
         )
     for table in COPIED_TABLES:
         await _check_that_rows_are_equal(target, source, table)
-    total = 0
+    row_count = 0
     for table in COPIED_TABLES:
-        total += await _copy_table(source, target, table)
+        row_count += await _copy_table(source, target, table)
         await _check_that_rows_are_equal(source, target, table)
-        number = await source.read(lambda c, table=table: _count_rows(c, table))  # type: ignore[misc]
-        report(table.name, number)
-    return total
+        table_row_count = await source.read(lambda c, table=table: _count_rows(c, table))  # type: ignore[misc]
+        report(table.name, table_row_count)
+    return row_count
 
 
 async def _copy_table(source: Database, target: Database, table: Table) -> int:
     dialect = sqlite if target.is_sqlite else postgresql
-    insert = dialect.insert(table).on_conflict_do_nothing()
+    insert_statement = dialect.insert(table).on_conflict_do_nothing()
     copied_count, last_key = 0, None
     while rows := await read_page(source, table, last_key):
-        await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
+        await target.write(lambda c, rows=rows: c.execute(insert_statement, rows))  # type: ignore[misc]
         copied_count, last_key = copied_count + len(rows), primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
-        await _run_as_owner(target, lambda c: _continue_ids(c, table))
+        await _run_as_owner(target, lambda c: _continue_id_sequence(c, table))
     return copied_count
 
 
@@ -91,16 +91,16 @@ async def read_page(
     database: Database, table: Table, last_key: Sequence[Any] | None
 ) -> Sequence[dict[str, Any]]:
     """Return the next rows by primary key, after the key `last_key`."""
-    page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
+    page_query = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
     if last_key is not None:
-        page = page.where(tuple_(*table.primary_key) > tuple_(*last_key))
+        page_query = page_query.where(tuple_(*table.primary_key) > tuple_(*last_key))
 
-    def read(connection: Connection) -> list[dict[str, Any]]:
+    def read_rows(connection: Connection) -> list[dict[str, Any]]:
         # Without SQLAlchemy's statement cache, which would keep the keys in memory.
-        rows = connection.execution_options(compiled_cache=None).execute(page)
+        rows = connection.execution_options(compiled_cache=None).execute(page_query)
         return [dict(row) for row in rows.mappings()]
 
-    return await database.read(read)
+    return await database.read(read_rows)
 
 
 def _read_rows(
@@ -126,12 +126,12 @@ def _is_in_use(is_sqlite: bool) -> Unit[bool]:
     return not is_sqlite and bool((yield SQL["seen_node"].query(values)))
 
 
-def _continue_ids(connection: Connection, table: Table) -> None:
+def _continue_id_sequence(connection: Connection, table: Table) -> None:
     """Make PostgreSQL's sequence continue after the largest copied id."""
-    highest = connection.execute(select(func.max(table.c.id))).scalar_one()
-    if highest is not None:
-        sequence = func.pg_get_serial_sequence(table.name, "id")
-        connection.execute(select(func.setval(sequence, highest)))
+    highest_id = connection.execute(select(func.max(table.c.id))).scalar_one()
+    if highest_id is not None:
+        sequence_name = func.pg_get_serial_sequence(table.name, "id")
+        connection.execute(select(func.setval(sequence_name, highest_id)))
 
 
 def back_up(database: Path, backup: Path) -> int:
@@ -153,23 +153,23 @@ def back_up(database: Path, backup: Path) -> int:
     return backup.stat().st_size
 
 
-def copy_file(database: Path, copy: Path, *, is_in_use: bool) -> None:
+def copy_file(database: Path, copy_path: Path, *, is_in_use: bool) -> None:
     """Copy an SQLite database to an owner-only file, and check the copy.
 
     If no process writes to the database (`is_in_use` is false), its folder can be read-only.
     Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.
     """
-    for end in ("", "-wal", "-shm"):  # from an interrupted copy
-        Path(f"{copy}{end}").unlink(missing_ok=True)
-    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    address = database.resolve(strict=True).as_uri()
-    mode = "mode=ro" if is_in_use else "immutable=1"
+    for suffix in ("", "-wal", "-shm"):  # from an interrupted copy
+        Path(f"{copy_path}{suffix}").unlink(missing_ok=True)
+    os.close(os.open(copy_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    database_uri = database.resolve(strict=True).as_uri()
+    uri_option = "mode=ro" if is_in_use else "immutable=1"
     with (
-        contextlib.closing(sqlite3.connect(f"{address}?{mode}", uri=True)) as source,
-        contextlib.closing(sqlite3.connect(copy)) as target,
+        contextlib.closing(sqlite3.connect(f"{database_uri}?{uri_option}", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(copy_path)) as target,
     ):
         source.backup(target)  # in one step, because readers do not block writers
         target.execute("PRAGMA journal_mode=DELETE")  # a single file, without a log
-        (result,) = target.execute("PRAGMA integrity_check").fetchone()
-        if result != "ok":
-            raise sqlite3.DatabaseError(f"the copy is damaged: {result}")
+        (check_result,) = target.execute("PRAGMA integrity_check").fetchone()
+        if check_result != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged: {check_result}")

@@ -34,14 +34,14 @@ def create_data_dir(data_dir: Path) -> Path:
         data_dir.mkdir(parents=True, exist_ok=True)
         restrict_to_owner(data_dir, 0o700)
     except OSError as error:
-        raise _make_error(data_dir, error) from None
+        raise _unusable_dir_error(data_dir, error) from None
     return data_dir
 
 
 def restrict_to_owner(path: Path, mode: int) -> None:
     """Set the mode of this user's file or directory if other users have access to it."""
-    found = path.stat()
-    if belongs_to_user(found) and found.st_mode & 0o077:
+    file_status = path.stat()
+    if belongs_to_user(file_status) and file_status.st_mode & 0o077:
         path.chmod(mode)
 
 
@@ -57,7 +57,7 @@ def lock_data_dir(
     try:
         lock = (create_data_dir(data_dir) / use.value).open("a+")
     except OSError as error:
-        raise _make_error(data_dir, error) from None
+        raise _unusable_dir_error(data_dir, error) from None
     with lock:
         try:
             lock_file(lock, is_shared=is_shared)
@@ -73,7 +73,7 @@ def lock_data_dir(
         yield
 
 
-def _make_error(data_dir: Path, error: OSError) -> SettingsError:
+def _unusable_dir_error(data_dir: Path, error: OSError) -> SettingsError:
     return SettingsError(
         f"the data directory {data_dir} cannot be used ({error.strerror}); "
         "fix it or set TROUPE_DATA_DIR to another directory"

@@ -66,13 +66,13 @@ class Database:
         self.codec = codec or TextCodec()
         """Encodes the texts of this database."""
 
-    async def run(self, start: StartUnit[T]) -> T:
+    async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work in a transaction, and commit it."""
-        return await _translate_errors(self._connections.run(start))
+        return await _translate_errors(self._connections.run(start_unit))
 
-    async def run_reading(self, start: StartUnit[T]) -> T:
+    async def run_reading(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work that only reads."""
-        return await _translate_errors(self._connections.run_reading(start))
+        return await _translate_errors(self._connections.run_reading(start_unit))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function that only reads."""
@@ -108,7 +108,7 @@ class Database:
         if not self.is_sqlite:
             return
         for _ in range(_CHECKPOINT_ATTEMPTS):
-            if not await self.read(_checkpoint):
+            if not await self.read(_try_truncating_log):
                 return
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
@@ -219,20 +219,20 @@ async def open_database(
         await database.migrate()
         await database.check_keys()
 
-    async with _connect(url, codec, prepare) as database:
+    async with _open_and_prepare(url, codec, prepare) as database:
         yield database
 
 
 async def upgrade_tables(url: str) -> None:
     """Upgrade a database's tables. Needs no encryption keys; for errors, see `open_database`."""
-    async with _connect(url, PassThroughCodec(), Database.migrate):
+    async with _open_and_prepare(url, PassThroughCodec(), Database.migrate):
         pass
 
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
     """Open a database without decrypting texts; raise `SettingsError` if its schema is newer."""
-    async with _connect(url, PassThroughCodec(), Database.migrate) as database:
+    async with _open_and_prepare(url, PassThroughCodec(), Database.migrate) as database:
         if (await database.read(read_revisions)).is_newer:
             raise SettingsError(
                 "a newer version of Troupe upgraded the database, and this version would not "
@@ -243,7 +243,7 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
 
 def open_without_migrating(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
     """Open a database without upgrading its tables; raises like `open_database`."""
-    return _connect(url, TextCodec(), lambda database: database.read(read_revisions))
+    return _open_and_prepare(url, TextCodec(), lambda database: database.read(read_revisions))
 
 
 async def read_revision(url: str) -> str | None:
@@ -255,7 +255,7 @@ async def read_revision(url: str) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def _connect(
+async def _open_and_prepare(
     url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[object]]
 ) -> AsyncIterator[Database]:
     """Open a database and run `prepare` on it; error messages say what the operator can do."""
@@ -295,8 +295,8 @@ def database_exists(url: str) -> bool:
 
 def sqlite_file(url: str) -> Path | None:
     """Return an SQLite database's file, or None for other databases."""
-    parsed = parse_url(url)
-    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+    parsed_url = parse_url(url)
+    return Path(parsed_url.database or "") if parsed_url.get_backend_name() == "sqlite" else None
 
 
 def parse_url(url: str) -> URL:
@@ -306,8 +306,8 @@ def parse_url(url: str) -> URL:
             require_escaped_password(url)
         except ValueError as error:
             raise SettingsError(f"TROUPE_DATABASE_URL: {error}") from None
-    scheme, _, rest = url.partition("://")
-    authority, _, path = rest.partition("/")
+    scheme, _, after_scheme = url.partition("://")
+    authority, _, path = after_scheme.partition("/")
     credentials, at_sign, hosts = authority.rpartition("@")
     if "," not in hosts:
         return make_url(url)
@@ -324,13 +324,13 @@ async def _translate_errors(work: Awaitable[T]) -> T:
 
 def translate_error(error: Exception) -> StoreError:
     """Convert a driver's error; raise the result `from None` to hide SQL values in tracebacks."""
-    origin = getattr(error, "orig", None) or error
-    if getattr(origin, "sqlstate", None) == _READ_ONLY_STATE:
+    driver_error = getattr(error, "orig", None) or error
+    if getattr(driver_error, "sqlstate", None) == _READ_ONLY_STATE:
         return StoreError(
             "the database is read-only; it may be a standby or still in recovery: "
             "use the primary's address, or end the recovery (`SELECT pg_promote()`)"
         )
-    return to_store_error(origin)
+    return to_store_error(driver_error)
 
 
 def _suggest_remedy(url: URL, sql_state: str | None) -> str:
@@ -346,10 +346,10 @@ def _suggest_remedy(url: URL, sql_state: str | None) -> str:
             return f"is the database server running, and is {address} right?"
 
 
-def _checkpoint(connection: Connection) -> bool:
+def _try_truncating_log(connection: Connection) -> bool:
     """Write back and truncate SQLite's log; return whether a reader prevented this."""
-    busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
-    return bool(busy)
+    is_busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+    return bool(is_busy)
 
 
 NEWEST_REVISION = "0100"
@@ -386,12 +386,12 @@ class TableRevisions:
 
 
 def read_revisions(connection: Connection) -> TableRevisions:
-    tables = inspect(connection)
-    if not tables.has_table(_alembic_version.name):
+    inspector = inspect(connection)
+    if not inspector.has_table(_alembic_version.name):
         return TableRevisions(None, None)
     current = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
     minimum = None
-    if tables.has_table(supported_revision.name):
+    if inspector.has_table(supported_revision.name):
         minimum = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
     return TableRevisions(current, minimum)
 

@@ -22,9 +22,9 @@ class DeadLetters(ClockStore):
     @readonly
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all dead letters, without their texts."""
-        letters = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
+        dead_messages = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
         rows = yield SQL["dead_rows"].query_alone()
-        return letters + [
+        return dead_messages + [
             decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in rows
         ]
 
@@ -37,59 +37,59 @@ class DeadLetters(ClockStore):
     @readonly
     def text(self, name: str) -> Unit[str | None]:
         """Return a dead letter's text, or None if no dead letter has this name."""
-        kind, row = _parse_name(name)
+        kind, row_id = _parse_name(name)
         if not kind:
             return None
         statement = SQL["dead_text" if kind == _OUT else "dead_message"]
-        found = yield statement.query(row=row)
-        if not found:
+        rows = yield statement.query(row=row_id)
+        if not rows:
             return None
         if kind == _OUT:
-            return decode(_first_column, found[0])
+            return decode(_first_column, rows[0])
         try:
-            return _event_text(_to_event(found[0]))
+            return _event_text(_to_event(rows[0]))
         except Undecodable as error:
             return f"cannot be read: {error}"
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
         """Retry a dead letter; return its conversation or lane, or None if it is not found."""
-        kind, row = _parse_name(name)
+        kind, row_id = _parse_name(name)
         if not kind:
             return None
-        return (yield from (self._send_again if kind == _OUT else self._receive_again)(row))
+        return (yield from (self._send_again if kind == _OUT else self._receive_again)(row_id))
 
     @transaction
     def drop(self, name: str) -> Unit[bool]:
         """Permanently delete a dead letter's content; return False if it is not found."""
-        kind, row = _parse_name(name)
+        kind, row_id = _parse_name(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
-        return bool(kind and (yield statement.query(row=row)))
+        return bool(kind and (yield statement.query(row=row_id)))
 
-    def _receive_again(self, row: int) -> Unit[str | None]:
+    def _receive_again(self, row_id: int) -> Unit[str | None]:
         """Store an event again with a new key, because its old turn has finished."""
-        found = yield SQL["dead_message"].query(row=row)
-        if not found or not (yield SQL["drop_dead_message"].query(row=row)):
+        rows = yield SQL["dead_message"].query(row=row_id)
+        if not rows or not (yield SQL["drop_dead_message"].query(row=row_id)):
             return None
-        event, now = _to_event(found[0]), self._clock.now()
+        event, now = _to_event(rows[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
         yield from receive_by_steps([to_inbox_row(event, now)], {}, now)
         return event.address.conversation
 
-    def _send_again(self, row: int) -> Unit[str | None]:
-        found = yield SQL["lane_of_dead_row"].query(row=row)
-        if not found:
+    def _send_again(self, row_id: int) -> Unit[str | None]:
+        rows = yield SQL["lane_of_dead_row"].query(row=row_id)
+        if not rows:
             return None
-        key: str = found[0][0]
-        yield SQL["make_due_now"].query(of=key, now=self._clock.now())
-        return key if (yield SQL["send_dead_row_again"].query(row=row)) else None
+        lane_key: str = rows[0][0]
+        yield SQL["make_due_now"].query(of=lane_key, now=self._clock.now())
+        return lane_key if (yield SQL["send_dead_row_again"].query(row=row_id)) else None
 
 
 def _parse_name(name: str) -> tuple[str, int]:
     """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
-    is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
-    return (kind, int(number)) if is_known else ("", 0)
+    is_valid = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
+    return (kind, int(number)) if is_valid else ("", 0)
 
 
 def _first_column(row: Sequence[Any]) -> str:

@@ -56,16 +56,16 @@ class EventLog(ClockStore):
     def rows_after(self, kind: EventKind, position: float, limit: int) -> Unit[Sequence[EventRow]]:
         """Return up to `limit` rows after a position; no later commit inserts rows among them."""
         rows = yield from _rows_after(kind, position, limit)
-        return [_read_row(kind, *row) for row in takewhile(self._is_settled, rows)]
+        return [_decode_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 
     @transaction
     def start_positions(self) -> Unit[dict[EventKind, float]]:
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
-        [newest] = yield SQL["event_positions"].query()
-        for kind, position in zip(EventKind, newest, strict=True):
+        [newest_positions] = yield SQL["event_positions"].query()
+        for kind, position in zip(EventKind, newest_positions, strict=True):
             for prefix in (_SENT_CURSOR_PREFIX, _START_CURSOR_PREFIX):
-                start = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
-                yield SQL["begin_cursor"].query(start)
+                cursor_values = {"name": f"{prefix}{kind}", "reached": repr(float(position))}
+                yield SQL["begin_cursor"].query(cursor_values)
         return (yield from _read_positions(_SENT_CURSOR_PREFIX))
 
     @transaction
@@ -82,17 +82,17 @@ class EventLog(ClockStore):
     @readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first; empty if events were never turned on."""
-        found = []
-        starts = yield from _read_positions(_START_CURSOR_PREFIX)
+        recent = []
+        start_positions = yield from _read_positions(_START_CURSOR_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
             # The positions of feedback are times in seconds, and other positions are row ids.
             lookback = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
             rows = yield from _rows_after(
-                kind, max(starts[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
+                kind, max(start_positions[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
             )
-            events = [_read_row(kind, *row) for row in rows]
-            found += [replace(one, is_sent=one.position <= position) for one in events if one.data]
-        return sorted(found, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
+            events = [_decode_row(kind, *row) for row in rows]
+            recent += [replace(one, is_sent=one.position <= position) for one in events if one.data]
+        return sorted(recent, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
 
     async def installation_id(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""
@@ -110,24 +110,24 @@ def _rows_after(kind: EventKind, position: float, limit: int) -> Unit[Rows]:
     return (yield SQL[f"rows_of_{kind}"].query(beyond=after, most=limit))
 
 
-def _read_row(kind: EventKind, position: float, at: float, _: object, *columns: Any) -> EventRow:
+def _decode_row(kind: EventKind, position: float, at: float, _: object, *columns: Any) -> EventRow:
     data: dict[str, object] | None = None
     match kind:
         case EventKind.ANSWERED:
-            turn, conversation, preset, provider, model, prompt, output, cost = columns
+            turn, conversation, preset, provider, model, prompt, output, cost_micros = columns
             # A receipt without a turn is the usage of a summary or recap.
             if turn and not _belongs_to_drill(conversation):
                 data = {"answer": position, "channel": parse_address(conversation).channel}
                 data |= {"preset": preset, "provider": provider, "model": model}
                 data |= {"prompt_tokens": prompt, "output_tokens": output}
-                data |= {"cost": None if cost is None else cost / MICROS_PER_DOLLAR}
+                data |= {"cost": None if cost_micros is None else cost_micros / MICROS_PER_DOLLAR}
         case EventKind.FAILED:
             if (key := columns[0]).startswith(ERROR_PREFIX):
                 data = {"error": key.removeprefix(ERROR_PREFIX)}
         case EventKind.FEEDBACK:
-            receipt, reaction, person = columns
+            receipt_number, reaction, person = columns
             if not _belongs_to_drill(person):
-                data = {"answer": receipt, "reaction": reaction}
+                data = {"answer": receipt_number, "reaction": reaction}
         case EventKind.JOINED:
             conversation, event_kind = columns
             if event_kind == "joined" and not _belongs_to_drill(conversation):

@@ -28,16 +28,16 @@ class UnreadTurns:
     asked_up_to: int
 
     @property
-    def exchanges(self) -> int:
+    def exchange_count(self) -> int:
         """The number of questions answered since a model was last asked for memories."""
-        count, is_asked = 0, False
+        count, has_question = 0, False
         for one in self.turns:
             if one.id <= self.asked_up_to or one.turn.observed:
                 continue
             if one.turn.role == "user":
-                is_asked = True
-            elif is_asked:
-                count, is_asked = count + 1, False
+                has_question = True
+            elif has_question:
+                count, has_question = count + 1, False
         return count
 
 
@@ -69,13 +69,13 @@ class SqlExtractions(Store):
 
         If a turn was changed meanwhile, only the turns before it are recorded as read.
         """
-        key = {"of": conversation_key}
-        yield SQL["locked_session"].query(key)  # so that no turn can be changed meanwhile
+        key_values = {"of": conversation_key}
+        yield SQL["locked_session"].query(key_values)  # so that no turn can be changed meanwhile
         for note in notes:
             yield from memories.add(note.memory, [note.source], note.outdated_fact_vector)
         ids = json.dumps([one.id for one in unread.turns if one.id <= read_up_to])
-        texts = to_dict((yield SQL["texts_of_active_turns"].query({**key, "rows": ids})))
+        new_texts = to_dict((yield SQL["texts_of_active_turns"].query({**key_values, "rows": ids})))
         for one in unread.turns:
-            if texts.get(one.id, one.turn.text) != one.turn.text:
+            if new_texts.get(one.id, one.turn.text) != one.turn.text:
                 read_up_to = min(read_up_to, one.id - 1)
-        yield SQL["set_read_to"].query({**key, "known": unread.read_up_to, "to": read_up_to})
+        yield SQL["set_read_to"].query({**key_values, "known": unread.read_up_to, "to": read_up_to})

@@ -21,11 +21,11 @@ _log = structlog.get_logger(__name__)
 _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
-def create_fernets(encryption_keys: Sequence[str], *, contents: str) -> list[Fernet]:
-    """Return a Fernet per key, newest first; raises `SettingsError` that mentions `contents`."""
+def create_fernets(encryption_keys: Sequence[str], *, purpose: str) -> list[Fernet]:
+    """Return a Fernet per key, newest first; raises `SettingsError` that mentions `purpose`."""
     if not encryption_keys:
         raise SettingsError(
-            f"{contents} in the database need an encryption key; set TROUPE_ENCRYPTION_KEYS to"
+            f"{purpose} in the database need an encryption key; set TROUPE_ENCRYPTION_KEYS to"
             " the output of `troupe keys new`, and keep a copy outside the database"
         )
     try:
@@ -43,29 +43,29 @@ class FernetCodec(TextCodec):
     def __init__(self, encryption: TextEncryption) -> None:
         self._is_on = encryption.is_on
         self._keys_file = encryption.keys_file
-        self._use_keys(encryption.encryption_keys)
+        self._set_keys(encryption.encryption_keys)
 
     @override
     def encrypt(self, plain_bytes: bytes) -> str:
-        key = self.encrypting_key_id
-        return f"{key}:{self._fernets[key].encrypt(plain_bytes).decode()}"
+        key_id = self.encrypting_key_id
+        return f"{key_id}:{self._fernets[key_id].encrypt(plain_bytes).decode()}"
 
     @override
     def decrypt(self, stored_text: str) -> bytes:
-        key, _, token = stored_text.partition(":")
-        if key not in self._fernets and _KEY_ID.fullmatch(key):
+        key_id, _, token = stored_text.partition(":")
+        if key_id not in self._fernets and _KEY_ID.fullmatch(key_id):
             self._read_keys_file()
-            if key not in self._fernets:
+            if key_id not in self._fernets:
                 return super().decrypt(stored_text)
         try:
-            return self._fernets[key].decrypt(token.encode())
+            return self._fernets[key_id].decrypt(token.encode())
         except (KeyError, InvalidToken):
             raise Undecodable("an encrypted text in the database is damaged") from None
 
-    def _use_keys(self, keys: Sequence[str]) -> None:
-        fernets = create_fernets(keys, contents="texts")
-        ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
-        self._fernets = dict(zip(ids, fernets, strict=True))
+    def _set_keys(self, keys: Sequence[str]) -> None:
+        fernets = create_fernets(keys, purpose="texts")
+        key_ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
+        self._fernets = dict(zip(key_ids, fernets, strict=True))
         self.encrypting_key_id = next(iter(self._fernets)) if self._is_on else ""
         self._keys = keys
 
@@ -76,7 +76,7 @@ class FernetCodec(TextCodec):
         try:
             new_keys = [key for key in read_secrets(self._keys_file) if key not in self._keys]
             register_secrets(new_keys)
-            self._use_keys([*new_keys, *self._keys])
+            self._set_keys([*new_keys, *self._keys])
         except (OSError, UnicodeDecodeError, SettingsError) as error:
             _log.warning("secret_file_not_read", reason=type(error).__name__)
 
@@ -88,7 +88,7 @@ class KeyCipher:
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        fernets = create_fernets(encryption_keys, contents="API keys")
+        fernets = create_fernets(encryption_keys, purpose="API keys")
         self._fernets = MultiFernet(fernets)
 
     def encrypt(self, provider: str, key: str) -> str:
@@ -98,17 +98,17 @@ class KeyCipher:
     def decrypt(self, provider: str, token: str) -> str:
         """Return a provider's decrypted API key; raises `SettingsError` if decryption fails."""
         try:
-            stored = self._fernets.decrypt(token)
+            decrypted = self._fernets.decrypt(token)
         except InvalidToken:
             raise SettingsError(
                 f"the API key stored for {provider!r} was encrypted with a key that is not in"
                 " TROUPE_ENCRYPTION_KEYS; add that encryption key, or delete the API key with"
                 " `troupe keys remove`"
             ) from None
-        owner, key = msgspec.json.decode(stored, type=tuple[str, str])
-        if owner != provider:
+        key_provider, key = msgspec.json.decode(decrypted, type=tuple[str, str])
+        if key_provider != provider:
             raise SettingsError(
-                f"the API key stored for {provider!r} was encrypted for {owner!r}; somebody"
+                f"the API key stored for {provider!r} was encrypted for {key_provider!r}; somebody"
                 " changed the database. Delete the key with `troupe keys remove`"
             )
         return key

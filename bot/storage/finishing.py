@@ -50,10 +50,10 @@ class PartChanges:
     may_be_opened: bool
     """Whether parts of this turn may have been queued before the answer was complete."""
 
-    def build_rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
+    def build_rows(self, queued: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
-        surplus = sorted(set(opened).difference(self.final_parts))
-        return self._join_rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
+        surplus = sorted(set(queued).difference(self.final_parts))
+        return self._join_rows({part: {} for part in queued}, {}, ((part, {}) for part in surplus))
 
     def build_rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue if the parts replace the messages `targets` in order.
@@ -80,15 +80,15 @@ class PartChanges:
             for change in self.changes
             if change["opened"] == (change["part"] in targets_by_part)
         ]
-        delete = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_MESSAGE}
-        return rows + [{**delete, "part": part, **target} for part, target in surplus]
+        delete_row = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_MESSAGE}
+        return rows + [{**delete_row, "part": part, **target} for part, target in surplus]
 
 
 @value_class
 class FinishedRows:
     """The rows and changes that `finish` stores."""
 
-    messages: Sequence[int]
+    message_ids: Sequence[int]
     turns: Sequence[dict[str, Any]]
     receipts: Sequence[dict[str, Any]]
     answer: PartChanges
@@ -107,10 +107,10 @@ def open_part(
     """Queue a part of an unfinished answer; reserve it for sending if it is first in the queue."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.sender_values(sender)}
-        [[is_held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
+        [[is_held, number, *outbox_columns]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not is_held:
             raise fenced_error(claim)
-        return number, outbox.decode_reserved_row(head, at)
+        return number, outbox.decode_reserved_row(outbox_columns, at)
     yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
     return number, (yield from outbox.reserve_first_or_schedule(row, sender, at))
@@ -128,16 +128,16 @@ def finish(
     Return the conversation's next message, and the first queued row if it is now reserved for
     sending; either may be None.
     """
-    changes_others = rows.result.change or rows.result.in_place_of or rows.result.feedback
-    is_plain = not changes_others
+    other_changes = rows.result.change or rows.result.in_place_of or rows.result.feedback
+    is_plain = not other_changes
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
         [[is_held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
         if not is_held:
             raise fenced_error(claim)
-        message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
-        next_message = None if message[0] is None else NextMessage(*message)
-        return next_message, outbox.decode_reserved_row(head, at)
+        message_columns, outbox_columns = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
+        next_message = None if message_columns[0] is None else NextMessage(*message_columns)
+        return next_message, outbox.decode_reserved_row(outbox_columns, at)
     return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
 
 
@@ -149,14 +149,14 @@ def _finish_by_steps(
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
-    for name, turns in (
+    for statement_name, turns in (
         ("remove_failed", rows.result.removed_range),
         ("remove_turns", rows.result.removed_range),
         ("supersede_turns", rows.result.replaced_range),
     ):
         if turns is not None:
             session_values = {"of": claim.conversation, "of_session": session}
-            yield SQL[name].query(
+            yield SQL[statement_name].query(
                 {**session_values, "count": turns.count, "newer": turns.newer_count}
             )
     if rows.result.removed_range or rows.result.replaced_range:
@@ -166,8 +166,8 @@ def _finish_by_steps(
         yield SQL["append_turn"].query_many([{**session_key, **row} for row in rows.turns])
     yield from add_receipts(rows.receipts)
     if (feedback := rows.result.feedback) is not None:
-        name = "drop_feedback" if feedback.is_removed else "keep_feedback"
-        yield SQL[name].query({**asdict(feedback), "at": at.now})
+        statement_name = "drop_feedback" if feedback.is_removed else "keep_feedback"
+        yield SQL[statement_name].query({**asdict(feedback), "at": at.now})
     reserved_row = yield from _queue_answer(rows, sender, at)
     if rows.result.change is not None:  # after locking the lane, because this changes outbox rows
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
@@ -181,14 +181,14 @@ def _finish_by_steps(
 
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
-    done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
+    end_messages = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
     if dialect == "sqlite" and rows.begin_next and not rows.result.new_session:
-        yield done
-        held = yield SQL["settle_if_answered"].query(claim_values(claim))
-        return _require_locked_session(claim, held), held[0][1] is None
-    change = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
-    session = _require_locked_session(claim, (yield change.query(claim_values(claim))))
-    yield done
+        yield end_messages
+        session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
+        return _require_locked_session(claim, session_rows), session_rows[0][1] is None
+    lock_statement = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
+    session = _require_locked_session(claim, (yield lock_statement.query(claim_values(claim))))
+    yield end_messages
     return session, False
 
 
@@ -200,8 +200,8 @@ def _queue_answer(
         targets = yield from histories.find_part_targets(rows.result.in_place_of)
         queued_rows = answer.build_rows_in_place(targets)
     elif answer.may_be_opened:
-        opened = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
-        queued_rows = answer.build_rows([row[0] for row in opened])
+        part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
+        queued_rows = answer.build_rows([row[0] for row in part_rows])
     else:
         queued_rows = answer.build_rows(())
     return (yield from outbox.queue_rows(queued_rows, sender, at)) if queued_rows else None
@@ -212,7 +212,7 @@ def _finish_values(
 ) -> dict[str, object]:
     return {
         **claim_values(claim),
-        "messages": rows.messages,
+        "messages": rows.message_ids,
         "new_session": rows.result.new_session,
         "begin_next": rows.begin_next,
         **_range_values(rows.result.removed_range, "removed"),
@@ -273,10 +273,10 @@ def release(claim: Claim) -> Unit[None]:
 
 def to_opening_row(message: InboxMessage, part: OutgoingPart) -> dict[str, object]:
     """Return the outbox row that sends a part of an unfinished answer."""
-    first = _mark_first_as_response(message, part)
-    content = encode_content(first.content, first.thread)
-    change = _row_change(message, first, OutboxOperation.SEND, content, opened=False)
-    return {**_common_columns(message), **change}
+    marked_part = _mark_first_as_response(message, part)
+    content = encode_content(marked_part.content, marked_part.thread)
+    row_change = _row_change(message, marked_part, OutboxOperation.SEND, content, is_queued=False)
+    return {**_common_columns(message), **row_change}
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
@@ -289,11 +289,13 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     for one in outgoing:
         content = encode_content(one.content, one.thread, one.private)
         if one.part == REACTION_PART:
-            changes.append(_row_change(message, one, OutboxOperation.REACT, content, opened=False))
+            changes.append(
+                _row_change(message, one, OutboxOperation.REACT, content, is_queued=False)
+            )
             continue
         if not one.is_shown:
-            changes.append(_row_change(message, one, OutboxOperation.EDIT, content, opened=True))
-        changes.append(_row_change(message, one, OutboxOperation.SEND, content, opened=False))
+            changes.append(_row_change(message, one, OutboxOperation.EDIT, content, is_queued=True))
+        changes.append(_row_change(message, one, OutboxOperation.SEND, content, is_queued=False))
     # A response to a native command does not replace an earlier message.
     response_parts = [one.part for one in outgoing if one.is_response and not is_press]
     return PartChanges(
@@ -312,9 +314,9 @@ def _row_change(
     op: OutboxOperation,
     content: Mapping[str, object],
     *,
-    opened: bool,
+    is_queued: bool,
 ) -> dict[str, object]:
-    """Return the columns of one outbox row; `opened` means that its part is already queued."""
+    """Return the columns of one outbox row; `is_queued` means that its part is already queued."""
     file = part.file if op is OutboxOperation.SEND else None
     return {
         "part": part.part,
@@ -323,7 +325,7 @@ def _row_change(
         "interaction": message.incoming.interaction if part.is_response else None,
         "file_name": file.name if file else None,
         "file_text": to_storable_text(file.text) if file else None,
-        "opened": opened,
+        "opened": is_queued,
     }
 
 

@@ -67,8 +67,8 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
         with open(path, "a+b", 0, opener=partial(os.open, mode=0o600)) as file:
-            is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
-            file.write(b"\n" + line if is_cut else line)
+            ends_mid_line = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
+            file.write(b"\n" + line if ends_mid_line else line)
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from error
@@ -129,7 +129,7 @@ class PersonalData(RecordingStore):
     async def forget_outside_histories(self, person_id: str) -> None:
         """Delete the person's memories, characters, feedback, dead letters and logged decisions."""
 
-        def unit() -> Unit[None]:
+        def delete_data() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
             message_ids = [
                 id_ for id_, kind, payload in rows if _concerns_person(person_id, kind, payload)
@@ -141,13 +141,13 @@ class PersonalData(RecordingStore):
 
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, person=person_id))
-        await self._database.run(unit)
+        await self._database.run(delete_data)
         await self._database.truncate_log()
 
     async def forget_characters(self, owner: str) -> Sequence[str]:
         """Delete the characters of a server; return the scopes whose settings changed."""
 
-        def unit() -> Unit[Sequence[str]]:
+        def delete_characters() -> Unit[Sequence[str]]:
             for name in FORGET_CHARACTERS:
                 yield SQL[name].query(person=owner, until=math.inf)
             settings = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
@@ -156,27 +156,27 @@ class PersonalData(RecordingStore):
             return [owner, *(scope for scope, _ in settings)]
 
         self._record_tombstone(Tombstone(self._clock.now(), person=owner))
-        changed = await self._database.run(unit)
+        changed_scopes = await self._database.run(delete_characters)
         await self._database.truncate_log()
-        return changed
+        return changed_scopes
 
     @readonly
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
-        person, scope_bounds = {"person": person_id}, _scopes_of(person_id)
+        person_values, scope_bounds = {"person": person_id}, _scopes_of(person_id)
         messages: dict[object, Mapping[str, str]] = {}
-        rows = yield SQL["lines_of_person"].query_alone(person)
+        rows = yield SQL["lines_of_person"].query_alone(person_values)
         for id_, key, turn in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
             channel = parse_address(key).channel  # branches contain copies of turns
-            place = id_ if turn.message_id is None else (channel, turn.message_id)
+            message_key = id_ if turn.message_id is None else (channel, turn.message_id)
             line = {"conversation": key, "at": turn.at.isoformat(), "text": turn.text}
-            messages.setdefault(place, line)
-        descriptions = yield SQL["descriptions"].query_alone({**person, **scope_bounds})
+            messages.setdefault(message_key, line)
+        descriptions = yield SQL["descriptions"].query_alone({**person_values, **scope_bounds})
         characters = yield SQL["newest_of_owner"].query_alone(owner=person_id)
-        consents = yield SQL["consent_of_person"].query_alone(person)
-        memories = yield SQL["memory_texts_of_person"].query_alone(person)
-        names = ("text", "about", "audience", "since")
-        reactions = yield SQL["feedback_of_person"].query_alone(person)
+        consents = yield SQL["consent_of_person"].query_alone(person_values)
+        memories = yield SQL["memory_texts_of_person"].query_alone(person_values)
+        memory_fields = ("text", "about", "audience", "since")
+        reactions = yield SQL["feedback_of_person"].query_alone(person_values)
         return {
             "consent": next((decode(lambda row: str(row[0]), one) for one in consents), None),
             "descriptions": {one[0]: decode(lambda row: str(row[1]), one) for one in descriptions},
@@ -185,9 +185,9 @@ class PersonalData(RecordingStore):
                 for one in characters
             },
             "memories": decode_all(
-                "memory", memories, lambda row: dict(zip(names, row, strict=True))
+                "memory", memories, lambda row: dict(zip(memory_fields, row, strict=True))
             ),
-            "confirmed_age": bool((yield SQL["confirmed_age"].query_alone(person))),
+            "confirmed_age": bool((yield SQL["confirmed_age"].query_alone(person_values))),
             "messages": list(messages.values()),
             "reactions": [
                 {
@@ -203,10 +203,10 @@ class PersonalData(RecordingStore):
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scope and key of each setting that is deleted with the person's messages."""
         rows = yield SQL["settings_of_person"].query({"person": person_id, **_scopes_of(person_id)})
-        uses = _find_character_settings(
+        character_settings = _find_character_settings(
             person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
         )
-        return [*((str(scope), str(key)) for scope, key in rows), *uses]
+        return [*((str(scope), str(key)) for scope, key in rows), *character_settings]
 
     @readonly
     def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
@@ -222,8 +222,8 @@ def _scopes_of(person_id: str) -> Mapping[str, str]:
 def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]:
     """Return the scope and key of each setting that refers to a character of this owner."""
     lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
-    own = f"{owner}{OWNER_SEPARATOR}"
-    return [(scope, key) for scope, key, of in lines if any(one.startswith(own) for one in of)]
+    prefix = f"{owner}{OWNER_SEPARATOR}"
+    return [(scope, key) for scope, key, of in lines if any(one.startswith(prefix) for one in of)]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:

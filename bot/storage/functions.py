@@ -20,25 +20,25 @@ class PostgresFunction:
         self.name = f"troupe_{name}_{digest}"
         self.definition = source.replace(f"troupe_{name}(", f"{self.name}(")
         parameters = source.partition("(")[2].partition(")")[0].split(",")
-        types = {one.split()[0].removeprefix("_"): one.split()[1] for one in parameters}
+        parameter_types = {one.split()[0].removeprefix("_"): one.split()[1] for one in parameters}
         self.call = Statement(
-            f"SELECT * FROM {self.name}({', '.join(f':{one}' for one in types)})",
-            lists={one for one, type_ in types.items() if type_ == "bytea[]"},
-            tables={one for one, type_ in types.items() if type_ == "json"},
+            f"SELECT * FROM {self.name}({', '.join(f':{one}' for one in parameter_types)})",
+            lists={one for one, type_ in parameter_types.items() if type_ == "bytea[]"},
+            tables={one for one, type_ in parameter_types.items() if type_ == "json"},
         )
         """The statement that calls the function; values have the parameters' names without "_"."""
 
 
-def _expand_included(name: str, arguments: str) -> str:
+def _expand_included_statement(name: str, arguments: str) -> str:
     """Return the SQL of a named statement, with its parameters replaced by `arguments`."""
-    record, values = "_", {"now": SERVER_CLOCK}
+    prefix, expressions = "_", {"now": SERVER_CLOCK}
     for one in arguments.split():
-        value, is_value, expression = one.partition("=")
-        if is_value:
-            values[value] = expression
+        parameter, equals_sign, expression = one.partition("=")
+        if equals_sign:
+            expressions[parameter] = expression
         else:
-            record = f"{one}."
-    return PARAMETER.sub(lambda found: values.get(found[1], record + found[1]), SQL[name].text)
+            prefix = f"{one}."
+    return PARAMETER.sub(lambda match: expressions.get(match[1], prefix + match[1]), SQL[name].text)
 
 
 def _read_functions() -> dict[str, PostgresFunction]:
@@ -46,7 +46,7 @@ def _read_functions() -> dict[str, PostgresFunction]:
     for name, section in read_sections("functions.sql").items():
         if section.startswith("CREATE"):
             source = _INCLUDED_STATEMENT.sub(
-                lambda found: _expand_included(found[1], found[2]), section
+                lambda match: _expand_included_statement(match[1], match[2]), section
             )
             for callee, function in functions.items():
                 source = source.replace(f"troupe_{callee}(", f"{function.name}(")
@@ -63,10 +63,10 @@ def install_functions(connection: Connection) -> None:
 
     Functions of other versions stay, because processes of these versions may still call them.
     """
-    names = {"names": [one.name for one in FUNCTIONS.values()]}
-    existing = set(connection.execute(_SELECT_EXISTING, names).scalars())
-    missing = [one for one in FUNCTIONS.values() if one.name not in existing]
-    if missing:
+    name_values = {"names": [one.name for one in FUNCTIONS.values()]}
+    existing_names = set(connection.execute(_SELECT_EXISTING, name_values).scalars())
+    missing_functions = [one for one in FUNCTIONS.values() if one.name not in existing_names]
+    if missing_functions:
         connection.execute(_INSTALL_LOCK)  # two processes cannot create the same function at once
-        for one in missing:
+        for one in missing_functions:
             connection.exec_driver_sql(one.definition)

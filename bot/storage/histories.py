@@ -36,8 +36,8 @@ class StoredTurns(ClockStore):
         for name, part in (yield SQL["parts_of_messages"].query({"ids": values["ids"], **channel})):
             part_name = encode_names((f"{name}/{part}",))
             rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=part_name)
-        by_id = {row[0]: row for row in rows}
-        return _read_turns(by_id[number] for number in sorted(by_id))
+        rows_by_id = {row[0]: row for row in rows}
+        return _read_turns(rows_by_id[number] for number in sorted(rows_by_id))
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
@@ -63,8 +63,8 @@ class StoredTurns(ClockStore):
         [(stored_turn, (session, current, is_active))] = turns
         if stored_turn.turn.role == "user":
             return (yield from _load_unanswered(conversation_key, stored_turn, session, current))
-        answer_position = {**values, "in_session": session, "answer": stored_turn.id}
-        questions = (yield SQL["question_before"].query(answer_position)) if is_active else ()
+        answer_position_row = {**values, "in_session": session, "answer": stored_turn.id}
+        questions = (yield SQL["question_before"].query(answer_position_row)) if is_active else ()
         return (yield from _load_exchange(conversation_key, questions, max_turns))
 
     @transaction
@@ -81,18 +81,18 @@ class StoredTurns(ClockStore):
             return [row[0] for row in (yield SQL["all_turns"].query(values))]
         # An answer's parent is its question or a previous answer; versions share a parent.
         turn_ids: set[int] = set()
-        co_asked_ids: set[int] = set()
-        is_asking = False  # whether the person waits for an answer
+        jointly_answered_ids: set[int] = set()
+        awaits_answer = False  # whether the person waits for an answer
         for id_, parent, speaker, is_observed in (yield SQL["turns_and_parents"].query(values)):
             if speaker is None:
-                is_asking = False
-                if parent in turn_ids or parent in co_asked_ids:
+                awaits_answer = False
+                if parent in turn_ids or parent in jointly_answered_ids:
                     turn_ids.add(id_)
             elif speaker == person_id:
                 turn_ids.add(id_)
-                is_asking = is_asking or not is_observed
-            elif is_asking:
-                co_asked_ids.add(id_)
+                awaits_answer = awaits_answer or not is_observed
+            elif awaits_answer:
+                jointly_answered_ids.add(id_)
         return sorted(turn_ids)
 
     @transaction
@@ -110,12 +110,12 @@ def _load_unanswered(
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None
     message_ids = yield from find_part_message_ids(question.turn.sent_as)
-    parts = tuple(name for name in question.turn.sent_as if name in message_ids)
+    sent_parts = tuple(name for name in question.turn.sent_as if name in message_ids)
     sent_as = encode_names(question.turn.sent_as)
     values = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**values, "sent_as": sent_as})
     earlier = tuple(_to_stored_turn(one).turn for one in rows)
-    return Exchange(question, (), Session(session, earlier), session == current_session, parts)
+    return Exchange(question, (), Session(session, earlier), session == current_session, sent_parts)
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
@@ -124,13 +124,13 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
         return None
     [(question, (session, current, _))] = turns
     values = {"of": conversation, "in_session": session, "question": question.id}
-    before = yield SQL["turns_before"].query({**values, "most": max_turns})
-    later = _read_turns((yield SQL["turns_after"].query(values)))
+    earlier_rows = yield SQL["turns_before"].query({**values, "most": max_turns})
+    later_turns = _read_turns((yield SQL["turns_after"].query(values)))
     answers: tuple[StoredTurn, ...] = ()
     if not question.turn.observed:  # otherwise, they are to an earlier question
-        answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
-    rest = later[len(answers) :]
-    is_newest = session == current and all(one.turn.role == "user" for one in rest)
+        answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later_turns))
+    turns_after_answers = later_turns[len(answers) :]
+    is_newest = session == current and all(one.turn.role == "user" for one in turns_after_answers)
     names = [name for one in answers for name in one.turn.sent_as]
     message_ids = (yield from find_part_message_ids(names)) if names else {}
     versions = []
@@ -140,7 +140,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     return Exchange(
         question,
         answers,
-        Session(session, tuple(one.turn for one in _read_turns(reversed(before)))),
+        Session(session, tuple(one.turn for one in _read_turns(reversed(earlier_rows)))),
         is_newest,
         tuple(name for name in names if name in message_ids),
         tuple(versions),
@@ -222,13 +222,13 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
         yield SQL["supersede_listed"].query(_rows_parameter(change.superseded_ids))
 
 
-def _delete_turns(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
+def _delete_turns(conversation: str, turn_ids: Collection[int], since: float) -> Unit[None]:
     yield SQL["drop_feedback_since"].query(of=conversation, since=since)
     yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
-    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(ids)))]
+    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(turn_ids)))]
     names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
     yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))
-    yield SQL["delete_listed"].query(_rows_parameter(ids))
+    yield SQL["delete_listed"].query(_rows_parameter(turn_ids))
     yield SQL["move_unanswered"].query(of=conversation)
     yield SQL["end_empty_session"].query(of=conversation)
 

@@ -23,29 +23,29 @@ class SqlHistoryIndex(Store):
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessageLocation]]:
         """Return where messages occur in histories: people's messages first, then answers."""
-        ids = {"ids": json.dumps(list(message_ids))}
+        id_values = {"ids": json.dumps(list(message_ids))}
         locations = []
         for turn, key, session, is_active in (
-            yield SQL["locate_messages"].query({**_branch_parameters(address), **ids})
+            yield SQL["locate_messages"].query({**_branch_parameters(address), **id_values})
         ):
             is_last = is_active and (yield from _is_last(turn, key, session, ""))
             locations.append(MessageLocation(key, turn, is_last))
-        channel = {"of_lane": address.lane, "of_channel": address.channel}
-        for name, part in (yield SQL["parts_of_messages"].query({**channel, **ids})):
+        channel_values = {"of_lane": address.lane, "of_channel": address.channel}
+        for name, part in (yield SQL["parts_of_messages"].query({**channel_values, **id_values})):
             locations += yield from _locate_by_part(address, name, f"{name}/{part}", with_copies)
         return locations
 
     @readonly
     def is_forgotten(self, address: Address, message_id: str) -> Unit[bool]:
         """Return whether the bot sent this message and all histories have forgotten it."""
-        channel = {"of_lane": address.lane, "of_channel": address.channel}
+        channel_values = {"of_lane": address.lane, "of_channel": address.channel}
         ids = json.dumps([message_id])
-        sent = yield SQL["parts_of_messages"].query({**channel, "ids": ids})
-        for name, part in sent:
-            wanted = {"part": encode_names((f"{name}/{part}",))}
-            if (yield SQL["answers_of_channel"].query({**_branch_parameters(address), **wanted})):
+        part_rows = yield SQL["parts_of_messages"].query({**channel_values, "ids": ids})
+        for name, part in part_rows:
+            selector = {"part": encode_names((f"{name}/{part}",))}
+            if (yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})):
                 return False
-        return bool(sent)
+        return bool(part_rows)
 
     @readonly
     def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
@@ -73,35 +73,35 @@ class SqlHistoryIndex(Store):
 
 
 def _branch_parameters(address: Address) -> dict[str, object]:
-    branches = f"{address.channel}{HISTORY_SEPARATOR}"
+    branch_prefix = f"{address.channel}{HISTORY_SEPARATOR}"
     return {
         "channel": address.channel,
-        "branches": branches,
-        "end_of_branches": f"{branches}\U0010ffff",
+        "branches": branch_prefix,
+        "end_of_branches": f"{branch_prefix}\U0010ffff",
     }
 
 
 def _find_received(address: Address, external_key: str) -> Unit[str | None]:
-    bot = {"platform": address.platform, "bot_id": address.bot_id}
-    rows = yield SQL["conversation_of_key"].query({**bot, "external_key": external_key})
+    bot_values = {"platform": address.platform, "bot_id": address.bot_id}
+    rows = yield SQL["conversation_of_key"].query({**bot_values, "external_key": external_key})
     return rows[0][0] if rows else None
 
 
 def _locate_by_part(
     address: Address, name: str, part: str, with_copies: bool
 ) -> Unit[list[MessageLocation]]:
-    key = name.removeprefix(f"{address.source}:")
-    question_key = yield from _find_received(address, key)
-    wanted = {"part": encode_names((part,))}
+    external_key = name.removeprefix(f"{address.source}:")
+    question_key = yield from _find_received(address, external_key)
+    selector = {"part": encode_names((part,))}
     if question_key is None or with_copies:
-        rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **wanted})
+        rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})
     else:
-        rows = yield SQL["answers_of_conversation"].query({"of": question_key, **wanted})
+        rows = yield SQL["answers_of_conversation"].query({"of": question_key, **selector})
     if not rows and question_key is not None:
         return [MessageLocation(question_key, None, is_last=True)]
     locations = []
     for turn, conversation, session in rows:
-        is_last = yield from _is_last(turn, conversation, session, key)
+        is_last = yield from _is_last(turn, conversation, session, external_key)
         locations.append(MessageLocation(conversation, turn, is_last))
     return locations
 

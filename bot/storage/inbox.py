@@ -23,8 +23,8 @@ class SqlInbox(ClockStore, Intake):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [to_inbox_row(message, now) for message in messages]
-        unit = receive_by_steps if is_sqlite else _receive_by_sql_function
-        await self._database.run(lambda: unit(rows, cursors, now))
+        receive_unit = receive_by_steps if is_sqlite else _receive_by_sql_function
+        await self._database.run(lambda: receive_unit(rows, cursors, now))
 
     @override
     @readonly
@@ -93,7 +93,7 @@ def receive_by_steps(
         )
     if cursors:
         yield SQL["advance_cursor"].query_many(
-            [{"name": name, "reached": to} for name, to in cursors.items()]
+            [{"name": name, "reached": position} for name, position in cursors.items()]
         )
 
 

@@ -39,31 +39,31 @@ from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
-_MAX_LISTED = 1000
+_MAX_LISTED_MEMORIES = 1000
 _MAX_EMPTY_LISTENERS = 4096
 _EMPTY_SECONDS = 600.0  # in case of a late commit, or of an addition by another process
 _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
-_MIN_COSINE_OF_CONTRADICTED = 0.88
+_MIN_COSINE_OF_CONTRADICTION = 0.88
 MEMORY_DELETIONS = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
 )
 
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def _may_reveal(
-    method: Callable[Concatenate["SqlMemories", Given], Awaitable[Result]],
-) -> Callable[Concatenate["SqlMemories", Given], Coroutine[Any, Any, Result]]:
+def _may_reveal_memories(
+    method: Callable[Concatenate["SqlMemories", Params], Awaitable[Result]],
+) -> Callable[Concatenate["SqlMemories", Params], Coroutine[Any, Any, Result]]:
     """Mark a method after which listeners may recall more memories than before."""
 
     @functools.wraps(method)
-    async def run(self: "SqlMemories", /, *args: Given.args, **more: Given.kwargs) -> Result:
+    async def run(self: "SqlMemories", /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         try:
-            return await method(self, *args, **more)
+            return await method(self, *args, **kwargs)
         finally:  # a failed transaction may be committed
             self.read_again_for(None)
 
@@ -77,14 +77,14 @@ class SqlMemories(RecordingStore):
     A memory may be changed by its author, its subject, and admins of its place who can see it.
     """
 
-    _changes = 0
+    _version = 0
 
     @functools.cached_property
-    def _empty_at(self) -> BoundedDict[MemoryListener, float]:
+    def _empty_listeners(self) -> BoundedDict[MemoryListener, float]:
         """When each listener was last found to have no memories; most chats have none."""
         return BoundedDict(_MAX_EMPTY_LISTENERS)
 
-    @_may_reveal
+    @_may_reveal_memories
     @transaction
     def add(
         self, new: Memory, sources: Sequence[StoredTurn] = (), outdated: PackedVector | None = None
@@ -103,25 +103,25 @@ class SqlMemories(RecordingStore):
 
     async def recall(self, listener: MemoryListener) -> RecalledMemories:
         """Return the memories that a character may recall in a place, unranked."""
-        now, changes = self._clock.monotonic(), self._changes
-        if now - self._empty_at.get(listener, -math.inf) < _EMPTY_SECONDS:
+        now, version = self._clock.monotonic(), self._version
+        if now - self._empty_listeners.get(listener, -math.inf) < _EMPTY_SECONDS:
             return RecalledMemories()
-        found = await self._read_recallable(listener)
+        recalled = await self._read_recallable(listener)
         # On PostgreSQL, other processes may add memories.
-        if self._database.is_sqlite and changes == self._changes and found == RecalledMemories():
-            self._empty_at[listener] = now
-        return found
+        if self._database.is_sqlite and version == self._version and recalled == RecalledMemories():
+            self._empty_listeners[listener] = now
+        return recalled
 
     def read_again_for(self, added: Iterable[Memory] | None) -> None:
         """Let `recall` read again for listeners that may recall these memories; None: for all."""
-        self._changes += 1
+        self._version += 1
         if added is None:
-            self._empty_at.clear()
+            self._empty_listeners.clear()
             return
         keys = {key for one in added for key in (one.place.server, one.said_by, one.subject.key)}
-        for one in list(self._empty_at) if keys else ():
+        for one in list(self._empty_listeners) if keys else ():
             if not keys.isdisjoint(one.subjects):
-                del self._empty_at[one]
+                del self._empty_listeners[one]
 
     @readonly
     def _read_recallable(self, listener: MemoryListener) -> Unit[RecalledMemories]:
@@ -140,22 +140,22 @@ class SqlMemories(RecordingStore):
                 "asker": listener.asker,
             }
         )
-        names: dict[str, str] = {}
+        names_by_key: dict[str, str] = {}
 
-        def read(row: Sequence[Any]) -> Memory:
+        def parse(row: Sequence[Any]) -> Memory:
             id_, kind, key, text, author, told_by, teller, pinned, since, model, vector, name, _ = (
                 row
             )
-            if key not in names:
-                names[key] = self._database.codec.decode(name)
-            about = MemorySubject(SubjectKind(kind), key, names[key])
+            if key not in names_by_key:
+                names_by_key[key] = self._database.codec.decode(name)
+            about = MemorySubject(SubjectKind(kind), key, names_by_key[key])
             told = Person(told_by, teller) if told_by else None
             rest = {"since": since, "model": model, "vector": vector, "id": id_}
             return Memory(about, text, author, place, told_by=told, is_pinned=bool(pinned), **rest)
 
-        recallable = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
-        private = tuple(row[0] for row in rows if row[-1])
-        return RecalledMemories(tuple(decode_all("memory", recallable, read)), private)
+        recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
+        private_ids = tuple(row[0] for row in rows if row[-1])
+        return RecalledMemories(tuple(decode_all("memory", recallable_rows, parse)), private_ids)
 
     @readonly
     def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
@@ -164,8 +164,8 @@ class SqlMemories(RecordingStore):
         These are memories that the reader made anywhere, and those that characters may recall in
         the reader's channel. `subject`, if given, selects one person, character, place or scene.
         """
-        asked = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED}
-        return decode_all("memory", (yield SQL["visible_memories"].query_alone(asked)), _to_memory)
+        values = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED_MEMORIES}
+        return decode_all("memory", (yield SQL["visible_memories"].query_alone(values)), _to_memory)
 
     @readonly
     def newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
@@ -173,11 +173,11 @@ class SqlMemories(RecordingStore):
 
         `state` and `number` (a memory's id), if given, restrict the result.
         """
-        asked = {"state": state, "id": number, "most": _MAX_LISTED}
-        rows = yield SQL["newest_memories"].query_alone(asked)
+        values = {"state": state, "id": number, "most": _MAX_LISTED_MEMORIES}
+        rows = yield SQL["newest_memories"].query_alone(values)
         return decode_all("memory", rows, _to_memory)
 
-    @_may_reveal
+    @_may_reveal_memories
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
@@ -200,7 +200,7 @@ class SqlMemories(RecordingStore):
 
         return await self._run_deletion(number, reader, add_corrected)
 
-    @_may_reveal
+    @_may_reveal_memories
     @transaction
     def change(
         self,
@@ -214,12 +214,12 @@ class SqlMemories(RecordingStore):
         old = yield from _find_changeable(number, reader)
         if old is None:
             return None
-        pinned = old.is_pinned if is_pinned is None else is_pinned
-        new = replace(old, is_pinned=pinned, state=state or old.state)
+        pin = old.is_pinned if is_pinned is None else is_pinned
+        new = replace(old, is_pinned=pin, state=state or old.state)
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
-    @_may_reveal
+    @_may_reveal_memories
     @transaction
     def widen(
         self, number: int, reader: MemoryReader, audience: Audience | None
@@ -228,8 +228,8 @@ class SqlMemories(RecordingStore):
         old = yield from _find_changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
-        chosen = audience or old.place.widest_allowed_audience(*(yield from _consents(old)))
-        new = replace(old, audience=chosen, is_widened=audience is not None)
+        new_audience = audience or old.place.widest_allowed_audience(*(yield from _consents(old)))
+        new = replace(old, audience=new_audience, is_widened=audience is not None)
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
@@ -245,7 +245,7 @@ class SqlMemories(RecordingStore):
     ) -> Memory | None:
         """Delete a memory if the reader may, after recording a tombstone."""
 
-        def unit() -> Unit[Memory | None]:
+        def delete_memory() -> Unit[Memory | None]:
             old = yield from _find_changeable(number, reader)
             if old is None:
                 return None
@@ -255,11 +255,11 @@ class SqlMemories(RecordingStore):
         if await self._database.run_reading(lambda: _find_changeable(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
-        changed = await self._database.run(unit)
+        changed_memory = await self._database.run(delete_memory)
         await self._database.truncate_log()
-        return changed
+        return changed_memory
 
-    @_may_reveal
+    @_may_reveal_memories
     @transaction
     def apply_consent(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.
@@ -285,18 +285,18 @@ def add(
         new = replace(new, audience=new.place.widest_allowed_audience(*consents))
     row = _to_row(new)
     known = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
-    same = next((one for one in known if _have_same_origin(one, new) and is_same(one, new)), None)
-    if same is not None:
-        if new.is_derived and not same.is_derived:
+    match = next((one for one in known if _have_same_origin(one, new) and is_same(one, new)), None)
+    if match is not None:
+        if new.is_derived and not match.is_derived:
             return None
-        new = _merge_memories(same, new)
+        new = _merge_memories(match, new)
         yield SQL["change_memory"].query(_to_row(new))
     else:
         [[number]] = yield SQL["add_memory"].query(row)
         new = replace(new, id=number)
-    ended = _find_outdated(outdated, new, known) if outdated else None
-    if ended is not None:
-        yield SQL["retire_memory"].query(id=ended.id, moment=new.since)
+    outdated_memory = _find_outdated(outdated, new, known) if outdated else None
+    if outdated_memory is not None:
+        yield SQL["retire_memory"].query(id=outdated_memory.id, moment=new.since)
     return new if (yield from _enforce_limits(new)) else None
 
 
@@ -307,14 +307,14 @@ def _have_same_origin(first: Memory, second: Memory) -> bool:
 
 def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
     """Return the earlier memory most similar to the fact that a new memory contradicts, if any."""
-    scores = [
+    scored_memories = [
         (_cosine(vector, one.vector), one.id, one)
         for one in earlier
         if one.vector and one.model == new.model and one.since < new.since
         if one.id != new.id and one.state is MemoryState.KEPT
     ]
-    score, _, ended = max(scores, default=(0.0, 0, None))
-    return ended if score >= _MIN_COSINE_OF_CONTRADICTED else None
+    score, _, most_similar = max(scored_memories, default=(0.0, 0, None))
+    return most_similar if score >= _MIN_COSINE_OF_CONTRADICTION else None
 
 
 def apply_consent(person: str) -> Unit[None]:
@@ -333,9 +333,9 @@ def delete_memories_and_prompts(ids: Collection[int], now: float) -> Unit[None]:
         yield SQL[name].query(moment=now, content=b"")
 
 
-def delete_stale_memories(conversation: str, changed: Collection[int], now: float) -> Unit[None]:
+def delete_stale_memories(conversation: str, turn_ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories derived from these changed turns, and the prompts that contain them."""
-    yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(changed)))
+    yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(turn_ids)))
     for name in MEMORY_DELETIONS:
         yield SQL[name].query(moment=now, content=b"")
 
@@ -344,9 +344,9 @@ def is_same(first: Memory, second: Memory) -> bool:
     """Return whether two memories say the same thing in nearly the same words."""
     if first.vector and second.vector and first.model == second.model:
         return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
-    ours_, theirs_ = _trigrams(first.text), _trigrams(second.text)
-    shared = len(ours_ & theirs_)
-    return shared >= _MIN_TRIGRAMS_OF_DUPLICATES * (len(ours_) + len(theirs_) - shared)
+    first_set, second_set = _trigrams(first.text), _trigrams(second.text)
+    overlap = len(first_set & second_set)
+    return overlap >= _MIN_TRIGRAMS_OF_DUPLICATES * (len(first_set) + len(second_set) - overlap)
 
 
 def _cosine(left: PackedVector, right: PackedVector) -> float:
@@ -355,8 +355,8 @@ def _cosine(left: PackedVector, right: PackedVector) -> float:
 
 
 def _trigrams(text: str) -> set[str]:
-    plain = "".join(one for one in text.casefold() if one.isalnum())
-    return {plain[at : at + 3] for at in range(max(1, len(plain) - 2))}
+    letters = "".join(one for one in text.casefold() if one.isalnum())
+    return {letters[at : at + 3] for at in range(max(1, len(letters) - 2))}
 
 
 def _merge_memories(old: Memory, new: Memory) -> Memory:
@@ -385,12 +385,12 @@ def _consents(memory: Memory) -> Unit[list[Consent]]:
     people = {memory.said_by}
     if memory.subject.kind is SubjectKind.PERSON:
         people.add(memory.subject.key)
-    found = []
+    consents = []
     for person in sorted(people):
         rows = yield SQL["locked_choice"].query(scope=person, key=CONSENT_KEY)
         value = decode(lambda row: str(row[0]), rows[0]) if rows else ""
-        found.append(Consent(value) if value in list(Consent) else Consent.HERE)
-    return found
+        consents.append(Consent(value) if value in list(Consent) else Consent.HERE)
+    return consents
 
 
 def _enforce_limits(new: Memory) -> Unit[bool]:
@@ -398,25 +398,25 @@ def _enforce_limits(new: Memory) -> Unit[bool]:
 
     Raises `UserError` if too many memories were made by hand, which are not deleted.
     """
-    row, gone = _to_row(new), set[int]()
-    limits = {"surplus_of_channel": MAX_PER_CHANNEL}
+    row, deleted_ids = _to_row(new), set[int]()
+    limits_by_statement = {"surplus_of_channel": MAX_PER_CHANNEL}
     if new.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}:
-        limits["surplus_of_subject"] = MAX_PER_SUBJECT
-    for name, most in limits.items():
-        for number, may_go in (yield SQL[name].query({**row, "most": most})):
-            if not may_go:
+        limits_by_statement["surplus_of_subject"] = MAX_PER_SUBJECT
+    for name, limit in limits_by_statement.items():
+        for number, is_deletable in (yield SQL[name].query({**row, "most": limit})):
+            if not is_deletable:
                 raise UserError(
                     translatable(
                         "I can keep at most {count} memories of {name} here, and all of them were"
                         " added by hand. Delete one first: /memory list shows them.",
-                        count=most,
+                        count=limit,
                         name=new.subject.name or new.subject.key,
                     )
                 )
-            gone.add(number)
-    if gone:
-        yield SQL["delete_memories"].query(ids=json.dumps(sorted(gone)))
-    return new.id not in gone
+            deleted_ids.add(number)
+    if deleted_ids:
+        yield SQL["delete_memories"].query(ids=json.dumps(sorted(deleted_ids)))
+    return new.id not in deleted_ids
 
 
 def _reader_values(reader: MemoryReader) -> dict[str, object]:
@@ -465,7 +465,7 @@ def _to_row(memory: Memory) -> dict[str, object]:
 
 def _to_memory(row: Sequence[Any]) -> Memory:
     number, subject_kind, subject, name, text, kind, said_by, told_by, told_by_name, *rest = row
-    present, conversation, turns, is_derived, audience, origin, server, is_widened, *rest = rest
+    witnesses, conversation, turns, is_derived, audience, origin, server, is_widened, *rest = rest
     state, is_pinned, since, until, model, vector = rest[:6]
     place = Audience.from_database(origin)
     return Memory(
@@ -475,7 +475,7 @@ def _to_memory(row: Sequence[Any]) -> Memory:
         MemoryPlace(place.key, server, place.reach is Reach.PRIVATE),
         MemoryKind(kind),
         Person(told_by, told_by_name) if told_by else None,
-        tuple(one for one in present.split("\n") if one),
+        tuple(one for one in witnesses.split("\n") if one),
         conversation,
         tuple(json.loads(turns)),
         bool(is_derived),

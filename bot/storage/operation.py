@@ -63,14 +63,14 @@ class NodeRegistry(ClockStore):
     @readonly
     def nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
-        now = self._time_values()
-        held: defaultdict[str, list[str]] = defaultdict(list)
-        for owner, role in (yield SQL["leases_of_nodes"].query(now)):
-            held[owner].append(role)
-        counts = to_dict((yield SQL["answering_nodes"].query(now)))
+        time_values = self._time_values()
+        held_roles: defaultdict[str, list[str]] = defaultdict(list)
+        for owner, role in (yield SQL["leases_of_nodes"].query(time_values)):
+            held_roles[owner].append(role)
+        counts = to_dict((yield SQL["answering_nodes"].query(time_values)))
         return [
-            Node(owner, roles, version, age, seen, tuple(held[owner]), counts.get(owner, 0))
-            for owner, roles, version, age, seen in (yield SQL["nodes"].query(now))
+            Node(owner, roles, version, age, seen, tuple(held_roles[owner]), counts.get(owner, 0))
+            for owner, roles, version, age, seen in (yield SQL["nodes"].query(time_values))
         ]
 
     @readonly
@@ -81,11 +81,11 @@ class NodeRegistry(ClockStore):
     @readonly
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
-        work = []
+        work_items = []
         for name, statement in _WORK_STATEMENTS.items():
             [row] = yield SQL[statement].query(self._time_values())
-            work.append(BackgroundWork(name, *row))
-        return work
+            work_items.append(BackgroundWork(name, *row))
+        return work_items
 
     def _time_values(self) -> dict[str, float]:
         return {"now": self._clock.now()}

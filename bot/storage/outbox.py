@@ -61,15 +61,15 @@ class SqlOutbox(ClockStore):
     def reserve_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Reserve each chat's first row if it is due. UNKNOWN rows may already have been sent."""
         at = current_moment(self._clock)
-        ordered = sorted(lanes)  # in a fixed order, to avoid deadlocks
+        ordered_lanes = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
-            values = {"lanes": ordered, **sender_values(self._sender)}
+            values = {"lanes": ordered_lanes, **sender_values(self._sender)}
             rows = yield FUNCTIONS["take"].call.query_alone(values)
             return [row for row in (decode_reserved_row(columns, at) for columns in rows) if row]
         reserved_rows = []
-        for key in ordered:
-            leased = yield SQL["take_lane"].query(of=key, now=at.now)
-            row = (yield from _reserve_leased(key, self._sender, leased, at)) if leased else None
+        for key in ordered_lanes:
+            leases = yield SQL["take_lane"].query(of=key, now=at.now)
+            row = (yield from _reserve_leased(key, self._sender, leases, at)) if leases else None
             if row is not None:
                 reserved_rows.append(row)
         return reserved_rows
@@ -81,12 +81,12 @@ class SqlOutbox(ClockStore):
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
             return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
-        sent = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
-        values = {**sent, "lane": row.address.lane, **sender_values(self._sender)}
-        [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
-        if not held:
+        sent_values = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
+        values = {**sent_values, "lane": row.address.lane, **sender_values(self._sender)}
+        [[is_held, *next_columns]] = yield FUNCTIONS["sent"].call.query_alone(values)
+        if not is_held:
             raise self._fenced_error(row)
-        return decode_reserved_row(following, at)
+        return decode_reserved_row(next_columns, at)
 
     @transaction
     def queue_as_new_message(
@@ -110,9 +110,9 @@ class SqlOutbox(ClockStore):
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
         """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
         at, private = current_moment(self._clock), row.private
-        where = parse_address(private.group) if private and private.group else row.address
-        yield from _lock_lanes(where.lane, row.address.lane)
-        key = yield from self._give_up_row(row, reason)
+        notice_address = parse_address(private.group) if private and private.group else row.address
+        yield from _lock_lanes(notice_address.lane, row.address.lane)
+        lane_key = yield from self._give_up_row(row, reason)
         if private is not None:
             yield SQL["empty_row"].query(row=row.id)
         if notice and row.part < _NOTICE_PART:
@@ -121,11 +121,11 @@ class SqlOutbox(ClockStore):
             row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
             reply_to = private.reply_to if private else row.reply_to
             content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
-            values = {**row_key, **address_columns(where), **content}
+            values = {**row_key, **address_columns(notice_address), **content}
             yield SQL["queue_once"].query(values)
-            if where.lane != key:
+            if notice_address.lane != lane_key:
                 yield from reserve_first_or_schedule(values, None, at)
-        return (yield from _reserve_next(key, self._sender, at))
+        return (yield from _reserve_next(lane_key, self._sender, at))
 
     @transaction
     def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
@@ -140,11 +140,11 @@ class SqlOutbox(ClockStore):
         self, row: OutboxRow, delivery: PrivateDelivery, address: Address
     ) -> Unit[OutboxRow | None]:
         """Move an unsent row to a private chat. Reserve and return the old chat's next row."""
-        at, key, where = current_moment(self._clock), row.address.lane, address_columns(address)
+        at, key, columns = current_moment(self._clock), row.address.lane, address_columns(address)
         yield from _lock_lanes(key, address.lane)
         buttons = encode_content(row.content, private=delivery)["buttons"]
-        yield from self._change_row("move_row", row, **where, buttons=buttons)
-        yield from reserve_first_or_schedule(where, None, at)
+        yield from self._change_row("move_row", row, **columns, buttons=buttons)
+        yield from reserve_first_or_schedule(columns, None, at)
         return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
@@ -192,8 +192,8 @@ class SqlOutbox(ClockStore):
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
         """Lease a chat queue; return the lease's end (Unix time), or None if a row is in flight."""
-        leased = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
-        return leased[0][0] if leased else None
+        lease_rows = yield SQL["hold_settled_lane"].query(of=lane, now=self._clock.now())
+        return lease_rows[0][0] if lease_rows else None
 
     @transaction
     def release_lane(self, lane: str, lease_end: float) -> Unit[None]:
@@ -204,13 +204,13 @@ class SqlOutbox(ClockStore):
         if (yield SQL["unsent_row"].query(of=lane)):
             yield SQL["make_due_now"].query(of=lane, now=self._clock.now())
 
-    def _change_row(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
+    def _change_row(self, statement: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
         """Run a statement on a row; raises `Fenced` if this sender does not hold the row."""
-        held = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
-        changed = yield SQL[name].query({**held, **values})
-        if not changed:
+        row_values = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
+        changed_rows = yield SQL[statement].query({**row_values, **values})
+        if not changed_rows:
             raise self._fenced_error(row)
-        return changed[0]
+        return changed_rows[0]
 
     def _give_up_row(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead, and return the key of its chat's queue (lane)."""
@@ -222,8 +222,8 @@ class SqlOutbox(ClockStore):
         """Make a row due in some seconds, by the clock of leases; the sender's may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         values = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
-        key, due_at = yield from self._change_row("put_off_row", row, **values)
-        yield SQL["postpone_lane"].query(of=key, moment=due_at)
+        lane_key, due_at = yield from self._change_row("put_off_row", row, **values)
+        yield SQL["postpone_lane"].query(of=lane_key, moment=due_at)
 
     def _fenced_error(self, row: OutboxRow) -> Fenced:
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
@@ -242,49 +242,49 @@ def reserve_first_or_schedule(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Make a chat's queue due and, if there is a sender, reserve and return its first row."""
-    lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
+    lane_values = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
-        yield SQL["make_due"].query({**lane, "now": at.now})
+        yield SQL["make_due"].query({**lane_values, "now": at.now})
         return None
-    leased = yield SQL["make_due_and_take"].query({**lane, "now": at.now})
-    return (yield from _reserve_leased(row["lane"], sender, leased, at)) if leased else None
+    leases = yield SQL["make_due_and_take"].query({**lane_values, "now": at.now})
+    return (yield from _reserve_leased(row["lane"], sender, leases, at)) if leases else None
 
 
 def _reserve_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Reserve and return the first unsent row of a chat's queue that this sender holds."""
     yield SQL["empty_lane"].query(of=key)  # from here on, other units that queue rows must wait
-    head = yield SQL["head"].query(of=key)
-    if not head:
+    head_rows = yield SQL["head"].query(of=key)
+    if not head_rows:
         return None
-    leased = yield SQL["hold_lane"].query(of=key, now=at.now)
-    return (yield from _begin_sending(head, key, sender, leased, at))
+    leases = yield SQL["hold_lane"].query(of=key, now=at.now)
+    return (yield from _begin_sending(head_rows, key, sender, leases, at))
 
 
 def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Do the same as `_reserve_next`, with only one statement if the queue is empty."""
-    leased = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
-    if leased[0][0] is None:
+    leases = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
+    if leases[0][0] is None:
         return None
-    head = yield SQL["head"].query(of=key)
-    return (yield from _begin_sending(head, key, sender, leased, at))
+    head_rows = yield SQL["head"].query(of=key)
+    return (yield from _begin_sending(head_rows, key, sender, leases, at))
 
 
 def _reserve_leased(
-    key: str, sender: SenderIdentity, lane_rows: Rows, at: Moment
+    key: str, sender: SenderIdentity, lease_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    head = yield SQL["head"].query(of=key)
-    if not head:
+    head_rows = yield SQL["head"].query(of=key)
+    if not head_rows:
         yield SQL["empty_lane"].query(of=key)
         return None
-    return (yield from _begin_sending(head, key, sender, lane_rows, at))
+    return (yield from _begin_sending(head_rows, key, sender, lease_rows, at))
 
 
 def _begin_sending(
-    head: Rows, key: str, sender: SenderIdentity, lane_rows: Rows, at: Moment
+    head_rows: Rows, key: str, sender: SenderIdentity, lease_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Reserve and return a chat's first row; if it is too early to send, postpone the chat."""
-    now = lane_rows[0][0] - SENDING_SECONDS  # by the database's clock
-    row, not_before, started_at = _to_row(tuple(head[0]), at)
+    now = lease_rows[0][0] - SENDING_SECONDS  # by the database's clock
+    row, not_before, started_at = _to_row(tuple(head_rows[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
         not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)

@@ -100,14 +100,14 @@ class PostgresPool(ConnectionPool):
         self._is_opened = False
 
     @override
-    async def run(self, start: StartUnit[T]) -> T:
+    async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit and commit it; even after a `TimeoutError`, it may be committed."""
         if not self._is_opened:
             await self._pool
             self._is_opened = True
         try:
             async with self._acquire_connection() as connection:
-                unit = start()
+                unit = start_unit()
                 try:
                     return await self._run(connection, unit, next(unit))
                 except StopIteration as ended:
@@ -144,18 +144,18 @@ class PostgresPool(ConnectionPool):
             while True:
                 query = unit.send(await self._execute_query(connection, query))
         except StopIteration as ended:
-            value: T = ended.value
-            return value
+            result: T = ended.value
+            return result
 
     async def _execute_query(self, connection: Any, query: Query) -> Rows:
-        sql = query.statement.compiled("postgresql")
-        if query.many:
-            rows = [sql.arguments(values, self._codec) for values in query.many]
-            await connection.executemany(sql.text, rows)
+        compiled_sql = query.statement.compiled("postgresql")
+        if query.many_values:
+            rows = [compiled_sql.arguments(values, self._codec) for values in query.many_values]
+            await connection.executemany(compiled_sql.text, rows)
             return ()
-        values = sql.arguments(query.values, self._codec)
-        found: Any = await connection.fetch(sql.text, *values)
-        return decode_rows(found, tuple(found[0].keys()), self._codec) if found else found
+        values = compiled_sql.arguments(query.values, self._codec)
+        records: Any = await connection.fetch(compiled_sql.text, *values)
+        return decode_rows(records, tuple(records[0].keys()), self._codec) if records else records
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
@@ -188,14 +188,14 @@ class PostgresPool(ConnectionPool):
             return await asyncpg.connect(self._dsn, **options)
 
         # asyncpg parses the address, because SQLAlchemy supports neither sslmode nor several hosts.
-        arguments: dict[str, Any] = {"async_creator_fn": connect}
+        connect_arguments: dict[str, Any] = {"async_creator_fn": connect}
         if self._is_behind_pgbouncer:
-            arguments |= {
+            connect_arguments |= {
                 "prepared_statement_cache_size": 0,
                 "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
             }
         engine = create_async_engine(
-            "postgresql+asyncpg://", connect_args=arguments, poolclass=NullPool
+            "postgresql+asyncpg://", connect_args=connect_arguments, poolclass=NullPool
         )
         attach_codec(engine.sync_engine, self._codec)
         return engine
@@ -219,12 +219,12 @@ def read_password(file: Path, url: URL) -> str:
     """
     host_option = url.query.get("host", url.host or "localhost")
     hosts = host_option.split(",") if isinstance(host_option, str) else host_option
-    found = [one for one in map(_HOST_AND_PORT.fullmatch, hosts) if one]
-    names = {one[1].strip("[]") for one in found}
-    names |= {"localhost" for one in names if one.startswith("/")}
-    ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in found}
+    host_matches = [one for one in map(_HOST_AND_PORT.fullmatch, hosts) if one]
+    host_names = {one[1].strip("[]") for one in host_matches}
+    host_names |= {"localhost" for one in host_names if one.startswith("/")}
+    ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in host_matches}
     user = str(url.username or url.query.get("user") or getpass.getuser())
-    expected = (names, ports, {str(url.database or user)}, {user})
+    expected = (host_names, ports, {str(url.database or user)}, {user})
     try:
         lines = map(_PASSWORD_LINE.fullmatch, file.read_text("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
@@ -234,9 +234,9 @@ def read_password(file: Path, url: URL) -> str:
         if all(one in {"*", *allowed} for one, allowed in zip(fields, expected, strict=True)):
             register_secrets([password])
             return password
-    searched = ":".join(",".join(sorted(one)) for one in expected)
+    wanted_line = ":".join(",".join(sorted(one)) for one in expected)
     raise SettingsError(
-        f"the password file {file} has no line for {searched} (host:port:database:user); add one"
+        f"the password file {file} has no line for {wanted_line} (host:port:database:user); add one"
     )
 
 
@@ -255,7 +255,7 @@ def to_dsn(url: URL) -> str:
         for name, value in url.query.items()
     }
     if "ssl" in query:
-        mode = query.pop("ssl")
-        query.setdefault("sslmode", "require" if mode == "true" else mode)
+        ssl_mode = query.pop("ssl")
+        query.setdefault("sslmode", "require" if ssl_mode == "true" else ssl_mode)
     dsn = url.set(drivername="postgresql", query=query)
     return dsn.render_as_string(hide_password=False)

@@ -18,23 +18,23 @@ class PresetVersions(ClockStore):
     @transaction
     def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
         """Store presets, and return version numbers by name; only changed presets get new ones."""
-        numbers = {}
+        version_numbers = {}
         for one in versions:
-            numbers[one.name] = yield from self._save(one)
-        return numbers
+            version_numbers[one.name] = yield from self._save(one)
+        return version_numbers
 
     def _save(self, preset: PresetVersion) -> Unit[int]:
-        sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
-        row = {"name": preset.name, "sha256": sha256, "content": preset.content}
-        owner = {"owner": preset.owner}
+        content_hash = hashlib.sha256(preset.content.encode()).hexdigest()
+        row = {"name": preset.name, "sha256": content_hash, "content": preset.content}
+        owner_values = {"owner": preset.owner}
         while True:
-            newest = yield SQL["newest_preset"].query(row)
-            if newest and newest[0][1] == sha256:
-                return int(newest[0][0])
-            number = max(preset.version, newest[0][0] + 1 if newest else 1)
+            newest_rows = yield SQL["newest_preset"].query(row)
+            if newest_rows and newest_rows[0][1] == content_hash:
+                return int(newest_rows[0][0])
+            number = max(preset.version, newest_rows[0][0] + 1 if newest_rows else 1)
             # Another process may take the number at the same time, so the loop checks again.
-            new = {"version": number, "first_seen_at": self._clock.now()}
-            yield SQL["add_preset"].query({**row, **new, **owner})
+            version_values = {"version": number, "first_seen_at": self._clock.now()}
+            yield SQL["add_preset"].query({**row, **version_values, **owner_values})
             if preset.owner is not None:
                 yield SQL["drop_old_versions"].query(name=preset.name, newest=number)
 
@@ -53,8 +53,8 @@ class PresetVersions(ClockStore):
     def picture_urls(self) -> Unit[frozenset[str]]:
         """Return the picture URLs of all characters that were created in chats."""
         rows = yield SQL["characters"].query_alone()
-        values = decode_all("setting", rows, lambda row: str(row[0]))
-        return frozenset(one.rpartition("\t")[2] for one in values)
+        settings = decode_all("setting", rows, lambda row: str(row[0]))
+        return frozenset(one.rpartition("\t")[2] for one in settings)
 
     @readonly
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:

@@ -17,21 +17,21 @@ from bot.storage.statements import SQL, Rows, Unit
 _COMPRESSION_LEVEL = 1  # takes half the default level's time, and a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
 """Below zlib's defaults: clearing their 268 KB takes longer than compressing a receipt."""
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Receipt).decode
+_pack_receipt = msgspec.msgpack.Encoder().encode
+_unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def to_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[str, object]:
     """Return a receipt's table row; `turn` is empty for the receipt of a replay."""
-    memories = [span.memory for span in receipt.layout if span.memory]
+    memory_ids = [span.memory for span in receipt.layout if span.memory]
     return {
         "conversation": conversation,
         "turn": turn,
         "at": at,
-        "content": _compress_receipt(_encode(receipt)),
+        "content": _compress_receipt(_pack_receipt(receipt)),
         **usage_columns(receipt.preset, receipt.provider, receipt.charge, receipt.usage),
         "prompt_tokens": receipt.usage.prompt_tokens or receipt.tokens,
-        "memories": json.dumps(memories) if memories else None,
+        "memories": json.dumps(memory_ids) if memory_ids else None,
         "first_word_seconds": receipt.timings.first_word_seconds,
         "seconds": receipt.timings.queued_seconds + receipt.timings.seconds,
     }
@@ -95,4 +95,4 @@ def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:
 
 
 def decode_receipt(content: bytes) -> Receipt:
-    return _decode(zlib.decompress(content))
+    return _unpack_receipt(zlib.decompress(content))

@@ -29,7 +29,7 @@ SIGNALS_CHANNEL = "troupe:signals"
 TIMEOUT_SECONDS = 1.0
 """The time after which a process continues without the server's response."""
 
-_REFUSED_CONNECTIONS = (
+_REFUSAL_ERRORS = (
     *(AuthenticationError, AuthorizationError, NoPermissionError),
     ssl.SSLCertVerificationError,
 )
@@ -41,10 +41,10 @@ def open_client(url: str) -> Redis:
     """Return a client that connects on first use; raises `SettingsError` for a bad address."""
     try:
         require_escaped_password(url, may_contain_at_sign=True)
-        url, password = _take_password_file(url)
+        url, password_file = _extract_password_file(url)
         redis = Redis.from_url(
             url,
-            credential_provider=password,
+            credential_provider=password_file,
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=TIMEOUT_SECONDS,
             socket_timeout=None,  # redis-py's own timeout swallows cancellation (Python 3.11)
@@ -62,10 +62,10 @@ def open_client(url: str) -> Redis:
 
 def describe_redis_error(error: Exception, redis: Redis) -> str:
     """Return a message with the server, the error and the remedy, without the password."""
-    parts = redis.connection_pool.connection_kwargs
-    server = parts.get("path") or f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}"
+    kwargs = redis.connection_pool.connection_kwargs
+    server = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
     chain = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
-    match next((each for each in chain if isinstance(each, _REFUSED_CONNECTIONS)), error):
+    match next((each for each in chain if isinstance(each, _REFUSAL_ERRORS)), error):
         case ssl.SSLCertVerificationError() as refused:
             fault = (
                 f"has a certificate that is not trusted here ({refused.verify_message}); add"
@@ -89,10 +89,10 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
 
 def _system_error_text(chain: Sequence[object]) -> str:
     """Return the operating system's error message, which redis-py hides."""
-    for found in chain:
-        if isinstance(found, OSError) and found.errno is not None:
+    for cause in chain:
+        if isinstance(cause, OSError) and cause.errno is not None:
             # a failed DNS lookup has a negative number and its own message
-            return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
+            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return str(chain[0]) or type(chain[0]).__name__
 
 
@@ -119,12 +119,12 @@ class _PasswordFile(CredentialProvider):
         return password
 
 
-def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
+def _extract_password_file(url: str) -> tuple[str, _PasswordFile | None]:
     """Remove user and password file from a URL; return the URL and the file, if any."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    file = options.pop(_FILE_OPTION, None)
-    if file is None:
+    password_file = options.pop(_FILE_OPTION, None)
+    if password_file is None:
         return url, None
     credentials, _, host = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
@@ -132,5 +132,5 @@ def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
         raise ValueError(f"it has a password and a {_FILE_OPTION}; remove one of them")
     user = unquote(user) or options.pop("username", "")
     query = f"?{urlencode(options)}" if options else ""
-    rest = f"{parts.scheme}://{host}{parts.path}{query}"  # urlunsplit turns unix:/// into unix:/
-    return rest, _PasswordFile(Path(file), user)
+    new_url = f"{parts.scheme}://{host}{parts.path}{query}"  # urlunsplit turns unix:/// into unix:/
+    return new_url, _PasswordFile(Path(password_file), user)

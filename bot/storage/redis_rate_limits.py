@@ -36,7 +36,7 @@ _MAX_PAUSE_SECONDS = 15.0
 _SCAN_BATCH_SIZE = 1000
 _MAX_LISTED_REFUSALS = 100
 
-_UNLIMITED = 1_000_000
+_UNLIMITED_SLOTS = 1_000_000
 _MAX_UNREPORTED_RELEASES = 10_000
 """The maximum number of releases to report later; the earliest are kept."""
 _RELEASE_BATCH_SIZE = 500
@@ -62,8 +62,8 @@ class RedisRateLimits(RateLimits):
         self._process_name = secrets.token_hex(8)
         self._process_count = 1
         self._counted_at = -math.inf
-        sections = read_sections("rate_limits.lua").items()
-        self._scripts = {name: redis.register_script(text) for name, text in sections}
+        script_sections = read_sections("rate_limits.lua").items()
+        self._scripts = {name: redis.register_script(text) for name, text in script_sections}
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -71,10 +71,10 @@ class RedisRateLimits(RateLimits):
         args: list[str | int | float] = [max_wait_seconds]
         for rate in rates:
             args += [rate.interval, rate.tolerance]
-        answer = await self._ask_server(lambda: self._scripts["take"](keys, args))
-        if answer is None:
+        response = await self._ask_server(lambda: self._scripts["take"](keys, args))
+        if response is None:
             return await self._in_process.take(rates, max_wait_seconds)
-        return float(answer)
+        return float(response)
 
     @override
     async def acquire_slot(
@@ -91,13 +91,13 @@ class RedisRateLimits(RateLimits):
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             args += [waiter.name, int(waiter.urgency), waiter.seconds]
         self._unreported_releases.pop((key, holder), None)  # reporting it would release this slot
-        answer = await self._ask_server(lambda: self._scripts["acquire"](keys, args))
-        if answer is None:
-            share = max(1, limit // self._process_count)
-            return await self._in_process.acquire_slot(key, share, holder, lease_seconds, waiter)
-        if answer:  # also counted here, in case the server goes down
-            await self._in_process.acquire_slot(key, _UNLIMITED, holder, lease_seconds)
-        return int(answer)
+        response = await self._ask_server(lambda: self._scripts["acquire"](keys, args))
+        if response is None:
+            quota = max(1, limit // self._process_count)
+            return await self._in_process.acquire_slot(key, quota, holder, lease_seconds, waiter)
+        if response:  # also counted here, in case the server goes down
+            await self._in_process.acquire_slot(key, _UNLIMITED_SLOTS, holder, lease_seconds)
+        return int(response)
 
     @override
     async def release_slot(self, key: str, holder: str) -> None:
@@ -109,20 +109,20 @@ class RedisRateLimits(RateLimits):
     @override
     async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
         keys, args = self._encode_scopes(scopes)
-        answer = await self._ask_server(lambda: self._scripts["take_call"](keys, args))
-        if answer is None:
+        response = await self._ask_server(lambda: self._scripts["take_call"](keys, args))
+        if response is None:
             return await self._in_process.take_call(self._per_process_shares(scopes))
-        if float(answer) <= 0:  # also counted here, in case the server goes down
+        if float(response) <= 0:  # also counted here, in case the server goes down
             await self._in_process.take_call(scopes)
-        return float(answer)
+        return float(response)
 
     @override
     async def seconds_until_call(self, scopes: Sequence[RateLimitScope]) -> float:
         keys, args = self._encode_scopes(scopes)
-        answer = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, args))
-        if answer is None:
+        response = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, args))
+        if response is None:
             return await self._in_process.seconds_until_call(self._per_process_shares(scopes))
-        return max(0.0, float(answer))
+        return max(0.0, float(response))
 
     def _per_process_shares(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
         return [one.per_process_share(self._process_count) for one in scopes]
@@ -136,9 +136,9 @@ class RedisRateLimits(RateLimits):
         for scope in scopes:
             for window in scope.windows:
                 keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
-                learned = self._refusal_keys(scope.key)[1] if window.is_learned else ""
-                allowed = window.count - window.reserved
-                args += [allowed, window.count, window.seconds, learned]
+                learned_key = self._refusal_keys(scope.key)[1] if window.is_learned else ""
+                allowed_count = window.count - window.reserved
+                args += [allowed_count, window.count, window.seconds, learned_key]
         return keys, args
 
     @override
@@ -151,17 +151,17 @@ class RedisRateLimits(RateLimits):
     async def blocked_calls(self) -> Sequence[RefusedCalls]:
         prefix = f"{self._prefix}refused:"
 
-        async def find() -> dict[str, float]:
-            waits: dict[str, float] = {}
+        async def find_refusals() -> dict[str, float]:
+            seconds_by_scope: dict[str, float] = {}
             async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCAN_BATCH_SIZE):
                 scope = key.decode().removeprefix(prefix)
-                waits[scope] = max(0, await self._redis.pttl(key)) / 1000
-                if len(waits) == _MAX_LISTED_REFUSALS:
+                seconds_by_scope[scope] = max(0, await self._redis.pttl(key)) / 1000
+                if len(seconds_by_scope) == _MAX_LISTED_REFUSALS:
                     break
-            return waits
+            return seconds_by_scope
 
-        found = await self._ask_server(find)
-        return await self._in_process.blocked_calls() if found is None else longest_refusals(found)
+        waits = await self._ask_server(find_refusals)
+        return await self._in_process.blocked_calls() if waits is None else longest_refusals(waits)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
@@ -178,14 +178,14 @@ class RedisRateLimits(RateLimits):
             if self._clock.monotonic() < self._paused_until:
                 return None
             try:
-                answer = await self._ask_with_retry(call)
+                response = await self._ask_with_retry(call)
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
                 self._paused_until = self._clock.monotonic() + self._next_pause
                 self._next_pause = min(self._next_pause * 2, _MAX_PAUSE_SECONDS)
                 return None
             self._next_pause = _PAUSE_SECONDS
-            return answer
+            return response
 
     async def _ask_with_retry(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the server's response; retry once if this process itself was too slow.
@@ -193,11 +193,11 @@ class RedisRateLimits(RateLimits):
         A call whose response was lost is then counted twice, which is safe.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._timeout_seconds
+        times_out_at = loop.time() + self._timeout_seconds
         try:
             return await self._ask_once(call)
         except TimeoutError:
-            if loop.time() < until + _MAX_DELAY_SECONDS:
+            if loop.time() < times_out_at + _MAX_DELAY_SECONDS:
                 raise
         return await self._ask_once(call)
 
@@ -211,8 +211,8 @@ class RedisRateLimits(RateLimits):
     async def _report_refusals(self) -> None:
         """Tell the server about refused calls that it does not know about yet."""
         for scope, until in list(self._unreported_refusals.items()):
-            left = max(0.0, until - self._clock.monotonic())
-            args = [math.ceil(left * 1000), int(LEARNED_WINDOW_SECONDS * 1000)]
+            seconds_left = max(0.0, until - self._clock.monotonic())
+            args = [math.ceil(seconds_left * 1000), int(LEARNED_WINDOW_SECONDS * 1000)]
             await self._scripts["block_calls"](self._refusal_keys(scope), args)
             if self._unreported_refusals.get(scope) == until:
                 del self._unreported_refusals[scope]

@@ -29,7 +29,7 @@ from bot.storage.redis_client import (
 
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED_SIGNALS = 10_000
-_MAX_SIGNALS_IN_A_MESSAGE = 500
+_MAX_SIGNALS_PER_MESSAGE = 500
 _CHECK_TIMEOUT_SECONDS = 1.2
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
@@ -86,11 +86,11 @@ class RedisSignals(InProcessSignals):
     async def run(self) -> None:
         """Send and receive until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._send_queued(), name="signals: send")
+            group.create_task(self._send_queued_signals(), name="signals: send")
             group.create_task(self._receive_all(), name="signals: receive")
 
-    async def _send_queued(self) -> None:
-        pause = _PAUSE_SECONDS
+    async def _send_queued_signals(self) -> None:
+        pause_seconds = _PAUSE_SECONDS
         while True:
             signals = await self._next_signals()
             try:
@@ -101,13 +101,13 @@ class RedisSignals(InProcessSignals):
             except (TimeoutError, RedisError, OSError) as error:
                 self._can_send = False
                 self._add_problem(error)
-                await asyncio.sleep(pause)
-                self._take_queued(_MAX_QUEUED_SIGNALS)  # other processes have polled by now
-                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+                await asyncio.sleep(pause_seconds)
+                self._take_queued_signals(_MAX_QUEUED_SIGNALS)  # other processes have polled by now
+                pause_seconds = min(pause_seconds * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._can_send = True
                 self._clear_problems()
-                pause = _PAUSE_SECONDS
+                pause_seconds = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
         """Return the queued signals; empty if none arrives within `heartbeat_seconds`."""
@@ -116,13 +116,13 @@ class RedisSignals(InProcessSignals):
                 signals = [await self._queue.get()]
         except TimeoutError:
             return []
-        return signals + self._take_queued(_MAX_SIGNALS_IN_A_MESSAGE - 1)
+        return signals + self._take_queued_signals(_MAX_SIGNALS_PER_MESSAGE - 1)
 
-    def _take_queued(self, limit: int) -> list[_Signal]:
+    def _take_queued_signals(self, limit: int) -> list[_Signal]:
         return [self._queue.get_nowait() for _ in range(min(limit, self._queue.qsize()))]
 
     async def _receive_all(self) -> None:
-        pause = _PAUSE_SECONDS
+        pause_seconds = _PAUSE_SECONDS
         while True:
             try:
                 async with self._redis.pubsub() as subscription:
@@ -130,24 +130,24 @@ class RedisSignals(InProcessSignals):
                         await subscription.subscribe(SIGNALS_CHANNEL)
                     self.is_connected = True
                     self._clear_problems()
-                    pause = _PAUSE_SECONDS
+                    pause_seconds = _PAUSE_SECONDS
                     await self._receive_until_silent(subscription)
             except (TimeoutError, RedisError, OSError) as error:
                 self._add_problem(error)
             finally:
                 self.is_connected = False
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * 2, _MAX_PAUSE_SECONDS)
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
         """Receive until the connection ends; raises `TimeoutError` after a long silence."""
-        now = asyncio.get_running_loop().time
-        seconds = self._heartbeat_seconds + 2 * TIMEOUT_SECONDS
-        async with asyncio.timeout(seconds) as silence:
+        loop_time = asyncio.get_running_loop().time
+        silence_seconds = self._heartbeat_seconds + 2 * TIMEOUT_SECONDS
+        async with asyncio.timeout(silence_seconds) as silence_timeout:
             async for message in subscription.listen():
-                silence.reschedule(now() + seconds)
+                silence_timeout.reschedule(loop_time() + silence_seconds)
                 if message["type"] == "message":
-                    self._receive(message["data"])
+                    self._receive_message(message["data"])
 
     def _add_problem(self, error: Exception) -> None:
         """Log a problem, unless it was already logged."""
@@ -162,7 +162,7 @@ class RedisSignals(InProcessSignals):
             _log.info("signals_resumed")
             self._problems.clear()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive_message(self, data: bytes) -> None:
         try:
             message = _decode(data)
         except msgspec.DecodeError:

@@ -59,10 +59,10 @@ class RedisWindows(SharedWindows):
     def share(self, claim: Claim, window: SessionWindow) -> None:
         if self._is_paused or len(self._queued_windows) >= _MAX_QUEUED_WINDOWS:
             return
-        stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
-        value = self._codec.encode(_encode(stored))
-        if value is not None and len(value) <= _MAX_WINDOW_BYTES:
-            self._queued_windows[claim.conversation] = value
+        stored_window = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
+        encoded_window = self._codec.encode(_encode(stored_window))
+        if encoded_window is not None and len(encoded_window) <= _MAX_WINDOW_BYTES:
+            self._queued_windows[claim.conversation] = encoded_window
             self._wake.set()
 
     @override
@@ -72,8 +72,8 @@ class RedisWindows(SharedWindows):
         try:
             async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
                 value = await self._redis.get(self._prefix + claim.conversation)
-            plain = self._codec.decode(value if isinstance(value, bytes) else None)
-            stored = _decode(plain) if plain else None
+            decoded_value = self._codec.decode(value if isinstance(value, bytes) else None)
+            stored = _decode(decoded_value) if decoded_value else None
         except (msgspec.DecodeError, StoreError):  # another version of Troupe or encryption key
             return None
         except _SERVER_ERRORS as error:
@@ -81,8 +81,8 @@ class RedisWindows(SharedWindows):
             return None
         if stored is None or stored.epoch != claim.epoch - 1:
             return None
-        turns = len(stored.turns)
-        return create_window(Session(stored.session, stored.turns), turns + stored.is_whole)
+        turn_count = len(stored.turns)
+        return create_window(Session(stored.session, stored.turns), turn_count + stored.is_whole)
 
     @override
     async def drop(self, claim: Claim) -> None:
@@ -100,14 +100,14 @@ class RedisWindows(SharedWindows):
             self._wake.clear()
             try:
                 async with asyncio.timeout(TIMEOUT_SECONDS), self._write_lock:
-                    await self._write_queued()
+                    await self._write_queued_windows()
             except _SERVER_ERRORS as error:
                 self._pause(error)
 
-    async def _write_queued(self) -> None:
-        windows, self._queued_windows = self._queued_windows, {}
+    async def _write_queued_windows(self) -> None:
+        windows_by_key, self._queued_windows = self._queued_windows, {}
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for conversation, value in windows.items():
+            for conversation, value in windows_by_key.items():
                 pipeline.set(self._prefix + conversation, value, ex=_EXPIRY_SECONDS)
             await pipeline.execute()
 

@@ -65,19 +65,19 @@ class AnswerLog(Store):
         answers may be missing. In the default order, the result's `next_before` says where to
         continue.
         """
-        found: list[StoredAnswer] = []
+        hits: list[StoredAnswer] = []
         before = search.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
             size = _ROWS_PER_READ if _needs_content(search) else limit + 1
             size = _MAX_ROWS_SEARCHED if search.sort and size > limit + 1 else size
             rows = await self._select_rows(search, before, size)
-            found += await asyncio.to_thread(_select_matching, rows, search, limit + 1 - len(found))
-            if len(found) > limit:
-                return FoundAnswers(found[:limit], None if search.sort else found[limit - 1].number)
+            hits += await asyncio.to_thread(_select_matching, rows, search, limit + 1 - len(hits))
+            if len(hits) > limit:
+                return FoundAnswers(hits[:limit], None if search.sort else hits[limit - 1].number)
             if len(rows) < size or search.sort:
-                return FoundAnswers(found, None)
+                return FoundAnswers(hits, None)
             before = rows[-1][0]
-        return FoundAnswers(found, before)
+        return FoundAnswers(hits, before)
 
     @readonly
     def find(self, number: int) -> Unit[StoredAnswer | None]:
@@ -109,17 +109,17 @@ class AnswerLog(Store):
         self, since: float, limit: int
     ) -> Unit[Mapping[str, Mapping[str, int]]]:
         """Return the most frequent values of each filter column, and how often they occur."""
-        counts = {}
+        counts_by_column = {}
         for name in _FILTER_COLUMNS:
             text = SQL["counted_answers"].text.replace("{column}", name)
-            counts[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
-        return counts
+            counts_by_column[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
+        return counts_by_column
 
     @readonly
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
         """Return when an answer's last message was sent, or None if unsent or unknown."""
-        [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
-        return None if unsent else sent_at
+        [[sent_at, has_unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
+        return None if has_unsent else sent_at
 
     @readonly
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
@@ -139,13 +139,13 @@ class AnswerLog(Store):
     @readonly
     def _select_rows(self, search: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
         values = {name: getattr(search, name) for name in _CONDITIONS}
-        filters = {name: value for name, value in values.items() if value not in {None, ""}}
-        conditions = [_CONDITIONS[name] for name in filters]
+        filter_values = {name: value for name, value in values.items() if value not in {None, ""}}
+        conditions = [_CONDITIONS[name] for name in filter_values]
         if before is not None and not search.sort:
             conditions.append("id < :older_than")
         text = " AND ".join([_SELECT_ANSWERS, *conditions])
         statement = Statement(f"{text} ORDER BY {ORDERS[search.sort]} LIMIT :most")
-        return (yield statement.query_alone({**filters, "older_than": before, "most": size}))
+        return (yield statement.query_alone({**filter_values, "older_than": before, "most": size}))
 
 
 def _needs_content(search: AnswerSearch) -> bool:
@@ -153,16 +153,16 @@ def _needs_content(search: AnswerSearch) -> bool:
 
 
 def _select_matching(rows: Rows, search: AnswerSearch, limit: int) -> list[StoredAnswer]:
-    found: list[StoredAnswer] = []
+    matching_answers: list[StoredAnswer] = []
     for row in rows:
-        if len(found) == limit:
+        if len(matching_answers) == limit:
             break
         answers = decode_all("receipt", [row], _to_stored_answer)
-        found += [one for one in answers if _matches(one.receipt, search)]
-    return found
+        matching_answers += [one for one in answers if _matches_search(one.receipt, search)]
+    return matching_answers
 
 
-def _matches(receipt: Receipt, search: AnswerSearch) -> bool:
+def _matches_search(receipt: Receipt, search: AnswerSearch) -> bool:
     if search.cut_off and receipt.reason is FinishReason.STOP:
         return False
     if search.left_out and not receipt.omitted_count:
@@ -180,15 +180,15 @@ def _to_stored_answer(row: Sequence[Any]) -> StoredAnswer:
     return StoredAnswer(id_, conversation, at, decode_receipt(content))
 
 
-def _follow_parents(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the turns up to `newest`, oldest first, following their parents."""
+def _follow_parents(rows: Iterable[Sequence[Any]], newest_id: int) -> list[Turn]:
+    """Return the turns up to `newest_id`, oldest first, following their parents."""
     turns: list[Turn] = []
-    next_id: int | None = newest
+    next_id: int | None = newest_id
     for row in rows:
-        *_, is_active, id_, parent = row
+        *_, is_active, id_, parent_id = row
         if next_id is not None and (id_ == next_id or (id_ < next_id and is_active)):
             turns += decode_all("turn", [row], to_turn)
-            next_id = parent
+            next_id = parent_id
     return turns[::-1]
 
 
@@ -197,15 +197,15 @@ class ServiceState(ClockStore):
 
     @readonly
     def queues(self) -> Unit[QueueState]:
-        [[waiting, oldest, held]] = yield SQL["queues"].query(now=self._clock.now())
-        [[lanes, unsent]] = yield SQL["unsent_counts"].query()
-        return QueueState(waiting, oldest, held, lanes, unsent)
+        [[waiting_count, oldest_at, held_count]] = yield SQL["queues"].query(now=self._clock.now())
+        [[lane_count, unsent_count]] = yield SQL["unsent_counts"].query()
+        return QueueState(waiting_count, oldest_at, held_count, lane_count, unsent_count)
 
     @readonly
     def queue_ages(self) -> Unit[tuple[float, float]]:
         """Return the ages of the oldest unanswered message and oldest unsent row, in seconds."""
-        [[conversations, lanes]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
-        return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
+        [[message_age, row_age]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
+        return max(0.0, message_age or 0.0), max(0.0, row_age or 0.0)
 
     @readonly
     def trace_message(self, turn: str) -> Unit[MessageTrace]:
@@ -216,8 +216,8 @@ class ServiceState(ClockStore):
         rows = yield SQL["traced_message"].query(message_key)
         conversation, received_at, is_done, crashes = rows[0] if rows else ("", None, True, 0)
         parts = yield SQL["traced_parts"].query(of=turn)
-        delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
-        return MessageTrace(conversation, received_at, bool(is_done), crashes, delivered)
+        delivered_parts = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
+        return MessageTrace(conversation, received_at, bool(is_done), crashes, delivered_parts)
 
     @readonly
     def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:

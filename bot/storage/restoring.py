@@ -47,51 +47,51 @@ async def prepare_restored(
     and the number of unanswered messages, which will only be read as context.
     """
 
-    def unit() -> Unit[tuple[int, int]]:
+    def prepare() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
         for name in _PREPARE_STATEMENTS:
             yield SQL[name].query(values)
-        unknown = yield SQL["mark_all_unknown"].query(values)
-        [[unanswered]] = yield SQL["count_unanswered"].query()
-        return len(unknown), unanswered
+        unknown_rows = yield SQL["mark_all_unknown"].query(values)
+        [[unanswered_count]] = yield SQL["count_unanswered"].query()
+        return len(unknown_rows), unanswered_count
 
-    counts = await database.run(unit)
+    message_counts = await database.run(prepare)
     for one in tombstones:
         await database.run(lambda one=one: _forget_again(one, now))  # type: ignore[misc]
     await database.truncate_log()
-    return counts
+    return message_counts
 
 
 def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if tombstone.consent_of is not None:
-        of = {"scope": tombstone.consent_of, "key": "consent"}
-        choice = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
+        key_values = {"scope": tombstone.consent_of, "key": "consent"}
+        choice_values = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
         if tombstone.consent:
-            yield SQL["set_choice"].query({**of, **choice, "conversation": ""})
+            yield SQL["set_choice"].query({**key_values, **choice_values, "conversation": ""})
         else:
-            yield SQL["reset_choice"].query(of)
+            yield SQL["reset_choice"].query(key_values)
         yield from memories.apply_consent(tombstone.consent_of)
     if tombstone.memories:
         yield from memories.delete_memories_and_prompts(tombstone.memories, now)
     if person is not None:
-        of = {"person": person, "person_anywhere": f"{person}@"}
+        key_values = {"person": person, "person_anywhere": f"{person}@"}
         for name in _PERSON_DELETIONS:
-            yield SQL[name].query({**of, "until": until, "moment": now, "content": b""})
+            yield SQL[name].query({**key_values, "until": until, "moment": now, "content": b""})
     if key is None:
         return
-    found = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
-    is_whole = not (tombstone.turns or tombstone.messages)
-    turn_ids = found if is_whole else set(found).intersection(tombstone.turns)
+    earlier_ids = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
+    forgets_everything = not (tombstone.turns or tombstone.messages)
+    turn_ids = earlier_ids if forgets_everything else set(earlier_ids).intersection(tombstone.turns)
     yield from histories.apply_change(key, HistoryChange(deleted_ids=sorted(turn_ids)), now)
-    for name in [""] if is_whole else tombstone.messages:
+    for name in [""] if forgets_everything else tombstone.messages:
         yield SQL["note_forgotten_message"].query(of=key, message=name, until=until)
-    if is_whole:
+    if forgets_everything:
         address = parse_address(key)
-        channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
+        channel_values = {"of_lane": address.lane, "of_thread": address.thread or ""}
         emptying_values = {"moment": now, "content": b""}
         for name in _CHANNEL_DELETIONS:
-            yield SQL[name].query({"of": key, "until": until, **channel, **emptying_values})
+            yield SQL[name].query({"of": key, "until": until, **channel_values, **emptying_values})
 
 
 _MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0
@@ -100,18 +100,18 @@ _MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0
 
 async def read_restore(database: Database, now: float) -> DatabaseRestore | None:
     """Return the most recent restore, or None if there was none in the last 30 days."""
-    return await database.run_reading(lambda: _newest_restore(now))
+    return await database.run_reading(lambda: _find_newest_restore(now))
 
 
-def _newest_restore(now: float) -> Unit[DatabaseRestore | None]:
+def _find_newest_restore(now: float) -> Unit[DatabaseRestore | None]:
     rows = yield SQL["newest_restore"].query(since=now - _MAX_RESTORE_AGE_SECONDS)
     if not rows:
         return None
-    forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
+    forgotten_messages = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
     return DatabaseRestore(
         rows[0][0],
-        frozenset((key, name) for key, name, _ in forgotten if name),
-        {key: at for key, name, at in sorted(forgotten) if not name},
+        frozenset((key, name) for key, name, _ in forgotten_messages if name),
+        {key: at for key, name, at in sorted(forgotten_messages) if not name},
     )
 
 
@@ -131,9 +131,9 @@ def copy_backup(backup: Path, database: Path) -> Path:
     copy_path = Path(f"{database}.restoring")
     try:
         copy_file(backup, copy_path, is_in_use=False)
-        with contextlib.closing(sqlite3.connect(copy_path)) as copy:
-            is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
-            if not copy.execute(is_ours).fetchone():
+        with contextlib.closing(sqlite3.connect(copy_path)) as connection:
+            schema_query = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+            if not connection.execute(schema_query).fetchone():
                 raise sqlite3.DatabaseError("it is not a Troupe database")
     except (OSError, sqlite3.Error) as error:
         copy_path.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
     return copy_path
 
 
-def replace_database(copy: Path, database: Path, answered_until: float) -> Path:
+def replace_database(copy_path: Path, database: Path, answered_until: float) -> Path:
     """Replace the database with a prepared copy, and return the old database's new name.
 
     The copy gets the modification time of the lost database, so that `last_write_time` returns the
@@ -150,26 +150,26 @@ def replace_database(copy: Path, database: Path, answered_until: float) -> Path:
 
     Raises `StoreError` if the files cannot be renamed.
     """
-    old = _unused_name(database)
+    old_path = _find_unused_path(database)
     modified_at = answered_until - _CLOCK_TOLERANCE_SECONDS
     try:
-        os.utime(copy, (modified_at, modified_at))
+        os.utime(copy_path, (modified_at, modified_at))
         if database.is_file():
-            database.replace(old)
-        wal = Path(f"{database}-wal")
-        if wal.is_file():
-            wal.replace(f"{old}-wal")
+            database.replace(old_path)
+        wal_path = Path(f"{database}-wal")
+        if wal_path.is_file():
+            wal_path.replace(f"{old_path}-wal")
         Path(f"{database}-shm").unlink(missing_ok=True)
-        copy.replace(database)
+        copy_path.replace(database)
     except OSError as error:
         raise StoreError(f"{database} cannot be replaced: {error.strerror}") from None
-    return old
+    return old_path
 
 
-def _unused_name(database: Path) -> Path:
+def _find_unused_path(database: Path) -> Path:
     """Return an unused name for the old database, to keep all earlier copies."""
-    name = Path(f"{database}.replaced")
+    path = Path(f"{database}.replaced")
     numbers = count(2)
-    while name.exists():
-        name = Path(f"{database}.replaced-{next(numbers)}")
-    return name
+    while path.exists():
+        path = Path(f"{database}.replaced-{next(numbers)}")
+    return path

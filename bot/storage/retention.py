@@ -31,7 +31,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     """Delete expired rows in all tables except turns; return their number."""
     now = await database.now(clock)
     receipt_seconds = receipt_days * _DAY_SECONDS
-    deleted = 0
+    deleted_count = 0
     for table, column, seconds, condition in (
         ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
         ("outbox", "started_at", OUTBOX_SECONDS, _FINAL_STATES),
@@ -40,77 +40,77 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         ("audit", "at", USAGE_SECONDS, "true"),
         ("message_note", "at", min(INBOX_SECONDS, receipt_seconds), "true"),
     ):
-        deleted += await _delete_old_rows(database, table, column, now - seconds, condition)
-    deleted += await _empty_receipts(database, now - receipt_seconds)
-    oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
+        deleted_count += await _delete_old_rows(database, table, column, now - seconds, condition)
+    deleted_count += await _empty_receipts(database, now - receipt_seconds)
+    oldest_day = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
-        values = {"oldest": oldest, "dead_since": now - _NODE_SECONDS}
-        deleted += len(await database.execute(SQL[name], **values))
-    return deleted
+        values = {"oldest": oldest_day, "dead_since": now - _NODE_SECONDS}
+        deleted_count += len(await database.execute(SQL[name], **values))
+    return deleted_count
 
 
 async def _empty_receipts(database: Database, until: float) -> int:
     """Delete the content of old receipts, page by page, but keep their token usage and cost."""
-    emptied, since = 0, 0.0
+    emptied_count, since = 0, 0.0
     while True:
-        [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
-        if end is None:
-            return emptied
-        page = {"since": since, "until": end}
+        [[page_end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
+        if page_end is None:
+            return emptied_count
+        page = {"since": since, "until": page_end}
         await database.execute(SQL["delete_old_feedback"], **page)
         await database.execute(SQL["delete_old_memory_uses"], **page)
-        emptied += len(await database.execute(SQL["empty_receipt_page"], **page, content=b""))
-        since = end
+        emptied_count += len(await database.execute(SQL["empty_receipt_page"], **page, content=b""))
+        since = page_end
 
 
 async def _delete_old_rows(
     database: Database, table: str, time_column: str, moment: float, condition: str
 ) -> int:
     """Delete old rows that meet a condition, page by page, up to the first recent row."""
-    page = Statement(f"""
+    page_query = Statement(f"""
         SELECT id, {time_column}, {time_column} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
     """)
     delete = Statement(f"DELETE FROM {table} WHERE {SQL['is_listed'].text}")
-    deleted = last = 0
+    deleted_count = last_id = 0
     while True:
-        rows = await database.fetch(page, last=last, moment=moment)
+        rows = await database.fetch(page_query, last=last_id, moment=moment)
         ids = [id_ for id_, _, is_expired in rows if is_expired]
         if ids:
-            deleted += await database.run(lambda ids=ids: _delete_rows(table, delete, ids))  # type: ignore[misc]
+            deleted_count += await database.run(lambda ids=ids: _delete_rows(table, delete, ids))  # type: ignore[misc]
         if not rows or any(at is not None and at >= moment for _, at, _ in rows):
-            return deleted
-        last = rows[-1][0]
+            return deleted_count
+        last_id = rows[-1][0]
 
 
 def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
-        ids = yield from _select_complete_turns(ids)
+        ids = yield from _select_rows_of_complete_turns(ids)
         yield SQL["keep_message_ids"].query(_list_values(ids))
     yield delete.query(_list_values(ids))
     return len(ids)
 
 
 def _list_values(ids: Iterable[int]) -> dict[str, object]:
-    listed = list(ids)
-    bounds = {"first": min(listed, default=0), "last": max(listed, default=0)}
-    return {"ids": json.dumps(listed), **bounds}
+    id_list = list(ids)
+    bounds = {"first": min(id_list, default=0), "last": max(id_list, default=0)}
+    return {"ids": json.dumps(id_list), **bounds}
 
 
-def _select_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
+def _select_rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the outbox rows whose turns are complete, so that no edit will need the rows."""
     rows = yield SQL["turns_of_rows"].query(_list_values(ids))
     turns = {row[1] for row in rows}
-    unsent = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
-    incomplete = {row[0] for row in unsent}
+    unsent_rows = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
+    incomplete_turns = {row[0] for row in unsent_rows}
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
         source = f"{source_name(platform, bot_id)}:"  # as in `InboxMessage.turn`
         keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
         values = {"platform": platform, "bot_id": bot_id, "keys": keys}
-        incomplete.update(
+        incomplete_turns.update(
             f"{source}{row[0]}" for row in (yield SQL["unanswered_keys"].query(values))
         )
-    return [row[0] for row in rows if row[1] not in incomplete]
+    return [row[0] for row in rows if row[1] not in incomplete_turns]
 
 
 def retention_start(clock: Clock, days: float | None) -> float:
@@ -130,17 +130,17 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     """
     now = await database.now(clock)
     moment = _start_of_day(now, days)
-    deleted = last = 0
+    deleted_count = last_id = 0
     while True:
-        rows = await database.fetch(SQL["page_of_turns"], last=last)
-        for key, expired in _group_by_conversation(rows, moment).items():
-            deleted += await database.run(
-                lambda key=key, old=expired: _delete_conversation_turns(key, old, now)  # type: ignore[misc]
+        rows = await database.fetch(SQL["page_of_turns"], last=last_id)
+        for key, expired_rows in _group_by_conversation(rows, moment).items():
+            deleted_count += await database.run(
+                lambda key=key, old=expired_rows: _delete_conversation_turns(key, old, now)  # type: ignore[misc]
             )
         # Ids grow with time, so all rows after a recent row are recent.
         if not rows or rows[-1][3] >= moment:
-            return deleted
-        last = rows[-1][0]
+            return deleted_count
+        last_id = rows[-1][0]
 
 
 def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
@@ -157,9 +157,9 @@ def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit
         return 0
     sessions = json.dumps(sorted({row[2] for row in expired_rows}))
     yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
-    parts = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
-    names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
-    yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=names)
+    part_names = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
+    turn_names = json.dumps(sorted({part.rpartition("/")[0] for part in part_names}))
+    yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=turn_names)
     yield SQL["delete_turns"].query(_list_values(row[0] for row in expired_rows))
     yield from memories.delete_stale_memories(key, (), now)
     return len(expired_rows)

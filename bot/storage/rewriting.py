@@ -24,45 +24,45 @@ async def rewrite_texts(database: Database, report: ReportTable) -> int:
     `report` is called with each table and its number of changed rows. If a text cannot be
     decrypted, a `StoreError` is raised, but earlier changes are kept.
     """
-    total = 0
+    changed_total = 0
     for table in metadata.sorted_tables:
         if encryptable_columns(table):
-            rows = await _rewrite_table(database, table)
-            total += rows
-            report(table.name, rows)
+            changed_count = await _rewrite_table(database, table)
+            changed_total += changed_count
+            report(table.name, changed_count)
     await database.truncate_log()
-    return total
+    return changed_total
 
 
 async def _rewrite_table(database: Database, table: Table) -> int:
-    keys = [one.name for one in table.primary_key]
-    columns = [one.name for one in encryptable_columns(table)]
+    key_names = [one.name for one in table.primary_key]
+    text_columns = [one.name for one in encryptable_columns(table)]
     # Columns called `stored_NAME` are neither decoded nor encoded.
-    names = [*keys, *(f"stored_{name}" for name in columns)]
-    selected = ", ".join([*keys, *(f"{name} AS stored_{name}" for name in columns)])
-    key, last = ", ".join(keys), ", ".join(f":{name}" for name in keys)
-    end = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
-    page = Statement(f"SELECT {selected} FROM {table.name} {end}")
-    next_page = Statement(f"SELECT {selected} FROM {table.name} WHERE ({key}) > ({last}) {end}")
-    update = Statement(
-        f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in columns)}"
-        f" WHERE ({key}) = ({last})"
+    names = [*key_names, *(f"stored_{name}" for name in text_columns)]
+    selected = ", ".join([*key_names, *(f"{name} AS stored_{name}" for name in text_columns)])
+    key, params = ", ".join(key_names), ", ".join(f":{name}" for name in key_names)
+    tail = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
+    first_page = Statement(f"SELECT {selected} FROM {table.name} {tail}")
+    next_page = Statement(f"SELECT {selected} FROM {table.name} WHERE ({key}) > ({params}) {tail}")
+    update_row = Statement(
+        f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in text_columns)}"
+        f" WHERE ({key}) = ({params})"
     )
 
-    def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
+    def rewrite_page(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
         """Re-encode a page of rows; return its last row and the number of changed rows."""
-        row, changed = None, 0
+        row, changed_count = None, 0
         for values in (yield query):
             row = dict(zip(names, values, strict=True))
-            new = {name: database.codec.reencode(row[name]) for name in names[len(keys) :]}
+            new = {name: database.codec.reencode(row[name]) for name in names[len(key_names) :]}
             if not new.items() <= row.items():
-                changed += 1
-                yield update.query({**row, **new})
-        return row, changed
+                changed_count += 1
+                yield update_row.query({**row, **new})
+        return row, changed_count
 
-    row, total = await database.run(lambda: rewrite(page.query()))
+    row, changed_total = await database.run(lambda: rewrite_page(first_page.query()))
     while row is not None:
         query = next_page.query(row)
-        row, changed = await database.run(lambda query=query: rewrite(query))  # type: ignore[misc]
-        total += changed
-    return total
+        row, changed_count = await database.run(lambda query=query: rewrite_page(query))  # type: ignore[misc]
+        changed_total += changed_count
+    return changed_total

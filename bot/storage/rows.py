@@ -66,8 +66,8 @@ def decode_all(label: str, rows: Iterable[Stored], parse: Callable[[Stored], Val
         try:
             values.append(decode(parse, row))
         except Undecodable as error:
-            number = getattr(row, "id", None)
-            _log.warning("not_decodable", what=label, row=number, reason=str(error))
+            row_id = getattr(row, "id", None)
+            _log.warning("not_decodable", what=label, row=row_id, reason=str(error))
     return values
 
 
@@ -196,8 +196,8 @@ def to_turn_row(turn: Turn, *, is_active: bool = True) -> dict[str, object]:
 
 def to_turn(row: Sequence[Any]) -> Turn:
     """Decode a row that starts with `TURN_COLUMNS`; raises exceptions that `decode` translates."""
-    role, speaker_id, speaker_name, text, at, *others = row[: len(TURN_COLUMNS)]
-    preset, version, message_id, sent_as, observed, files = others
+    role, speaker_id, speaker_name, text, at, *other_columns = row[: len(TURN_COLUMNS)]
+    preset, version, message_id, sent_as, observed, files = other_columns
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
     if role not in _ROLES or not isinstance(text, str):
         raise TypeError(role)
@@ -207,7 +207,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
         *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
         sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
         observed=bool(observed),
-        files=_read_files(files),
+        files=_decode_stored_files(files),
     )
 
 
@@ -218,11 +218,11 @@ def encode_names(names: Sequence[str]) -> str | None:
 
 def encode_files(files: Sequence[MediaItem]) -> str | None:
     """Encode the addresses of files as text, or return None if there are no files."""
-    storable = [replace(one, name=to_storable_text(one.name)) for one in files]
-    return _encode_files(storable).decode() if storable else None
+    storable_files = [replace(one, name=to_storable_text(one.name)) for one in files]
+    return _encode_files(storable_files).decode() if storable_files else None
 
 
-def _read_files(text: str | None) -> tuple[MediaItem, ...]:
+def _decode_stored_files(text: str | None) -> tuple[MediaItem, ...]:
     """Decode `encode_files`'s text; return no files if another version of Troupe encoded them."""
     try:
         return _decode_files(text) if text else ()

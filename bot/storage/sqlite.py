@@ -53,7 +53,7 @@ class SqliteThreads:
 
     _name = "sqlite reader"
     _thread_count = 4
-    _max_in_batch = 1
+    _max_batch_size = 1
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], codec: TextCodec | None = None
@@ -63,7 +63,7 @@ class SqliteThreads:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
-        self._closing = threading.Lock()
+        self._close_lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
             for _ in range(self._thread_count)
@@ -71,17 +71,17 @@ class SqliteThreads:
         for one in self._threads:
             one.start()
 
-    async def run(self, start: StartUnit[T]) -> T:
+    async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work."""
-        return await self.submit(lambda connection: run_unit(connection, start, self._codec))
+        return await self.submit(lambda connection: run_unit(connection, start_unit, self._codec))
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """Run a function on a connection."""
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((work, done))
-        return done
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put((work, future))
+        return future
 
     async def close(self) -> None:
         """Finish pending work, then close the connections."""
@@ -93,47 +93,47 @@ class SqliteThreads:
 
     def _run_jobs(self) -> None:
         connection: sqlite3.Connection | None = None
-        ended = False
-        begins_at = 0.0
+        should_stop = False
+        not_before = 0.0
         try:
-            while not ended:
-                batch, ended = self._next_batch(begins_at)
+            while not should_stop:
+                batch, should_stop = self._next_batch(not_before)
                 if not batch:
                     break
                 try:
                     connection = connection or self._connect()
                     outcomes = self._run_batch(connection, batch)
                 except sqlite3.Error as error:  # the database cannot be opened
-                    outcomes = [(done, None, error) for _, done in batch]
+                    outcomes = [(future, None, error) for _, future in batch]
                 self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
-                together = len(batch) > 1
-                begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
+                is_grouped = len(batch) > 1
+                not_before = time.monotonic() + _SECONDS_BETWEEN_COMMITS if is_grouped else 0.0
         finally:
             # Two connections closed at once would each leave the write-ahead log to the other.
-            with self._closing:
+            with self._close_lock:
                 if connection is not None:
                     connection.close()
 
-    def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Return the jobs to run together, after `begins_at`, and whether to stop after them."""
+    def _next_batch(self, not_before: float) -> tuple[list[_Job], bool]:
+        """Return the jobs to run together, after `not_before`, and whether to stop after them."""
         batch: list[_Job] = []
         job = self._jobs.get()
-        if (seconds := begins_at - time.monotonic()) > 0:
+        if (seconds := not_before - time.monotonic()) > 0:
             time.sleep(seconds)
         while job is not None:
             batch.append(job)
-            if len(batch) == self._max_in_batch or self._jobs.empty():
+            if len(batch) == self._max_batch_size or self._jobs.empty():
                 return batch, False
             job = self._jobs.get_nowait()
         return batch, True
 
     def _run_batch(self, connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
-        for work, done in batch:
+        for work, future in batch:
             try:
-                outcomes.append((done, work(connection), None))
+                outcomes.append((future, work(connection), None))
             except Exception as error:  # noqa: BLE001 -- the error belongs to the caller
-                outcomes.append((done, None, error))
+                outcomes.append((future, None, error))
         return outcomes
 
 
@@ -145,7 +145,7 @@ class SqliteWriter(SqliteThreads):
 
     _name = "sqlite writer"
     _thread_count = 1
-    _max_in_batch = _MAX_UNITS_IN_A_COMMIT
+    _max_batch_size = _MAX_UNITS_IN_A_COMMIT
 
     @override
     def _run_batch(self, connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
@@ -176,10 +176,10 @@ def _run_in_transaction(connection: sqlite3.Connection, jobs: Sequence[Work[Any]
     return values
 
 
-def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCodec) -> T:
+def run_unit(connection: sqlite3.Connection, start_unit: StartUnit[T], codec: TextCodec) -> T:
     """Run a unit of work inside the open transaction."""
     cursor = connection.cursor()
-    unit = start()
+    unit = start_unit()
     try:
         query = next(unit)
         while True:
@@ -193,10 +193,10 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCod
 
 def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("sqlite")
-    if len(query.many) > 1:
-        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many])
+    if len(query.many_values) > 1:
+        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many_values])
         return ()
-    values = query.many[0] if query.many else query.values
+    values = query.many_values[0] if query.many_values else query.values
     cursor.execute(sql.text, sql.arguments(values, codec))
     if not cursor.description:
         return ()
@@ -204,9 +204,9 @@ def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Ro
 
 
 def _deliver_outcomes(outcomes: Sequence[_Outcome]) -> None:
-    gate = resume_limiter()
+    limiter = resume_limiter()
     for outcome in outcomes:
-        gate.call_or_defer(functools.partial(_wake_caller, *outcome))
+        limiter.call_or_defer(functools.partial(_wake_caller, *outcome))
 
 
 def _wake_caller(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -220,7 +220,7 @@ def _wake_caller(future: asyncio.Future[Any], value: Any, error: BaseException |
 
 UnitOfWork = Callable[[Connection], T]
 
-_WRITE_AHEAD_LOG = "PRAGMA journal_mode=WAL"
+_USE_WRITE_AHEAD_LOG = "PRAGMA journal_mode=WAL"
 _PRAGMAS = (
     "PRAGMA synchronous=FULL",  # so that acknowledged messages survive a power cut
     "PRAGMA busy_timeout=5000",
@@ -236,12 +236,12 @@ class ConnectionPool(Protocol):
 
     dialect: DialectName
 
-    async def run(self, start: StartUnit[T]) -> T:
+    async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work directly on the driver, and commit it."""
 
-    async def run_reading(self, start: StartUnit[T]) -> T:
+    async def run_reading(self, start_unit: StartUnit[T]) -> T:
         """Run a read-only unit of work."""
-        return await self.run(start)
+        return await self.run(start_unit)
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a read-only SQLAlchemy function."""
@@ -271,12 +271,12 @@ class SqliteThreadPool(ConnectionPool):
         self._engines: dict[int, Engine] = {}
 
     @override
-    def run(self, start: StartUnit[T]) -> Coroutine[Any, Any, T]:
-        return self._writer.run(start)
+    def run(self, start_unit: StartUnit[T]) -> Coroutine[Any, Any, T]:
+        return self._writer.run(start_unit)
 
     @override
-    def run_reading(self, start: StartUnit[T]) -> Coroutine[Any, Any, T]:
-        return self._readers.run(start)
+    def run_reading(self, start_unit: StartUnit[T]) -> Coroutine[Any, Any, T]:
+        return self._readers.run(start_unit)
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
@@ -348,11 +348,11 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
     """Turn on WAL mode; retry if another connection is doing the same."""
     for _ in range(_MAX_LOG_ATTEMPTS):
         try:
-            cursor.execute(_WRITE_AHEAD_LOG)
+            cursor.execute(_USE_WRITE_AHEAD_LOG)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
         else:
             return
-    cursor.execute(_WRITE_AHEAD_LOG)
+    cursor.execute(_USE_WRITE_AHEAD_LOG)

@@ -35,7 +35,7 @@ PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _INCLUDED_SECTION = re.compile(r"\{(\w+)\}")
 _COMMENT_LINE = re.compile(r"^ *--.*\n", re.MULTILINE)
-_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| FOR SHARE| MATERIALIZED")
+_POSTGRESQL_SYNTAX = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| FOR SHARE| MATERIALIZED")
 _SQLITE_SPELLINGS = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
@@ -69,24 +69,24 @@ class Statement:
         self.text = text.strip()
         self._lists = lists
         self._tables = tables
-        self._compiled: dict[DialectName, CompiledSql] = {}
+        self._compiled_by_dialect: dict[DialectName, CompiledSql] = {}
 
     def compiled(self, dialect: DialectName) -> "CompiledSql":
-        compiled_sql = self._compiled.get(dialect)
+        compiled_sql = self._compiled_by_dialect.get(dialect)
         if compiled_sql is None:
-            compiled_sql = self._compiled[dialect] = self._compile(dialect)
+            compiled_sql = self._compiled_by_dialect[dialect] = self._compile(dialect)
         return compiled_sql
 
-    def query(self, values: Values | None = None, **named: object) -> "Query":
+    def query(self, values: Values | None = None, **named_values: object) -> "Query":
         """Return a query that runs this statement with values by name, and returns its rows."""
-        return Query(self, values or named, ())
+        return Query(self, values or named_values, ())
 
-    def query_alone(self, values: Values | None = None, **named: object) -> "Query":
+    def query_alone(self, values: Values | None = None, **named_values: object) -> "Query":
         """Return a query that runs without a transaction, because its unit has no other query.
 
         In a read-only unit, further queries may follow, also without a transaction.
         """
-        return Query(self, values or named, (), is_whole_unit=True)
+        return Query(self, values or named_values, (), is_whole_unit=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
         """Return a query that runs this statement once per row of values, and returns no rows."""
@@ -97,14 +97,14 @@ class Statement:
         if dialect == "postgresql":
             text = re.sub(r":now\b", SERVER_CLOCK, text)
         else:
-            text = _ONLY_POSTGRESQL.sub("", text)
+            text = _POSTGRESQL_SYNTAX.sub("", text)
             for name, spelling in _SQLITE_SPELLINGS.items():
                 text = text.replace(name, spelling)
         names = tuple(dict.fromkeys(PARAMETER.findall(text)))
         sigil = "$" if dialect == "postgresql" else "?"
-        text = PARAMETER.sub(lambda found: f"{sigil}{names.index(found[1]) + 1}", text)
+        text = PARAMETER.sub(lambda match: f"{sigil}{names.index(match[1]) + 1}", text)
         encoders = {
-            **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode),
+            **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode_value),
             **dict.fromkeys(self._lists, _encode_list),
             **dict.fromkeys(self._tables, _encode_table),
         }
@@ -118,9 +118,9 @@ def read_sections(*files: str) -> dict[str, str]:
     _, *parts = _NAME_LINE.split("\n".join(texts))
     sections: dict[str, str] = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
-        plain = _COMMENT_LINE.sub("", text).strip()
+        section_text = _COMMENT_LINE.sub("", text).strip()
         sections[name] = _INCLUDED_SECTION.sub(
-            lambda found: sections.get(found[1], found[0]), plain
+            lambda match: sections.get(match[1], match[0]), section_text
         )
     return sections
 
@@ -152,13 +152,13 @@ class CompiledSql:
 
     def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
         """Return the encoded values in the driver's order."""
-        ordered = list(map(values.__getitem__, self.names))
+        ordered_values = list(map(values.__getitem__, self.names))
         for index, encode in self.indexed_encoders:
-            ordered[index] = encode(codec, ordered[index])
-        return ordered
+            ordered_values[index] = encode(codec, ordered_values[index])
+        return ordered_values
 
 
-def _encode(codec: TextCodec, value: Any) -> Any:
+def _encode_value(codec: TextCodec, value: Any) -> Any:
     return codec.encode(value)
 
 
@@ -167,19 +167,19 @@ def _encode_list(codec: TextCodec, values: Sequence[Any]) -> list[Any]:
 
 
 def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
-    encoded = [
+    encoded_rows = [
         {
             name: codec.encode(one) if name in _ENCRYPTABLE_COLUMNS else one
             for name, one in row.items()
         }
         for row in rows
     ]
-    return _encode_json(encoded).decode()
+    return _encode_json(encoded_rows).decode()
 
 
 def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
-    places = _encrypted_indexes(columns)
-    return [_decode_row(row, places, codec) for row in rows] if places else rows
+    indexes = _encrypted_indexes(columns)
+    return [_decode_row(row, indexes, codec) for row in rows] if indexes else rows
 
 
 @functools.cache
@@ -193,17 +193,17 @@ def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
 
 
 def _decode_row(row: Sequence[Any], indexes: Sequence[int], codec: TextCodec) -> Sequence[Any]:
-    columns: list[Any] | None = None
+    decoded_columns: list[Any] | None = None
     for index in indexes:
-        stored = row[index]
+        stored_value = row[index]
         try:
-            value = codec.decode(stored)
+            value = codec.decode(stored_value)
         except Undecodable as error:  # fails only this row, see rows.py
             value = error
-        if value is not stored:
-            columns = columns or list(row)
-            columns[index] = value
-    return row if columns is None else tuple(columns)
+        if value is not stored_value:
+            decoded_columns = decoded_columns or list(row)
+            decoded_columns[index] = value
+    return row if decoded_columns is None else tuple(decoded_columns)
 
 
 @value_class
@@ -212,7 +212,7 @@ class Query:
 
     statement: Statement
     values: Values
-    many: tuple[Values, ...]
+    many_values: tuple[Values, ...]
     """If not empty, the statement runs once for each of these, and returns no rows."""
     is_whole_unit: bool = False
     """Whether it is the only query of its unit, which saves round trips on PostgreSQL."""
@@ -231,11 +231,11 @@ _QUERY_ARGUMENT = re.compile(r"(query argument \$\d+): .*")
 
 def describe_failure(error: BaseException) -> str:
     """Return the server's or driver's message on one line, or the error's class."""
-    state = getattr(error, "sqlstate", None) or ""
-    if state.startswith(_DATA_EXCEPTION):
-        return f"{type(error).__name__} ({state})"
-    line = str(error).strip().partition("\n")[0]
-    return _QUERY_ARGUMENT.sub(r"\1", line) or type(error).__name__
+    sql_state = getattr(error, "sqlstate", None) or ""
+    if sql_state.startswith(_DATA_EXCEPTION):
+        return f"{type(error).__name__} ({sql_state})"
+    first_line = str(error).strip().partition("\n")[0]
+    return _QUERY_ARGUMENT.sub(r"\1", first_line) or type(error).__name__
 
 
 def to_store_error(error: BaseException) -> StoreError:

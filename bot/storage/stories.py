@@ -43,24 +43,24 @@ class SqlStories(Store, Stories):
     def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Unit[Sequence[str]]:
-        wanted = {_story_key(text): text for text in texts}
-        places = {key: place for place, key in enumerate(wanted)}
-        known = yield from _load_known_stories(character)
-        if {key: place for key, (place, _) in known.items()} != places:
+        new_texts = {_story_key(text): text for text in texts}
+        places_by_key = {key: place for place, key in enumerate(new_texts)}
+        known_stories = yield from _load_known_stories(character)
+        if {key: place for key, (place, _) in known_stories.items()} != places_by_key:
             yield SQL["raise_story_revision"].query(of=character)
-            known = yield from _load_known_stories(
+            known_stories = yield from _load_known_stories(
                 character
             )  # another process may have changed the stories
-            for key in known.keys() - wanted.keys():
+            for key in known_stories.keys() - new_texts.keys():
                 yield SQL["delete_story"].query(of=character, key=key)
-            for key, place in places.items():
+            for key, place in places_by_key.items():
                 row = {"of": character, "key": key, "place": place}
-                if key not in known:
-                    yield SQL["add_story"].query({**row, "text": to_storable_text(wanted[key])})
-                elif known[key][0] != place:
+                if key not in known_stories:
+                    yield SQL["add_story"].query({**row, "text": to_storable_text(new_texts[key])})
+                elif known_stories[key][0] != place:
                     yield SQL["set_story_place"].query(row)
-        models = {key: model for key, (_, model) in known.items()}
-        return [text for key, text in wanted.items() if models.get(key) != model_id]
+        models_by_key = {key: model for key, (_, model) in known_stories.items()}
+        return [text for key, text in new_texts.items() if models_by_key.get(key) != model_id]
 
     @override
     @transaction
@@ -79,9 +79,9 @@ class SqlStories(Store, Stories):
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
         vectors = await self._load_vectors(character, model_id, len(query))
-        ranked = await asyncio.to_thread(_rank_by_similarity, vectors, query, limit)
-        texts = await self._texts(character, [key for key, _ in ranked])
-        return [Story(*texts[key], score) for key, score in ranked if key in texts]
+        scored_keys = await asyncio.to_thread(_rank_by_similarity, vectors, query, limit)
+        texts = await self._texts(character, [key for key, _ in scored_keys])
+        return [Story(*texts[key], score) for key, score in scored_keys if key in texts]
 
     @readonly
     def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
@@ -133,8 +133,8 @@ def _story_key(text: str) -> str:
 def _pack_vectors(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
     # A service may change the vectors' length without renaming the model.
     fitting_rows = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
-    numbers = np.frombuffer(b"".join(vector for _, vector in fitting_rows), dtype="<f4")
-    matrix = numbers.reshape(len(fitting_rows), vector_bytes // numbers.itemsize)
+    floats = np.frombuffer(b"".join(vector for _, vector in fitting_rows), dtype="<f4")
+    matrix = floats.reshape(len(fitting_rows), vector_bytes // floats.itemsize)
     return _CachedVectors(revision, model_id, [key for key, _ in fitting_rows], matrix)
 
 
@@ -142,5 +142,5 @@ def _rank_by_similarity(
     vectors: _CachedVectors, query: PackedVector, limit: int
 ) -> list[tuple[str, float]]:
     scores = vectors.matrix @ np.frombuffer(query, dtype="<f4")
-    best = np.argsort(-scores, kind="stable")[: max(0, limit)]
-    return [(vectors.keys[number], float(scores[number])) for number in best]
+    best_indexes = np.argsort(-scores, kind="stable")[: max(0, limit)]
+    return [(vectors.keys[index], float(scores[index])) for index in best_indexes]

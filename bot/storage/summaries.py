@@ -38,14 +38,14 @@ class SqlSummaries(Store):
         Times are Unix seconds. If `since` is None, the moment is that of the person's last turn, or
         None if the person has written nothing here.
         """
-        values, session, own_id = {"of": conversation_key}, 0, 0
+        values, session, own_turn_id = {"of": conversation_key}, 0, 0
         if since is None:
-            own = yield SQL["newest_own_turn"].query({**values, "person": person})
-            if not own:
+            own_turn_rows = yield SQL["newest_own_turn"].query({**values, "person": person})
+            if not own_turn_rows:
                 return None, ()
-            [(session, own_id, since)] = own
-        position = {"in_session": session, "last_own": own_id}
-        rows = yield SQL["newest_turns_after"].query({**values, **position})
+            [(session, own_turn_id, since)] = own_turn_rows
+        position_values = {"in_session": session, "last_own": own_turn_id}
+        rows = yield SQL["newest_turns_after"].query({**values, **position_values})
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
         return since, [one for one in reversed(turns) if one.turn.at.timestamp() >= since]
 
@@ -58,8 +58,8 @@ class SqlSummaries(Store):
         if replace(current, summary=summary).has_stale_summary:
             return False
         covered_range = {"in_session": summary.session, "covers_to": summary.covers_to}
-        text = {"fingerprint": summary.fingerprint, "text": to_storable_text(summary.text)}
-        yield SQL["save_summary"].query({"of": conversation_key, **covered_range, **text})
+        text_values = {"fingerprint": summary.fingerprint, "text": to_storable_text(summary.text)}
+        yield SQL["save_summary"].query({"of": conversation_key, **covered_range, **text_values})
         return True
 
 

@@ -35,7 +35,7 @@ metadata = MetaData(
 )
 
 # SQLite assigns row ids only in a column whose type is spelled INTEGER.
-_Id = BigInteger().with_variant(Integer, "sqlite")
+_ID_TYPE = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _table(name: str, *items: SchemaItem) -> Table:
@@ -44,7 +44,7 @@ def _table(name: str, *items: SchemaItem) -> Table:
 
 def _numbered_table(name: str, *items: SchemaItem) -> Table:
     """Return a table whose rows have ids that are never reused."""
-    number = Column("id", _Id, primary_key=True)
+    number = Column("id", _ID_TYPE, primary_key=True)
     return Table(name, metadata, number, *items, sqlite_autoincrement=True)
 
 
@@ -138,7 +138,7 @@ pause = _table(
 )
 
 # Conversations in which something was deleted; every process then clears its caches of them.
-forgotten = _numbered_table(
+tombstones = _numbered_table(
     "forgotten",
     Column("conversation", Text, nullable=False),
     Column("at", Float, nullable=False),

@@ -36,13 +36,13 @@ class Budgets(Store):
         yield SQL["add_to_budgets"].query(keys=keys, amount=amount)
         return None
 
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent_amounts: int) -> None:
+    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent_amount: int) -> None:
         """Replace a reserved amount by the amount actually spent."""
-        if spent_amounts != reserved:
-            await self._add(caps, spent_amounts - reserved)
+        if spent_amount != reserved:
+            await self._add_amount(caps, spent_amount - reserved)
 
     @transaction
-    def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
+    def _add_amount(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
         yield SQL["locked_budgets"].query(keys=_encode_keys(caps))
         yield SQL["add_to_budgets"].query(keys=_encode_keys(caps), amount=amount)
 

@@ -51,9 +51,9 @@ class SqlWebChannels(Store):
 
         `change` receives the stored channel, so that no simultaneous change is lost.
         """
-        changed = await self._change(channel_id, change)
+        changed_channel = await self._change(channel_id, change)
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
-        return changed
+        return changed_channel
 
     @transaction
     def _change(
@@ -61,19 +61,19 @@ class SqlWebChannels(Store):
     ) -> Unit[WebChannel | None]:
         rows = yield SQL["lock_web_channel"].query(of=channel_id)
         for channel in decode_all("web_channel", rows, _to_channel):
-            changed = change(channel)
-            yield SQL["update_web_channel"].query(of=channel_id, content=_encode(changed))
-            return changed
+            changed_channel = change(channel)
+            yield SQL["update_web_channel"].query(of=channel_id, content=_encode(changed_channel))
+            return changed_channel
         return None
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel with its messages; a missing channel is not an error."""
 
-        def unit() -> Unit[None]:
+        def delete_rows() -> Unit[None]:
             for statement in (SQL["delete_web_messages"], SQL["delete_web_channel"]):
                 yield statement.query(of=channel_id)
 
-        await self._database.run(unit)
+        await self._database.run(delete_rows)
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
 
     @readonly
@@ -184,16 +184,16 @@ class HistoryCopies(Store):
         At most 400 turns of the current session are copied, none after `until` (Unix seconds).
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_COPIED_TURNS)
-        kept = [one for one in session.turns if until is None or one.at.timestamp() <= until]
-        turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(kept)]
+        kept_turns = [one for one in session.turns if until is None or one.at.timestamp() <= until]
+        turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(kept_turns)]
         return turns if await self._store(turns, target) else ()
 
     @transaction
     def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
         if not (yield SQL["create_copy"].query(of=target, platform=WEB_PLATFORM)):
             return False
-        copy_values = {"conversation": target, "session": 1, "sent_as": None, "files": None}
-        rows = [{**to_turn_row(one), **copy_values} for one in turns]
+        common_values = {"conversation": target, "session": 1, "sent_as": None, "files": None}
+        rows = [{**to_turn_row(one), **common_values} for one in turns]
         for row in rows:
             if row["speaker_id"] is None:
                 row["message_id"] = None
@@ -202,7 +202,7 @@ class HistoryCopies(Store):
         return True
 
 
-_MAX_MESSAGES = 100_000
+_MAX_SEARCHED_MESSAGES = 100_000
 
 
 @dataclass(eq=False)
@@ -223,12 +223,12 @@ class WebMessageBlanker(ConversationMemory):
         address = parse_address(conversation)
         if address.platform != WEB_PLATFORM:
             return
-        histories = await self.index.turn_counts(address)
+        turn_counts = await self.index.turn_counts(address)
         follows_forgotten = False
-        for message in await self.channels.newest(address.chat, _MAX_MESSAGES):
+        for message in await self.channels.newest(address.chat, _MAX_SEARCHED_MESSAGES):
             if message.author is not None:
-                follows_forgotten = await self._is_forgotten(address, message, histories)
-            if follows_forgotten and not await self._has_turn(message, histories):
+                follows_forgotten = await self._is_forgotten(address, message, turn_counts)
+            if follows_forgotten and not await self._has_turn(message, turn_counts):
                 await self.channels.replace(address.chat, message.to_tombstone())
 
     async def _is_forgotten(

@@ -52,11 +52,11 @@ class SessionWindow:
         all_turns = (*self.turns, *turns)
         return _make_window(self.session, all_turns, self.size, turns, self.is_whole, self.memo)
 
-    def without_turns(self, removed: TurnRange) -> "SessionWindow":
+    def without_turns(self, removed_range: TurnRange) -> "SessionWindow":
         """Return a window without turns that were deleted from the session."""
-        kept = removed.remove_from(self.turns)
+        kept_turns = removed_range.remove_from(self.turns)
         return SessionWindow(
-            self.session, kept, self.is_whole, sum(map(_turn_size, kept)), self.memo
+            self.session, kept_turns, self.is_whole, sum(map(_turn_size, kept_turns)), self.memo
         )
 
 
@@ -74,9 +74,9 @@ def _make_window(
     is_whole: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
-    surplus, kept = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
+    surplus, kept_turns = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
     size += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus))
-    return SessionWindow(session, kept, is_whole and not surplus, size, memo)
+    return SessionWindow(session, kept_turns, is_whole and not surplus, size, memo)
 
 
 def _turn_size(turn: Turn) -> int:
@@ -128,7 +128,7 @@ class SessionWindows(ConversationMemory):
         window = entry.window if entry and entry.epoch == claim.epoch - 1 else None
         self._set_window(claim, window)
         self._entries.move_to_end(claim.conversation)
-        self._drop_surplus()
+        self._drop_surplus_windows()
 
     def get(self, claim: Claim) -> SessionWindow | None:
         entry = self._entries.get(claim.conversation)
@@ -146,14 +146,14 @@ class SessionWindows(ConversationMemory):
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch == claim.epoch:
             self._set_window(claim, window)
-            self._drop_surplus()
+            self._drop_surplus_windows()
 
     def _set_window(self, claim: Claim, window: SessionWindow | None) -> None:
         entry = self._entries.setdefault(claim.conversation, _CacheEntry(claim.epoch, None))
         self._chars += (window.size if window else 0) - (entry.window.size if entry.window else 0)
         entry.epoch, entry.window = claim.epoch, window
 
-    def _drop_surplus(self) -> None:
+    def _drop_surplus_windows(self) -> None:
         while self._chars > self._max_chars or len(self._entries) > _MAX_CACHED_CONVERSATIONS:
             _, entry = self._entries.popitem(last=False)
             self._chars -= entry.window.size if entry.window else 0

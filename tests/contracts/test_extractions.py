@@ -43,13 +43,13 @@ def texts(unread: UnreadTurns) -> list[str]:
 
 async def test_only_answered_questions_count_as_exchanges(store: Store) -> None:
     extractions = SqlExtractions(store.database)
-    assert (await extractions.load(LANE)).exchanges == 0
+    assert (await extractions.load(LANE)).exchange_count == 0
     await finish(store, "5:9", turns=[answer("hello, I am here"), said("anybody?")])
     await finish(store, "5:8", turns=[replace(said("between us"), observed=True)])
-    assert (await extractions.load(LANE)).exchanges == 0
+    assert (await extractions.load(LANE)).exchange_count == 0
     await exchange(store, 1, "asked together")
     await exchange(store, 2)
-    assert (await extractions.load(LANE)).exchanges == 2
+    assert (await extractions.load(LANE)).exchange_count == 2
 
 
 async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
@@ -59,7 +59,7 @@ async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
     assert texts(await read_all(store)) == ["question 1", "answer 1", "question 3", "answer 3"]
     await exchange(store, 4)
     unread = await SqlExtractions(store.database).load(LANE)
-    assert (texts(unread), unread.exchanges) == (["question 4", "answer 4"], 1)
+    assert (texts(unread), unread.exchange_count) == (["question 4", "answer 4"], 1)
 
 
 async def test_observed_messages_do_not_displace_unread_exchanges(store: Store) -> None:
@@ -78,7 +78,7 @@ async def test_only_one_of_two_processes_asks_the_model(store: Store) -> None:
     assert await extractions.begin(LANE, unread)
     assert not await extractions.begin(LANE, unread)
     again = await extractions.load(LANE)
-    assert (texts(again), again.exchanges) == (texts(unread), 0)
+    assert (texts(again), again.exchange_count) == (texts(unread), 0)
 
 
 async def test_changed_turn_and_later_turns_are_read_again(store: Store) -> None:
@@ -88,7 +88,7 @@ async def test_changed_turn_and_later_turns_are_read_again(store: Store) -> None
     change = HistoryChange({read.turns[2].id: "edited"})
     await finish(store, "5:3", change=change)
     unread = await SqlExtractions(store.database).load(LANE)
-    assert (texts(unread), unread.exchanges) == (["edited", "answer 2"], 0)
+    assert (texts(unread), unread.exchange_count) == (["edited", "answer 2"], 0)
 
 
 async def test_turn_that_changes_while_the_model_writes_is_read_again(store: Store) -> None:

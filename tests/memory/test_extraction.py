@@ -15,8 +15,8 @@ from bot.memory.extraction import (
     MAX_NOTES,
     Transcript,
     check_notes,
+    extract_own_words,
     is_quoted,
-    own_words,
     read_notes,
     write_transcript,
 )
@@ -76,7 +76,7 @@ On 2026-11-21:
     ],
 )
 def test_only_the_authors_own_words_are_read(text: str, words: str) -> None:
-    assert own_words(text) == words
+    assert extract_own_words(text) == words
 
 
 def test_note_becomes_a_memory_with_its_source() -> None:

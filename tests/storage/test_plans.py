@@ -130,7 +130,7 @@ async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
 
 def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
     sql = query.statement.compiled("sqlite")
-    values = query.many[0] if query.many else query.values
+    values = query.many_values[0] if query.many_values else query.values
     return sql.text, sql.arguments(values, TextCodec())
 
 
